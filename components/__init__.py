@@ -1,0 +1,1 @@
+"""The steps of the pipeline, one folder each: its KFP interface, component.py, and its engine."""

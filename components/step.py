@@ -1,0 +1,149 @@
+"""What every step does around its engine: open the store, and leave a record when it fails.
+
+KFP flattens a step's exit code to "failed" and loses the outputs of a failed step. So the cause
+travels as `runs/<run_id>/failure.json` {step, code, verdict, message}; on one machine also as the
+file that the environment names, because the store itself may be what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from storage.errors import StepError
+from storage.layout import Layout, RunLayout
+from storage.store import Store
+
+# Set by the local run, which cannot get at a step's exit code either.
+FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
+# Set by the local run: kfp.local makes up a number that nobody knows beforehand.
+RUN_ID = "KFP_TFJOB_RUN_ID"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The content of failure.json.
+
+    Attributes:
+        step: The step that failed.
+        code: The exit code (ARCHITECTURE.md, "Exit codes").
+        verdict: One word for what happened, for programs.
+        message: What is wrong, what was received, what was expected, what to do.
+    """
+
+    step: str
+    code: int
+    verdict: str
+    message: str
+
+    @property
+    def final(self) -> bool:
+        """Whether trying again cannot help: the user has to mend something first."""
+        return 2 <= self.code <= 4
+
+    def to_bytes(self) -> bytes:
+        """Return the record as JSON."""
+        return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Failure:
+        """Read a record back."""
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an engine is given.
+
+    Attributes:
+        name: The step, for instance `prepare_data`.
+        run_id: The run; also the name of its folder in S3.
+        layout: Everything below output_uri.
+        store: The store it lies in.
+    """
+
+    name: str
+    run_id: str
+    layout: Layout
+    store: Store
+
+    @property
+    def run(self) -> RunLayout:
+        """The folder of this run."""
+        return self.layout.run(self.run_id)
+
+
+@contextmanager
+def step(
+    name: str, run_id: str, output_uri: str, storage_endpoint: str = "", storage_region: str = ""
+) -> Iterator[Step]:
+    """Run the body of a step.
+
+    Args:
+        name: The step, for instance `prepare_data`.
+        run_id: The id of the run as KFP gives it.
+        output_uri: As in the form.
+        storage_endpoint: As in the form; empty for what the Secret or AWS says.
+        storage_region: As in the form.
+
+    Yields:
+        What the engine needs.
+
+    Raises:
+        SystemExit: The body failed; the code is that of the error, and failure.json is written.
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
+    )
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    context: Step | None = None
+    try:
+        _not_again(name)
+        layout = Layout.parse(output_uri)
+        store = Store(storage_endpoint, storage_region)
+        context = Step(name, os.environ.get(RUN_ID) or run_id, layout, store)
+        yield context
+    except StepError as error:
+        _fail(Failure(name, error.code, error.verdict, str(error)), context)
+    except Exception as error:
+        traceback.print_exc()
+        message = (
+            f"{type(error).__name__}: {error}. This is a defect of the step, not of the input."
+        )
+        _fail(Failure(name, 1, "failed", message), context)
+
+
+def _not_again(name: str) -> None:
+    """End at once when this step has failed for good: kfp.local repeats a step on any error."""
+    path = os.environ.get(FAILURE_FILE)
+    if path and Path(path).exists():
+        failure = Failure.from_bytes(Path(path).read_bytes())
+        if failure.step == name and failure.final:
+            log.info("%s failed for good before and is not tried again", name)
+            raise SystemExit(failure.code)
+
+
+def _fail(failure: Failure, context: Step | None) -> None:
+    """Leave the record of a failure wherever it can be left, and end the process."""
+    if path := os.environ.get(FAILURE_FILE):
+        Path(path).write_bytes(failure.to_bytes())
+    if context:
+        try:
+            context.store.write(context.run.failure("json"), failure.to_bytes())
+        except StepError as error:
+            log.warning("the cause could not be stored: %s", error)
+    log.error("%s failed (%s, code %d): %s", *_shown(failure))
+    raise SystemExit(failure.code)
+
+
+def _shown(failure: Failure) -> tuple[str, str, int, str]:
+    return failure.step, failure.verdict, failure.code, failure.message

@@ -1,0 +1,1 @@
+"""The pipeline, its command line and its run on one machine."""

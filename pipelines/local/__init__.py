@@ -1,0 +1,1 @@
+"""The pipeline on one machine: an S3 server of its own, processes in place of pods."""

@@ -1,0 +1,280 @@
+"""A real S3 server in one process: OpenStack Swift with its S3 API, from PyPI.
+
+    python -m pipelines.local.s3_server FOLDER [--port N]
+
+It checks signatures and checksums, and refuses a conditional create of an existing key, which the
+usual mocks do not. It is meant for one machine: one copy of the data, loopback only. The data stays
+in FOLDER; once it answers, FOLDER/secret has its address and keys in the form of the Secret that
+pods mount, so every program of the project finds it by that folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.credentials import SecretVolume
+from storage.errors import Problem, StepError
+from storage.store import Store
+
+_START_SECONDS = 60
+_USER = "local:kfp"
+_SERVERS = ("account", "container", "object")
+
+_PROXY = """
+[DEFAULT]
+swift_dir = {etc}
+[pipeline:main]
+pipeline = catch_errors gatekeeper s3api tempauth bulk slo dlo proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+allow_account_management = true
+[filter:tempauth]
+use = egg:swift#tempauth
+user_local_kfp = {key} .admin
+[filter:s3api]
+use = egg:swift#s3api
+location = us-east-1
+[filter:bulk]
+use = egg:swift#bulk
+[filter:slo]
+use = egg:swift#slo
+[filter:dlo]
+use = egg:swift#dlo
+[filter:catch_errors]
+use = egg:swift#catch_errors
+[filter:gatekeeper]
+use = egg:swift#gatekeeper
+"""
+_BACKEND = """
+[DEFAULT]
+mount_check = false
+devices = {devices}
+swift_dir = {etc}
+fallocate_reserve = 0
+disable_fallocate = true
+[pipeline:main]
+pipeline = {name}-server
+[app:{name}-server]
+use = egg:swift#{name}
+"""
+_SWIFT = """
+[swift-hash]
+swift_hash_path_suffix = kfp-tfjob
+[storage-policy:0]
+name = gold
+default = yes
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server in a process of its own.
+
+    Attributes:
+        folder: Where its data lies.
+        process: The process.
+    """
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(
+        cls, folder: Path, port: int = 0, environment: Mapping[str, str] | None = None
+    ) -> Server:
+        """Start a server on `folder` and wait until it answers.
+
+        Args:
+            folder: Where its data lies.
+            port: 0 for a free one.
+            environment: Of the process; None for that of the caller.
+
+        Raises:
+            StepError: It ended, or did not answer in time; its last words are in the message.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / "server.log"
+        ready = folder / "secret" / "AWS_ENDPOINT_URL"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pipelines.local.s3_server", str(folder)]
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [*command, "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the caller, who ends the server last
+                env=environment,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise StepError(
+                    Problem(
+                        "the embedded S3 server did not start",
+                        received=log.read_text(errors="replace")[-500:].strip(),
+                        fix=f"look at {log}, or use another store with --endpoint",
+                    )
+                )
+            time.sleep(0.05)
+        return cls(folder, process)
+
+    @property
+    def secret(self) -> Path:
+        """The folder with the address and keys, in the form of a mounted Secret."""
+        return self.folder / "secret"
+
+    @property
+    def endpoint(self) -> str:
+        """The URL it answers at."""
+        return SecretVolume(self.secret).get("AWS_ENDPOINT_URL")
+
+    def store(self) -> Store:
+        """Return a store that speaks to this server."""
+        return Store(secret=SecretVolume(self.secret))
+
+    def stop(self) -> None:
+        """End the server; every object that was answered for is on disk."""
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Server:
+        """Return the server."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the server."""
+        self.stop()
+
+
+def serve(folder: Path, port: int = 0) -> None:
+    """Serve S3 from `folder` on the loopback interface until the process is ended.
+
+    Args:
+        folder: Where the data lies; made when it is not there.
+        port: 0 for a free one.
+
+    Raises:
+        SystemExit: Another server has the folder.
+    """
+    # Swift is written for eventlet, which must replace the sockets before anything uses them.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    import eventlet
+
+    eventlet.monkey_patch()
+    etc, devices = folder / "etc", folder / "data"
+    for path in (etc, devices / "d1"):
+        path.mkdir(parents=True, exist_ok=True)
+    lock = _only_server(folder)
+    key = _secret_key(folder)
+    (etc / "swift.conf").write_text(_SWIFT)
+
+    from eventlet import wsgi
+    from swift.common import utils
+
+    utils.set_swift_dir(str(etc))
+    utils.validate_configuration()
+    from swift.common.ring import RingBuilder
+    from swift.common.storage_policy import reload_storage_policies
+    from swift.common.utils import NullLogger
+    from swift.common.wsgi import SwiftHttpProtocol, loadapp
+
+    reload_storage_policies()
+    # A laptop loses no more than its last seconds in a power cut; syncing every object costs 10 ms.
+    os.fsync = os.fdatasync = lambda fd: None
+
+    def run(socket, application) -> None:
+        wsgi.server(
+            socket,
+            application,
+            NullLogger(),
+            protocol=SwiftHttpProtocol,
+            log_output=False,
+            capitalize_response_headers=False,
+        )
+
+    sockets = {name: eventlet.listen(("127.0.0.1", 0)) for name in _SERVERS}
+    for name, socket in sockets.items():
+        ring = RingBuilder(1, 1, 0)
+        place = {"ip": "127.0.0.1", "port": socket.getsockname()[1]}
+        ring.add_dev(
+            place
+            | {"replication_" + k: v for k, v in place.items()}
+            | {"region": 1, "zone": 1, "device": "d1", "weight": 1}
+        )
+        ring.rebalance()
+        ring.get_ring().save(str(etc / f"{name}.ring.gz"))
+        (etc / f"{name}.conf").write_text(_BACKEND.format(name=name, etc=etc, devices=devices))
+    (etc / "proxy.conf").write_text(_PROXY.format(etc=etc, key=key))
+    (etc / "proxy.conf").chmod(0o600)
+    for name, socket in sockets.items():
+        backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})
+        eventlet.spawn(run, socket, backend)
+    front = eventlet.listen(("127.0.0.1", port))
+    proxy = loadapp(str(etc / "proxy.conf"), global_conf={"log_name": "proxy"})
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": _USER,
+        "AWS_SECRET_ACCESS_KEY": key,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: it says ready
+    }.items():
+        _write_private(folder / "secret" / name, value)
+    run(front, proxy)
+    lock.close()
+
+
+def _only_server(folder: Path):
+    """Take the lock of the folder: two servers on one folder would damage each other's data."""
+    lock = open(folder / "lock", "w")  # noqa: SIM115 - held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print(f"another S3 server has {folder}; end it, or name another folder", file=sys.stderr)
+        raise SystemExit(2) from None
+    return lock
+
+
+def _secret_key(folder: Path) -> str:
+    """Return the secret key of this folder, made at its first use."""
+    path = folder / "secret" / "AWS_SECRET_ACCESS_KEY"
+    if not path.exists():
+        _write_private(path, secrets.token_urlsafe(24))
+    return path.read_text()
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the data lies")
+    parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    arguments = parser.parse_args()
+    serve(arguments.folder.absolute(), arguments.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""An address in S3: s3://bucket/key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from storage.errors import ConfigurationError, Problem
+
+# The rules every S3 store shares; dots and capitals are left to the store to judge.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")
+
+
+@dataclass(frozen=True, order=True)
+class S3Address:
+    """A bucket and a key, where an empty key is the bucket itself.
+
+    A key names an object or, without any mark, the prefix under which objects lie.
+    """
+
+    bucket: str
+    key: str = ""
+
+    @classmethod
+    def parse(cls, uri: str, name: str = "address") -> S3Address:
+        """Parse `s3://bucket/key`; a slash at the end is dropped.
+
+        Args:
+            uri: The text to parse.
+            name: What the text is called in the message of an error, for instance `output_uri`.
+
+        Raises:
+            ConfigurationError: There is no bucket, or it is not an s3:// address.
+        """
+        scheme, separator, rest = uri.strip().partition("://")
+        bucket, _, key = rest.partition("/")
+        if scheme != "s3" or not separator or not _BUCKET.fullmatch(bucket):
+            raise ConfigurationError(
+                Problem(
+                    f"{name} is not an address in S3",
+                    received=repr(uri),
+                    expected="s3://BUCKET or s3://BUCKET/PREFIX",
+                    fix=f"give {name} with a bucket that exists",
+                )
+            )
+        return cls(bucket, key.strip("/"))
+
+    def __truediv__(self, name: str) -> S3Address:
+        """Return the address of `name` below this one."""
+        return S3Address(self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    def __str__(self) -> str:
+        """Return the address as `s3://bucket/key`."""
+        return f"s3://{self.bucket}/{self.key}" if self.key else f"s3://{self.bucket}"
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]

@@ -1,0 +1,49 @@
+"""CRC64NVME, the checksum S3 stores verify: written as S3 writes it, in base64."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+from awscrt import checksums
+
+CHUNK = 1 << 20
+
+
+class Checksum:
+    """The running CRC64NVME of bytes that come in pieces."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add the next bytes."""
+        self._value = checksums.crc64nvme(data, self._value)
+
+    @property
+    def base64(self) -> str:
+        """The value as in the header x-amz-checksum-crc64nvme: 8 bytes, big endian, base64."""
+        return base64.b64encode(self._value.to_bytes(8, "big")).decode()
+
+
+def crc64nvme(data: bytes | memoryview) -> str:
+    """Return the base64 CRC64NVME of `data`."""
+    checksum = Checksum()
+    checksum.update(data)
+    return checksum.base64
+
+
+def file_crc64nvme(path: Path) -> str:
+    """Return the base64 CRC64NVME of a file, read in pieces of 1 MiB."""
+    checksum = Checksum()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            checksum.update(chunk)
+    return checksum.base64
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
