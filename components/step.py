@@ -19,6 +19,7 @@ from pathlib import Path
 
 from storage.errors import StepError
 from storage.layout import Layout, RunLayout
+from storage.retry import Patience
 from storage.store import Store
 
 # Set by the local run, which cannot get at a step's exit code either.
@@ -82,6 +83,30 @@ class Step:
         return self.layout.run(self.run_id)
 
 
+@dataclass
+class Report:
+    """Where a failure is recorded besides the log: in the store, once `step` is set."""
+
+    step: Step | None = None
+
+
+def open_step(
+    name: str,
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str = "",
+    storage_region: str = "",
+    patience: Patience | None = None,
+) -> Step:
+    """Return what the engine of a step needs; nothing is asked of the store yet.
+
+    Raises:
+        ConfigurationError: output_uri or storage_endpoint is not an address.
+    """
+    store = Store(storage_endpoint, storage_region, patience=patience)
+    return Step(name, os.environ.get(RUN_ID) or run_id, Layout.parse(output_uri), store)
+
+
 @contextmanager
 def step(
     name: str, run_id: str, output_uri: str, storage_endpoint: str = "", storage_region: str = ""
@@ -101,25 +126,37 @@ def step(
     Raises:
         SystemExit: The body failed; the code is that of the error, and failure.json is written.
     """
+    with reported(name) as report:
+        report.step = open_step(name, run_id, output_uri, storage_endpoint, storage_region)
+        yield report.step
+
+
+@contextmanager
+def reported(name: str) -> Iterator[Report]:
+    """Turn the errors of the body into failure.json and an exit code.
+
+    Yields:
+        The report, whose `step` the body sets as soon as it knows the store.
+
+    Raises:
+        SystemExit: As of `step`.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
     )
     logging.getLogger("botocore").setLevel(logging.WARNING)
-    context: Step | None = None
+    report = Report()
     try:
         _not_again(name)
-        layout = Layout.parse(output_uri)
-        store = Store(storage_endpoint, storage_region)
-        context = Step(name, os.environ.get(RUN_ID) or run_id, layout, store)
-        yield context
+        yield report
     except StepError as error:
-        _fail(Failure(name, error.code, error.verdict, str(error)), context)
+        _fail(Failure(name, error.code, error.verdict, str(error)), report.step)
     except Exception as error:
         traceback.print_exc()
         message = (
             f"{type(error).__name__}: {error}. This is a defect of the step, not of the input."
         )
-        _fail(Failure(name, 1, "failed", message), context)
+        _fail(Failure(name, 1, "failed", message), report.step)
 
 
 def _not_again(name: str) -> None:
@@ -141,9 +178,5 @@ def _fail(failure: Failure, context: Step | None) -> None:
             context.store.write(context.run.failure("json"), failure.to_bytes())
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
-    log.error("%s failed (%s, code %d): %s", *_shown(failure))
+    log.error("%s failed (%s): %s", failure.step, failure.verdict, failure.message)
     raise SystemExit(failure.code)
-
-
-def _shown(failure: Failure) -> tuple[str, str, int, str]:
-    return failure.step, failure.verdict, failure.code, failure.message

@@ -1,0 +1,1 @@
+"""The exit task: runs on every end and says what happened."""

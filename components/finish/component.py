@@ -1,0 +1,32 @@
+"""The KFP interface of finish."""
+
+from kfp import dsl
+
+from components.images import TOOLS
+
+
+@dsl.component(base_image=TOOLS, install_kfp_package=False)
+def finish(
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str,
+    storage_region: str,
+    model_name: str,
+    report: dsl.Output[dsl.Markdown],
+):
+    """Say how the run ended: what was decided, or what failed and what to do about it.
+
+    Args:
+        run_id: The id of the run.
+        output_uri: As in the form.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
+        model_name: As in the form.
+        report: What happened, for people.
+    """
+    from components.finish.engine import run
+    from components.step import open_step
+
+    step = open_step("finish", run_id, output_uri, storage_endpoint, storage_region)
+    with open(report.path, "w") as file:
+        file.write(run(step, model_name).markdown)

@@ -1,0 +1,124 @@
+"""Say how a run ended, for people: what was decided, or what failed and what to do about it.
+
+It reads only what the steps left in S3, because KFP tells an exit task nothing it can rely on: the
+status it is given says RUNNING for ended runs, and its error is always empty.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from components.publish.champion import read_champion
+from components.step import Failure, Step
+from storage.address import S3Address
+from storage.errors import ObjectNotFoundError, StepError
+
+log = logging.getLogger(__name__)
+
+CANCELLED = Failure(
+    step="run",
+    code=143,
+    verdict="cancelled",
+    message="The run was ended before it was done; no step recorded a failure."
+    " To do: start it again; the prepared dataset is used again as it is.",
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        markdown: For people.
+        failure: What ended it; None when it came to its verdict.
+    """
+
+    markdown: str
+    failure: Failure | None
+
+
+def run(step: Step, model_name: str) -> Ending:
+    """Read what the run left and say how it ended.
+
+    A run that failed also gets `failure.md` beside `failure.json`, because KFP loses whatever a
+    failed task had to show.
+
+    Args:
+        step: The context of the step.
+        model_name: The model of the run.
+
+    Raises:
+        StepError: The store cannot be read.
+    """
+    failure = _failure(step)
+    verdict = _json(step, step.run.evaluation / "verdict.json")
+    if failure is None and verdict is None:
+        failure = CANCELLED
+        step.store.write(step.run.failure("json"), failure.to_bytes())
+    if failure is None:
+        log.info("the run is done: %s", "; ".join(verdict["reasons"]))
+        return Ending(_done(step, model_name, verdict), None)
+    markdown = _failed(step, failure)
+    step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
+    log.info("the run failed in %s: see %s", failure.step, step.run.failure("md"))
+    return Ending(markdown, failure)
+
+
+def _done(step: Step, model_name: str, verdict: dict[str, Any]) -> str:
+    champion = read_champion(step.store, step.layout, model_name)
+    lines = [
+        f"# Run {step.run_id}: {'published' if verdict['blessed'] else 'not published'}",
+        "",
+        *(f"- {reason}" for reason in verdict["reasons"]),
+        "",
+        f"- champion of `{model_name}`: "
+        + (f"version {champion.version}, `{champion.version_uri}`" if champion else "none yet"),
+        f"- verdict and report: `{step.run.evaluation}`",
+        f"- model of this run: `{step.run.output / 'model'}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _failed(step: Step, failure: Failure) -> str:
+    lines = [
+        f"# Run {step.run_id} failed in `{failure.step}`",
+        "",
+        f"**{failure.verdict}** (exit code {failure.code})",
+        "",
+        "```",
+        failure.message,
+        "```",
+        "",
+        "| what | where |",
+        "|---|---|",
+        f"| attempts of the training job | {len(step.store.numbers(step.run.attempts))} |",
+        f"| newest stored checkpoint | {_newest_checkpoint(step)} |",
+        f"| everything the run left | `{step.run.base}` |",
+        "",
+        "Nothing was published by this run.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _failure(step: Step) -> Failure | None:
+    try:
+        return Failure.from_bytes(step.store.read(step.run.failure("json")))
+    except ObjectNotFoundError:
+        return None
+
+
+def _newest_checkpoint(step: Step) -> str:
+    steps = step.store.numbers(step.run.checkpoints)
+    return f"step {steps[-1]}" if steps else "none"
+
+
+def _json(step: Step, address: S3Address) -> dict[str, Any] | None:
+    try:
+        return json.loads(step.store.read(address))
+    except ObjectNotFoundError:
+        return None
+    except ValueError as error:
+        raise StepError(f"{address} is not JSON: {error}") from error

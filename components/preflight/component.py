@@ -1,0 +1,71 @@
+"""The KFP interface of preflight."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.images import TOOLS
+
+
+@dsl.component(base_image=TOOLS, install_kfp_package=False)
+def preflight(
+    run_id: str,
+    data_uri: str,
+    data_label: str,
+    data_options: dict,
+    model_name: str,
+    model_code: str,
+    model_hyperparameters: dict,
+    output_uri: str,
+    storage_endpoint: str,
+    storage_region: str,
+    storage_secret: str,
+    train_workers: int,
+    train_gpus: int,
+    train_epochs: int,
+    train_batch_size: int,
+    train_image: str,
+    train_options: dict,
+    gate: dict,
+    pod: dict,
+    report: dsl.Output[dsl.Markdown],
+) -> NamedTuple("Outputs", [("source_digest", str), ("model_entry", str), ("code_uri", str)]):
+    """Check everything a run needs before it costs anything.
+
+    Args:
+        run_id: The id of the run.
+        data_uri: As in the form, like all that follow.
+        data_label: The column to predict.
+        data_options: Task, columns, split, bad rows.
+        model_name: Under which the model is published.
+        model_code: Where the function is that builds the model.
+        model_hyperparameters: The keyword arguments of that function.
+        output_uri: Where everything goes.
+        storage_endpoint: URL of the store.
+        storage_region: Region of the store.
+        storage_secret: Kubernetes Secret with the keys of the store.
+        train_workers: Replicas beside the chief.
+        train_gpus: GPUs of each replica.
+        train_epochs: Passes over the training rows.
+        train_batch_size: Rows of one step over all replicas.
+        train_image: Image of the replicas.
+        train_options: Seed, class weights, early stopping, own command, deadlines.
+        gate: When a model is good enough.
+        pod: Resources and placement of the replicas.
+        report: Every parameter with its value and meaning.
+
+    Returns:
+        source_digest: Names the content of the source as it was at the start.
+        model_entry: `module:function` as the trainer imports it.
+        code_uri: The run's copy of the user's code; empty when the code is in the image.
+    """
+    values = dict(locals())
+    del values["run_id"], values["report"]
+    from components.preflight.engine import run
+    from components.step import reported
+
+    with reported("preflight") as outcome:
+        checked = run(outcome, run_id, values)
+        with open(report.path, "w") as file:
+            file.write(checked.table)
+    return checked.source_digest, checked.model_entry, checked.code_uri

@@ -1,0 +1,145 @@
+"""Check everything a run needs before it costs anything, and keep the run's copy of the code."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uploader
+from components import parameters
+from components.images import TRAINER
+from components.preflight import parameters as run_parameters
+from components.preflight.model_code import Code, ModelCode
+from components.prepare_data import source as sources
+from components.prepare_data.options import DataOptions
+from components.step import Report, Step, open_step
+from storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
+from storage.retry import Patience
+
+log = logging.getLogger(__name__)
+
+# A wrong endpoint should be told within seconds; a store that is away this long now is not there.
+_PATIENCE = Patience(seconds=15)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What later steps are told.
+
+    Attributes:
+        source_digest: Names the content of the source as it was at the start.
+        model_entry: `module:function` as the trainer imports it.
+        code_uri: The run's copy of the user's code; empty when the code is in the image.
+        table: Every parameter with its value and meaning, in Markdown.
+    """
+
+    source_digest: str
+    model_entry: str
+    code_uri: str
+    table: str
+
+
+def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
+    """Check a run.
+
+    Args:
+        report: Told of the store as soon as the parameters allow it.
+        run_id: The run.
+        values: Every run parameter.
+
+    Raises:
+        ConfigurationError: Parameters, credentials or code are wrong: all of it, at once.
+        DataError: The source is missing or its header is of no use.
+    """
+    run_parameters.check(values)
+    storage = (values["storage_endpoint"], values["storage_region"])
+    step = open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
+    _check_store(step)
+    report.step = step
+
+    code, wrong_code = _check_code(step, values)
+    source, wrong_data = _check_data(step, values)
+    if wrong_code:
+        raise ConfigurationError(*wrong_code, *wrong_data)
+    DataError.raise_if(wrong_data)
+
+    function = ModelCode.parse(values["model_code"]).function
+    return Checked(
+        source_digest=sources.source_digest(source),
+        model_entry=f"{code.module}:{function}",
+        code_uri=_keep_code(step, code),
+        table=run_parameters.table(values, run_parameters.job_spec(values)),
+    )
+
+
+def _check_store(step: Step) -> None:
+    """Write, read and delete an object where the run will write."""
+    address = step.run.base / ".preflight"
+    try:
+        step.store.write(address, step.run_id.encode())
+        step.store.read(address)
+        step.store.delete(address)
+    except StoreUnavailableError as error:
+        raise ConfigurationError(*error.problems) from error
+    log.info("%s can be written and read", step.layout.root)
+
+
+def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
+    """Return the code and what is wrong with it; a user's own command needs no function."""
+    wanted = ModelCode.parse(values["model_code"])
+    own_command = bool(values["train_options"].get("command"))
+    try:
+        code = wanted.read(step.store)
+    except StepError as error:
+        return Code("", {}), list(error.problems)
+    if own_command:
+        return code, []
+    if wanted.in_image and not code.files and values["train_image"] == TRAINER:
+        return code, [
+            Problem(
+                "model_code names a module that is not in the image",
+                received=wanted.source,
+                expected="trainer.models, or a module of your own train_image",
+                fix="correct model_code, or give the path of a .py file with its ending",
+            )
+        ]
+    return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
+
+
+def _check_data(
+    step: Step, values: Mapping[str, Any]
+) -> tuple[sources.Source | None, list[Problem | str]]:
+    options = parameters.parse(DataOptions, "data_options", values["data_options"])
+    try:
+        source = sources.list_source(step.store, values["data_uri"])
+        return source, list(sources.check_header(source, values["data_label"], options))
+    except StepError as error:
+        return None, list(error.problems)
+
+
+def _keep_code(step: Step, code: Code) -> str:
+    """Copy the user's code to the run, once: every replica and attempt uses only this copy."""
+    if code.in_image:
+        return ""
+    try:
+        step.store.read_manifest(step.run.code / "manifest.json")
+        log.info("the code of this run was kept before and is not read again")
+    except ObjectNotFoundError:
+        with tempfile.TemporaryDirectory() as folder:
+            for path, data in code.files.items():
+                file = Path(folder, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+            uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)
+    return str(step.run.code)

@@ -1,0 +1,287 @@
+"""The user's model code: where it is, whether its function can be called, and the run's own copy.
+
+It is parsed, never imported: the image of this step has no TensorFlow, and nobody's code should run
+before the run has its parameters checked.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import io
+import keyword
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, Problem
+from storage.store import Store
+
+_MOST_BYTES = 50 << 20
+_SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
+
+
+@dataclass(frozen=True)
+class ModelCode:
+    """The parameter model_code, `source:function`.
+
+    Attributes:
+        source: A module of the image, or the path or s3:// address of a .py file, folder or zip.
+        function: The function that builds the model.
+    """
+
+    source: str
+    function: str
+
+    @classmethod
+    def parse(cls, text: str) -> ModelCode:
+        """Parse the parameter.
+
+        Raises:
+            ConfigurationError: It has not the form `source:function`.
+        """
+        source, colon, function = str(text).strip().rpartition(":")
+        if not colon or not source or not function.isidentifier() or source in ("s3", "http"):
+            raise ConfigurationError(
+                Problem(
+                    "model_code does not name a function",
+                    received=repr(text),
+                    expected="trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or"
+                    " ZIP:FUNCTION",
+                    fix="add a colon and the name of the function that builds the model",
+                )
+            )
+        return cls(source.rstrip("/"), function)
+
+    @property
+    def in_image(self) -> bool:
+        """Whether the code is a module of the image, so that there is nothing to copy."""
+        parts = self.source.split(".")
+        return all(part.isidentifier() for part in parts) and parts[-1] != "py"
+
+    def read(self, store: Store) -> Code:
+        """Return the files of the code.
+
+        Raises:
+            ConfigurationError: There is no code there, or it cannot be imported under a name.
+        """
+        if self.in_image:
+            return Code(self.source, _image_files(self.source), in_image=True)
+        if self.source.startswith("s3://"):
+            files = _stored_files(store, S3Address.parse(self.source, "model_code"))
+        else:
+            files = _local_files(Path(self.source))
+        name = PurePosixPath(self.source).name
+        if not files or sum(map(len, files.values())) > _MOST_BYTES:
+            raise ConfigurationError(
+                Problem(
+                    "model_code names no code",
+                    received=f"{self.source}: {len(files)} files",
+                    expected=f"a .py file, a folder or a zip with Python code of at most"
+                    f" {_MOST_BYTES >> 20} MiB",
+                    fix="correct the path in model_code; on a cluster it must be an s3:// address",
+                )
+            )
+        if name.endswith(".zip"):
+            files, name = _unzip(files[name], self.source), name.removesuffix(".zip")
+        return _importable(name, files, self.source)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code as the trainer will find it.
+
+    Attributes:
+        module: What the trainer imports, with the files' folder first on its path.
+        files: Content by relative path; of a module of the image only what could be found here.
+        in_image: Whether it is in the image, so that there is nothing to copy.
+    """
+
+    module: str
+    files: Mapping[str, bytes]
+    in_image: bool = False
+
+    def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
+        """Check that `function` is there and takes the dataset and the hyperparameters."""
+        stem = self.module.replace(".", "/")
+        path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
+        if not path:
+            return []  # a module of an image that is not ours: only the trainer can tell
+        try:
+            tree = ast.parse(self.files[path], filename=path)
+        except (SyntaxError, ValueError) as error:
+            return [
+                Problem(
+                    f"{path} is not Python",
+                    received=f"line {getattr(error, 'lineno', '?')}: {error}",
+                    expected="code that Python 3.11 can parse",
+                    fix=f"correct {path}",
+                )
+            ]
+        defined = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        if function in defined:
+            node = defined[function]
+            is_function = isinstance(node, ast.FunctionDef)
+            return _signature(path, node, hyperparameters) if is_function else []
+        if function in _other_names(tree):
+            return []
+        close = difflib.get_close_matches(function, defined, n=1)
+        return [
+            Problem(
+                f"{path} has no function {function}",
+                received=f"{self.module}:{function}",
+                expected=f"one of {', '.join(sorted(defined)) or 'at least one function'}",
+                fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
+            )
+        ]
+
+
+def _signature(
+    path: str, node: ast.FunctionDef, hyperparameters: Mapping[str, object]
+) -> list[Problem]:
+    """Check that a function can be called as `function(dataset, **hyperparameters)`."""
+    arguments = node.args
+    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    where = f"{path}, line {node.lineno}: {node.name}"
+    problems = []
+    if not positional and not arguments.vararg:
+        problems.append(
+            Problem(
+                f"{where} does not take the dataset",
+                received=f"def {node.name}({ast.unparse(arguments)})",
+                expected=f"def {node.name}(dataset, ...)",
+                fix="give it a first argument for the dataset",
+            )
+        )
+    known = positional[1:] + [a.arg for a in arguments.kwonlyargs]
+    optional = set(positional[len(positional) - len(arguments.defaults) :])
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    optional |= {a.arg for a, default in pairs if default is not None}
+    for name in hyperparameters:
+        if name not in known and not arguments.kwarg:
+            close = difflib.get_close_matches(name, known, n=1)
+            problems.append(
+                Problem(
+                    f"{where} does not take the hyperparameter {name!r}",
+                    received=name,
+                    expected=f"one of {', '.join(known) or 'none'}",
+                    fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
+                )
+            )
+    for name in known:
+        if name not in optional and name not in hyperparameters:
+            problems.append(
+                Problem(
+                    f"{where} needs the hyperparameter {name!r}",
+                    received=f"model_hyperparameters with {sorted(hyperparameters) or 'nothing'}",
+                    expected=f"a value for {name!r}",
+                    fix=f"add {name!r} to model_hyperparameters, or give it a default",
+                )
+            )
+    return problems
+
+
+def _other_names(tree: ast.Module) -> set[str]:
+    """Return what a module binds at its top level by assignment or import."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+    return names
+
+
+def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
+    """Name the module: a file by its stem, a package by its folder, a loose folder by model.py."""
+    if name.endswith(".py"):
+        module = name.removesuffix(".py")
+    elif "__init__.py" in files:
+        module, files = name, {f"{name}/{path}": data for path, data in files.items()}
+    elif f"{name}/__init__.py" in files or f"{name}.py" in files:
+        module = name
+    elif "model.py" in files:
+        module = "model"
+    else:
+        raise ConfigurationError(
+            Problem(
+                "model_code is neither a module nor a package",
+                received=f"{source} with {', '.join(sorted(files)[:5])}",
+                expected="a .py file, a folder with __init__.py, or a folder with model.py",
+                fix="add __init__.py, or name the .py file itself",
+            )
+        )
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise ConfigurationError(
+            Problem(
+                "model_code cannot be imported under its name",
+                received=name,
+                expected="letters, digits and underscores, beginning with a letter",
+                fix="rename it",
+            )
+        )
+    return Code(module, files)
+
+
+def _image_files(module: str) -> dict[str, bytes]:
+    """Return the source of a module that this image has too, or nothing."""
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if not found or not found.origin or not found.origin.endswith(".py"):
+        return {}
+    return {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
+
+
+def _wanted(parts: Iterable[str]) -> bool:
+    return not any(part in _SKIPPED or part.startswith(".") for part in parts)
+
+
+def _local_files(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {path.name: path.read_bytes()}
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and _wanted(file.relative_to(path).parts)
+    }
+
+
+def _stored_files(store: Store, address: S3Address) -> dict[str, bytes]:
+    if address.name.endswith((".py", ".zip")):
+        return {address.name: store.read(address)}
+    start = len(address.key) + 1
+    return {
+        item.address.key[start:]: store.read(item.address)
+        for item in store.list(address)
+        if _wanted(item.address.key[start:].split("/")) and not item.address.key.endswith("/")
+    }
+
+
+def _unzip(data: bytes, source: str) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = [n for n in archive.namelist() if not n.endswith("/")]
+            for name in names:
+                if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                    raise zipfile.BadZipFile(f"{name} would be written outside its folder")
+            if sum(i.file_size for i in archive.infolist()) > _MOST_BYTES:
+                raise zipfile.BadZipFile(f"more than {_MOST_BYTES >> 20} MiB of code")
+            return {n: archive.read(n) for n in names if _wanted(n.split("/"))}
+    except zipfile.BadZipFile as error:
+        raise ConfigurationError(
+            Problem(
+                f"{source} is not a zip of code",
+                received=str(error),
+                expected="a zip with a package or with model.py at its top",
+                fix="make the zip again",
+            )
+        ) from error

@@ -1,0 +1,126 @@
+"""The run parameters: what each means, and everything that is wrong with a set of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from components import parameters
+from components.evaluate.options import GateOptions
+from components.launch_tfjob.spec import JobSpec
+from components.parameters import unknown_key
+from components.preflight.model_code import ModelCode
+from components.prepare_data.options import DataOptions
+from components.publish.names import check_model_name
+from storage.errors import ConfigurationError, Problem
+from storage.layout import Layout
+
+# The one list of all run parameters: the form, the README and the command line follow it.
+MEANING: dict[str, str] = {
+    "data_uri": "CSV or Parquet with a header: a file or a folder, `s3://...`, or a path in a"
+    " local run",
+    "data_label": "the column to predict",
+    "data_options": "dict: task, columns, drop, split, on_bad_row, ...",
+    "model_name": "under which the model is published; champion and challenger share it",
+    "model_code": "`module:function` of the image, or a .py file, folder or zip with `:function`",
+    "model_hyperparameters": "dict, the keyword arguments of that function",
+    "output_uri": "`s3://bucket/prefix` for everything the run leaves",
+    "storage_endpoint": "URL of the store; empty for AWS or what the Secret says",
+    "storage_region": "region of the store; empty for what the Secret or the environment says",
+    "storage_secret": "Kubernetes Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...",
+    "train_workers": "replicas beside the one chief",
+    "train_gpus": "GPUs of each replica",
+    "train_epochs": "passes over the training rows",
+    "train_batch_size": "rows of one step over all GPUs of all replicas",
+    "train_image": "image of the container `tensorflow`",
+    "train_options": "dict: seed, class_weight, early_stopping, checkpoint_seconds, command, ...",
+    "gate": "dict: when a model is good enough to be published; an empty one never publishes",
+    "pod": "dict with all, chief, worker: cpu, memory, node_selector, tolerations, env, ...",
+}
+REQUIRED = ("data_uri", "data_label", "model_name", "output_uri")
+_DICTS = {"data_options": DataOptions, "gate": GateOptions}
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Check a whole set of run parameters without asking anything outside this process.
+
+    Args:
+        values: Every parameter of MEANING by name, as KFP delivers it.
+
+    Raises:
+        ConfigurationError: Everything that is wrong, in one error.
+    """
+    problems = [unknown_key("the pipeline", key, MEANING) for key in values if key not in MEANING]
+    problems += [
+        Problem(
+            f"{name} is missing",
+            received="nothing",
+            expected=MEANING[name].replace("`", ""),
+            fix=f"give {name}",
+        )
+        for name in REQUIRED
+        if not str(values.get(name, "")).strip()
+    ]
+    given = {key: value for key, value in values.items() if key not in REQUIRED or value}
+    if "output_uri" in given:
+        problems += _problems(lambda: Layout.parse(given["output_uri"]))
+    if "model_name" in given:
+        problems += check_model_name(given["model_name"])
+    for name, group in _DICTS.items():
+        problems += _problems(lambda n=name, g=group: parameters.parse(g, n, values.get(n, {})))
+    problems += _problems(lambda: ModelCode.parse(values["model_code"]))
+    problems += _problems(lambda: job_spec(values))
+    ConfigurationError.raise_if(problems)
+
+
+def job_spec(values: Mapping[str, Any]) -> JobSpec:
+    """Return the typed form of the train_ and pod groups.
+
+    Raises:
+        ConfigurationError: Everything that is wrong with them.
+    """
+    names = ("storage_secret", "storage_endpoint", "storage_region", "model_hyperparameters")
+    return JobSpec.parse(
+        **{
+            name: value
+            for name, value in values.items()
+            if name in names or name.startswith("train_") or name == "pod"
+        }
+    )
+
+
+def table(values: Mapping[str, Any], spec: JobSpec) -> str:
+    """Return every resolved value and its meaning as a Markdown table, and what the job takes."""
+    rows = [
+        f"| `{name}` | {_cell(values[name])} | {meaning} |" for name, meaning in MEANING.items()
+    ]
+    replicas = spec.replicas
+    gpus = replicas * spec.gpus
+    return "\n".join(
+        [
+            "# Parameters of this run",
+            "",
+            f"{replicas} replica{'s' * (replicas > 1)} with {gpus or 'no'} GPU{'s' * (gpus != 1)}"
+            f" in all; {spec.batch_size} rows a step.",
+            "",
+            "| parameter | value | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _cell(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+    text = text.replace("|", "\\|").replace("\n", " ")
+    return f"`{text}`" if text else "(empty)"
+
+
+def _problems(call: Any) -> list[Problem | str]:
+    try:
+        call()
+    except ConfigurationError as error:
+        return list(error.problems)
+    return []

@@ -1,0 +1,63 @@
+"""The compiled YAML: what is uploaded to Kubeflow Pipelines, and how it is made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from components.images import TOOLS_VARIABLE, TRAINER_VARIABLE
+
+FOLDER = Path(__file__).with_name("compiled")
+
+
+def compile_all(folder: Path, tools_image: str = "", trainer_image: str = "") -> list[Path]:
+    """Compile the pipeline and each of its steps into `folder`.
+
+    The same code and images give the same bytes: KFP reads the images when the modules are
+    imported, so each compilation is a process of its own.
+
+    Args:
+        folder: Made when it is not there.
+        tools_image: Image of every step but evaluate; empty for the default.
+        trainer_image: Image of evaluate, and the default of train_image; empty for the default.
+
+    Returns:
+        The files, the pipeline first.
+    """
+    images = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
+    environment = os.environ | {name: value for name, value in images.items() if value}
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "pipelines.compiled", scratch]
+        subprocess.run(command, check=True, env=environment)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
+            target = folder / path.name
+            target.write_bytes(path.read_bytes())
+            files.append(target)
+    return files
+
+
+def _components() -> Mapping[str, object]:
+    from pipelines import tfjob_training as module
+
+    names = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "evaluate", "publish")
+    return {name: getattr(module, name) for name in (*names, "finish")}
+
+
+def _compile_here(folder: Path) -> None:
+    from kfp import compiler
+
+    from pipelines.tfjob_training import tfjob_training
+
+    compiler.Compiler().compile(tfjob_training, str(folder / "tfjob_training.yaml"))
+    for name, component in _components().items():
+        compiler.Compiler().compile(component, str(folder / f"{name}.yaml"))
+
+
+if __name__ == "__main__":
+    _compile_here(Path(sys.argv[1]))
