@@ -125,7 +125,7 @@ def tfjob_training(
             storage_secret,
         )
         # The launcher's own pod may be drained while the job runs; the next one takes the job over.
-        launched.set_retry(num_retries=2, backoff_duration="10s", backoff_factor=2)
+        launched.set_retry(num_retries=2)
         synced = _task(sync_output(**run).after(launched), storage_secret)
         trained = dsl.importer(
             artifact_uri=synced.outputs["model_uri"], artifact_class=dsl.Model, reimport=True

@@ -31,7 +31,7 @@ def compile_all(folder: Path, tools_image: str = "", trainer_image: str = "") ->
     images = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
     environment = os.environ | {name: value for name, value in images.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pipelines.compiled", scratch]
+        command = [sys.executable, "-m", "pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
         folder.mkdir(parents=True, exist_ok=True)
         files = []

@@ -1,0 +1,39 @@
+# `make run` does the main job on real data, `make test` passes the tests; both set everything up.
+# Needed: Python 3.11, git, make. Caches of uv are reused where they are.
+
+UV_VERSION = 0.13.9
+UV = $(shell command -v uv || echo .tools/bin/uv)
+READY = .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint compile clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## uv, the virtual environment, the locked dependencies
+
+$(READY): pyproject.toml uv.lock
+	@command -v uv >/dev/null || test -x .tools/bin/uv || \
+		{ python3.11 -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
+	$(UV) sync --quiet --locked --all-extras --python 3.11
+	@touch $@
+
+run: $(READY) ## prepare, train with a chief and a worker, judge and publish on the digits
+	.venv/bin/python -m examples.digits digits.csv
+	.venv/bin/kfp-tfjob run --data digits.csv --label digit
+
+test: $(READY) ## lint, unit tests and tests with real processes and a real S3 server
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/python -m pytest
+
+lint: $(READY) ## format and check the code
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+compile: $(READY) ## the YAML that is uploaded to Kubeflow Pipelines
+	.venv/bin/kfp-tfjob compile
+
+clean: ## everything that was set up or left by runs
+	rm -rf .venv .tools .kfp-tfjob digits.csv

@@ -1,0 +1,34 @@
+"""A user's own model: any function that takes the dataset and returns a compiled keras.Model.
+
+    kfp-tfjob run --data FILE --label COLUMN --model examples/own_model.py:build_model \
+        --set model_hyperparameters.units=32
+"""
+
+import keras
+
+
+def build_model(dataset, units: int = 64, learning_rate: float = 1e-3) -> keras.Model:
+    """Build a wide and deep network for rows of numbers.
+
+    Args:
+        dataset: What is known of the data: num_features, mean, std, num_classes, task.
+        units: Units of the deep part.
+        learning_rate: Of Adam.
+
+    Returns:
+        A compiled model; its input is (batch, num_features) as it stands in the file.
+    """
+    classes = dataset.num_classes
+    inputs = keras.Input((dataset.num_features,))
+    scaled = keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
+    deep = keras.layers.Dense(units, activation="relu")(scaled)
+    deep = keras.layers.Dropout(0.1)(deep)
+    both = keras.layers.Concatenate()([scaled, deep])
+    outputs = keras.layers.Dense(classes, activation="softmax")(both)
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        keras.optimizers.Adam(learning_rate),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model

@@ -1,0 +1,33 @@
+"""What a person wants to see of what kfp.local prints: the steps' own lines, by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_TASK = re.compile(r"Executing task '([^']+)'")
+_INDENT = "    "
+
+
+def readable(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that steps printed, each after the name of its step.
+
+    kfp.local indents them and puts its executor's messages between them, one of which is followed
+    by the step's whole input as JSON.
+    """
+    step, in_input = "", False
+    for line in lines:
+        line = _COLOUR.sub("", line.rstrip("\n"))
+        if task := _TASK.search(line):
+            step = task.group(1).replace("-", "_")
+            continue
+        if not line.startswith(_INDENT) or not line.strip():
+            continue
+        text = line.removeprefix(_INDENT)
+        if in_input:
+            in_input = text != "}"
+        elif text.startswith("[KFP Executor"):
+            in_input = "Got executor_input" in text
+        elif step:
+            yield f"{step:<13} {text}"

@@ -1,0 +1,63 @@
+"""Every process of a local run, found by what it inherited: the run's token in its environment.
+
+Parents and process groups are of no use for this: a step starts shells, supervisors and trainers in
+groups of their own, and whoever is left over when its parent is killed has another parent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import psutil
+
+TOKEN = "KFP_TFJOB_TOKEN"
+
+
+def carriers(token: str, spare: Collection[int] = ()) -> list[psutil.Process]:
+    """Return the living processes that carry `token`, without those whose id is in `spare`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in spare and process.environ().get(TOKEN) == token:
+                found.append(process)
+        except psutil.Error:
+            continue  # it ended, or it belongs to another user and so not to this run
+    return found
+
+
+def end(token: str, grace: float, spare: Collection[int] = ()) -> int:
+    """End every process that carries `token`: SIGTERM, and SIGKILL after the grace period.
+
+    Args:
+        token: The run's token.
+        grace: Seconds between the two signals.
+        spare: Process ids that are left alone.
+
+    Returns:
+        How many had to be killed.
+    """
+    for process in carriers(token, spare):
+        _signal(process, psutil.Process.terminate)
+    deadline = time.monotonic() + grace
+    killed = 0
+    while left := [p for p in carriers(token, spare) if _alive(p)]:
+        if time.monotonic() >= deadline:
+            killed += sum(_signal(process, psutil.Process.kill) for process in left)
+        time.sleep(0.1)
+    return killed
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _signal(process: psutil.Process, how) -> bool:
+    try:
+        how(process)
+        return True
+    except psutil.Error:
+        return False

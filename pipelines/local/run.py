@@ -1,0 +1,376 @@
+"""The pipeline on this machine: an S3 server, the pipeline and its processes, and their end.
+
+1. Take the folder; end what a killed run may have left in it.
+2. Start the watchdog, which ends everything should this process be killed.
+3. Start the embedded S3 server, or use the endpoint that was named.
+4. Run the pipeline in a process of its own and show what its steps print.
+5. Start the S3 server again should it die; on a signal end the pipeline and run `finish`.
+6. Tell what was decided, or the one message and exit code of the step that failed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.finish import engine as finish
+from components.publish.champion import read_champion
+from components.step import FAILURE_FILE, RUN_ID, Failure, Step
+from pipelines.local import processes
+from pipelines.local.output import readable
+from pipelines.local.s3_server import Server
+from storage.credentials import MOUNT_VARIABLE, SecretVolume
+from storage.errors import ConfigurationError, ObjectNotFoundError, Problem, StepError
+from storage.layout import Layout
+from storage.retry import Patience
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+_STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
+_SERVER_STARTS = 5  # a server that dies more often than this has a reason to
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder a local run keeps its things in.
+
+    Attributes:
+        folder: The folder; the S3 data lies below it too.
+    """
+
+    folder: Path
+
+    @property
+    def s3(self) -> Path:
+        """The data of the embedded S3 server."""
+        return self.folder / "s3"
+
+    @property
+    def secrets(self) -> Path:
+        """What stands for the Secrets of a namespace: one folder each."""
+        return self.folder / "secrets"
+
+    def run(self, run_id: str) -> Path:
+        """The logs and reports of one run."""
+        return self.folder / "runs" / run_id
+
+
+def run(
+    values: Mapping[str, Any], home: Home, run_id: str, embedded: bool, show: Callable[[str], None]
+) -> int:
+    """Run the pipeline with `values` and return the exit code for the command line.
+
+    Args:
+        values: Every run parameter, checked.
+        home: Where the run keeps its things.
+        run_id: Names the run.
+        embedded: Whether to start the S3 server, instead of using storage_endpoint.
+        show: Prints a line.
+
+    Raises:
+        StepError: The folder is taken, or the S3 server does not start.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_only_run(home))
+        token = _new_token(home)
+        stopped = stack.enter_context(_Signals())
+        stack.enter_context(_Watchdog(token))
+        environment = _environment(home, run_id, token, str(values["storage_secret"]))
+        server = None
+        if embedded:
+            server = _Embedded(home, environment, show)
+            stack.callback(server.stop)
+            server.start()
+            _keep_secret(home, str(values["storage_secret"]), server.secret)
+            server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
+        step = _finish_step(values, run_id, home)
+        stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
+        folder = home.run(run_id)
+        show(f"run {run_id}; logs and reports in {folder}")
+        code = _run_pipeline(values, folder, environment, server, stopped, show)
+        if stopped.number:
+            show(f"stopping on {signal.Signals(stopped.number).name}: replicas save their state")
+            processes.end(token, _STOP_GRACE, _pids(server))
+        return _tell(step, values, folder, code, stopped.number, show)
+
+
+def _run_pipeline(
+    values: Mapping[str, Any],
+    folder: Path,
+    environment: Mapping[str, str],
+    server: _Embedded | None,
+    stopped: _Signals,
+    show: Callable[[str], None],
+) -> int:
+    """Run the pipeline until it ends or a signal comes; return its exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "failure.json").unlink(missing_ok=True)
+    parameters = folder / "parameters.json"
+    parameters.write_text(json.dumps(dict(values), indent=1) + "\n")
+    command = [sys.executable, "-m", "pipelines.local.pipeline_process"]
+    pipeline = subprocess.Popen(
+        [*command, str(parameters), str(folder / "outputs")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for this process, which ends them in order
+    )
+    reader = threading.Thread(target=_relay, args=(pipeline, folder / "pipeline.log", show))
+    reader.start()
+    while pipeline.poll() is None and not stopped.number:
+        if server:
+            server.keep_up()
+        stopped.wait(0.3)
+    if stopped.number:
+        pipeline.kill()  # first, so that no further step begins
+        pipeline.wait()
+    else:
+        reader.join()
+    return pipeline.returncode
+
+
+def _relay(pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]) -> None:
+    """Keep everything the pipeline prints, and show what its steps say."""
+    with open(path, "w") as log_file:
+
+        def kept():
+            for line in pipeline.stdout:
+                log_file.write(line)
+                log_file.flush()
+                yield line
+
+        for line in readable(kept()):
+            show(line)
+
+
+def _tell(
+    step: Step,
+    values: Mapping[str, Any],
+    folder: Path,
+    code: int,
+    stop_signal: int,
+    show: Callable[[str], None],
+) -> int:
+    """Say how the run ended and return the exit code for it."""
+    path = folder / "failure.json"
+    failure = Failure.from_bytes(path.read_bytes()) if path.exists() else None
+    if stop_signal:
+        # kfp.local does not run the exit task when it is ended.
+        try:
+            ending = finish.run(step, str(values["model_name"]))
+            show(f"stopped: {step.run.failure('md')}" if ending.failure else "stopped at its end")
+        except StepError as error:
+            show(f"how the run ended could not be stored: {error}")
+        return 128 + stop_signal
+    if failure:
+        show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
+        return failure.code
+    if code:
+        show(f"\nthe pipeline ended with code {code}: see {folder / 'pipeline.log'}")
+        return 1
+    return _tell_verdict(step, values, folder, show)
+
+
+def _tell_verdict(
+    step: Step, values: Mapping[str, Any], folder: Path, show: Callable[[str], None]
+) -> int:
+    try:
+        verdict = json.loads(step.store.read(step.run.evaluation / "verdict.json"))
+        report = folder / "report.html"
+        report.write_bytes(step.store.read(step.run.evaluation / "report.html"))
+    except ObjectNotFoundError:
+        show(f"\nno step failed, yet there is no verdict: see {folder / 'pipeline.log'}")
+        return 1
+    champion = read_champion(step.store, step.layout, str(values["model_name"]))
+    metrics = ", ".join(
+        f"{name} {value:.4f}"
+        for name, value in verdict["metrics"].items()
+        if isinstance(value, int | float)
+    )
+    show("")
+    show(f"test       {metrics}")
+    show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
+    for reason in verdict["reasons"]:
+        show(f"           {reason}")
+    show(f"champion   {champion.version_uri if champion else 'none'}")
+    show(f"report     {report}")
+    return 0
+
+
+def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
+    """Return the context this process reads results with."""
+    store = Store(
+        str(values["storage_endpoint"]),
+        str(values["storage_region"]),
+        secret=SecretVolume(home.secrets / str(values["storage_secret"])),
+        patience=Patience(10),
+    )
+    return Step("finish", run_id, Layout.parse(values["output_uri"]), store)
+
+
+def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, str]:
+    """Return the environment of every process of the run."""
+    return os.environ | {
+        processes.TOKEN: token,
+        RUN_ID: run_id,
+        FAILURE_FILE: str(home.run(run_id) / "failure.json"),
+        MOUNT_VARIABLE: str(home.secrets / secret),
+        "KFP_TFJOB_BACKEND": "local",
+        "KFP_TFJOB_SECRETS": str(home.secrets),
+        "KFP_TFJOB_WORK": str(home.run(run_id) / "job"),
+        # Steps print as they go.
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _keep_secret(home: Home, name: str, source: Path) -> None:
+    """Make the server's keys the Secret of that name."""
+    home.secrets.mkdir(mode=0o700, exist_ok=True)
+    link = home.secrets / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(source, target_is_directory=True)
+
+
+def _new_token(home: Home) -> str:
+    """Return the token of this run, after ending what a killed run has left."""
+    path = home.folder / "token"
+    if path.exists() and (left := processes.end(path.read_text(), 0.0)):
+        log.warning("ended %d processes that an earlier run had left", left)
+    token = secrets.token_hex(16)
+    path.write_text(token)
+    return token
+
+
+def _pids(server: _Embedded | None) -> set[int]:
+    return {server.pid} if server else set()
+
+
+class _only_run:
+    """Holds the folder, so that two runs do not share an S3 server and its data."""
+
+    def __init__(self, home: Home) -> None:
+        home.folder.mkdir(parents=True, exist_ok=True)
+        self._path = home.folder / "lock"
+
+    def __enter__(self) -> None:
+        self._file = open(self._path, "w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise ConfigurationError(
+                Problem(
+                    "another run is using this folder",
+                    received=str(self._path.parent),
+                    expected="one run at a time in a folder",
+                    fix="wait for it, or name another folder with --home",
+                )
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class _Signals:
+    """Remembers the first signal that asks for an end; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._event = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but not beyond a signal."""
+        self._event.wait(seconds)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if self.number:
+            os._exit(128 + number)  # the watchdog ends the rest
+        self.number = number
+        self._event.set()
+
+    def __enter__(self) -> _Signals:
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Watchdog:
+    """The process that ends the others once this one is gone."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.local.watchdog", self._token],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class _Embedded:
+    """The S3 server of a run, started again when it dies: its data is on disk."""
+
+    def __init__(
+        self, home: Home, environment: Mapping[str, str], show: Callable[[str], None]
+    ) -> None:
+        self._folder, self._environment, self._show = home.s3, environment, show
+        self._server: Server | None = None
+        self._starts, self._port = 0, 0
+
+    def start(self) -> None:
+        """Start it, at the same port as before."""
+        self._starts += 1
+        self._server = Server.start(self._folder, self._port, self._environment)
+        self._port = int(self._server.endpoint.rpartition(":")[2])
+
+    def keep_up(self) -> None:
+        """Start it again if it is gone."""
+        if self._server.process.poll() is not None and self._starts < _SERVER_STARTS:
+            self._show("the S3 server is gone; starting it again")
+            time.sleep(0.2)
+            self.start()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._server:
+            self._server.stop()
+
+    def store(self) -> Store:
+        """Return a store that speaks to it."""
+        return self._server.store()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._server.process.pid
+
+    @property
+    def secret(self) -> Path:
+        """Its keys."""
+        return self._server.secret
