@@ -1,7 +1,6 @@
 """A user's own model: any function that takes the dataset and returns a compiled keras.Model.
 
-    kfp-tfjob run --data FILE --label COLUMN --model examples/own_model.py:build_model \
-        --set model_hyperparameters.units=32
+Run it with --model examples/own_model.py:build_model --set model_hyperparameters.units=32
 """
 
 import keras

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TASK = re.compile(r"Executing task '([^']+)'")
+_ENDED = re.compile(r" - INFO - Task '[^']+' ")
 _INDENT = "    "
 
 
@@ -22,6 +23,8 @@ def readable(lines: Iterable[str]) -> Iterator[str]:
         if task := _TASK.search(line):
             step = task.group(1).replace("-", "_")
             continue
+        if _ENDED.search(line):
+            step = ""  # what follows are its outputs, in kfp.local's words
         if not line.startswith(_INDENT) or not line.strip():
             continue
         text = line.removeprefix(_INDENT)

@@ -1,0 +1,76 @@
+"""No process of a run outlives its command line, however that ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.local import processes
+
+# Starts a child in a session of its own which ignores SIGTERM, and ends: the child is an orphan.
+DEAF = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+)
+ORPHAN = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
+"""
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    name = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    yield name
+    processes.end(name, 0)
+
+
+def start_orphan(token: str) -> None:
+    environment = os.environ | {processes.TOKEN: token}
+    started = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], env=environment, stdout=subprocess.PIPE
+    )
+    assert started.stdout.readline() == b"1\n"  # it ignores SIGTERM from here on
+    started.wait()
+
+
+def test_an_orphan_that_ignores_the_first_signal_is_ended(token: str) -> None:
+    start_orphan(token)
+    assert len(processes.carriers(token)) == 1
+    assert processes.end(token, grace=0.5) == 1
+    assert processes.carriers(token) == []
+
+
+def test_who_is_spared_lives(token: str) -> None:
+    start_orphan(token)
+    (orphan,) = processes.carriers(token)
+    processes.end(token, 0, spare={orphan.pid})
+    assert orphan.is_running()
+
+
+def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
+    start_orphan(token)
+    command_line = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "subprocess.Popen([sys.executable, '-m', 'pipelines.local.watchdog', sys.argv[1]],"
+            " stdin=subprocess.PIPE)\n"
+            "print(1, flush=True)\n"
+            "time.sleep(600)",
+            token,
+        ],
+        stdout=subprocess.PIPE,
+    )
+    command_line.stdout.readline()
+    assert processes.carriers(token)
+    command_line.send_signal(signal.SIGKILL)
+    command_line.wait()
+    deadline = time.monotonic() + 30
+    while processes.carriers(token) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes.carriers(token) == []
