@@ -1,0 +1,39 @@
+"""The KFP interface of sync_output."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components import images
+
+
+@dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+def sync_output(
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str,
+    storage_region: str,
+    report: dsl.Output[dsl.Markdown],
+) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
+    """Proves that the output of a training is complete in S3, or fails with what is missing.
+
+    Args:
+        run_id: The run whose output is proven.
+        output_uri: Where all runs lie, s3://BUCKET/PREFIX.
+        storage_endpoint: URL of the store; empty for what the Secret or AWS says.
+        storage_region: Region of the store; empty for what the Secret or AWS says.
+        report: How much was proven, its digest and the largest objects.
+
+    Returns:
+        model_uri: The directory of the SavedModel.
+        output_digest: SHA-256 of the manifest, which names the whole output.
+    """
+    from pathlib import Path
+
+    from components.step import step
+    from components.sync_output import sync
+
+    with step("sync_output", run_id, output_uri, storage_endpoint, storage_region) as context:
+        result = sync.run(context)
+        Path(report.path).write_text(result.markdown)
+    return (result.model_uri, result.output_digest)

@@ -1,0 +1,161 @@
+"""Proves that the output of a run is complete in the store, or says what is missing.
+
+The sidecar that mirrored it has ended by now, and neither its exit code nor that of the TFJob says
+anything about bytes. So nothing is believed here: the manifest of the run has to be there, the
+trainer's record of completion has to belong to the same attempt, and every object is proven.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from heapq import nlargest
+
+from components.step import Step
+from storage.errors import DataError, ObjectNotFoundError, Problem
+from storage.manifest import Manifest
+from uploader import verify
+
+log = logging.getLogger(__name__)
+
+_MODEL = "output/model"
+_COMPLETION = "output/completion.json"
+_MOST_PROBLEMS = 50
+_MOST_ROWS = 15
+
+
+@dataclass(frozen=True)
+class Result:
+    """The proven output of a run.
+
+    Attributes:
+        model_uri: The directory of the SavedModel.
+        manifest: What was proven, with keys relative to the run's directory.
+    """
+
+    model_uri: str
+    manifest: Manifest
+
+    @property
+    def output_digest(self) -> str:
+        """The SHA-256 that names the whole output."""
+        return self.manifest.digest
+
+    @property
+    def markdown(self) -> str:
+        """The report: how much was proven, and the largest objects."""
+        objects = self.manifest.objects
+        lines = [
+            "# The output is stored",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| Objects proven | {len(objects):,} |",
+            f"| Bytes | {self.manifest.size:,} |",
+            f"| Attempt | {self.manifest.attempt} |",
+            f"| Digest | `{self.output_digest}` |",
+            f"| Model | `{self.model_uri}` |",
+            "",
+            "## Largest objects",
+            "",
+            "| Object | Bytes | CRC64NVME |",
+            "|---|---:|---|",
+        ]
+        for item in nlargest(_MOST_ROWS, objects, key=lambda item: item.size):
+            lines.append(f"| {_cell(item.key)} | {item.size:,} | `{item.crc64nvme}` |")
+        if len(objects) > _MOST_ROWS:
+            lines.append(f"| and {len(objects) - _MOST_ROWS:,} smaller | | |")
+        return "\n".join(lines) + "\n"
+
+
+def run(step: Step) -> Result:
+    """Prove the output of a run.
+
+    Args:
+        step: The run, and the store its output lies in.
+
+    Returns:
+        What was proven.
+
+    Raises:
+        DataError: The output was never completed, is not whole, or holds no model.
+    """
+    manifest = _manifest(step)
+    problems: list[Problem | str] = [*_completion_problems(step, manifest)]
+    if not any(item.key.startswith(f"{_MODEL}/") for item in manifest.objects):
+        problems.append(
+            Problem(
+                f"the output of run {step.run_id} holds no model",
+                received=_first_names(manifest),
+                expected=f"a SavedModel in {_MODEL}/",
+                fix="let the training write its model to $OUTPUT_DIR/model",
+            )
+        )
+    problems += _capped(verify(step.store, step.run.base, manifest))
+    DataError.raise_if(problems)
+    log.info("the output is whole: %d objects, %d bytes", len(manifest.objects), manifest.size)
+    return Result(str(step.run.base / _MODEL), manifest)
+
+
+def _manifest(step: Step) -> Manifest:
+    try:
+        manifest = step.store.read_manifest(step.run.manifest)
+    except ObjectNotFoundError as error:
+        raise DataError(
+            Problem(
+                f"the output of run {step.run_id} was never completed",
+                received=f"no {step.run.manifest}",
+                expected="the manifest that the chief's sidecar writes once everything is stored",
+                fix="see why launch_tfjob ended, and start the run again",
+            )
+        ) from error
+    if (manifest.kind, manifest.run_id) != ("output", step.run_id):
+        raise DataError(
+            Problem(
+                f"{step.run.manifest} is not the manifest of this run's output",
+                received=f"kind {manifest.kind!r} of run {manifest.run_id!r}",
+                expected=f"kind 'output' of run {step.run_id!r}",
+                fix="use an output_uri of its own for each pipeline, and start the run again",
+            )
+        )
+    return manifest
+
+
+def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
+    """Return what is wrong with the trainer's record of completion."""
+    expected = f"the record of run {step.run_id}, attempt {manifest.attempt}"
+    fix = "start the run again"
+    try:
+        body = json.loads(step.store.read(step.run.completion))
+        whose = (str(body["run_id"]), int(body["attempt"]))
+    except ObjectNotFoundError:
+        if any(item.key == _COMPLETION for item in manifest.objects):
+            return []  # it is proven like any other object
+        return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
+    except (ValueError, KeyError, TypeError) as error:
+        received = f"{type(error).__name__}: {error}"
+        return [Problem(f"{step.run.completion} cannot be read", received, expected, fix)]
+    if whose != (step.run_id, manifest.attempt):
+        received = f"run {whose[0]}, attempt {whose[1]}"
+        return [Problem(f"{step.run.completion} is of another attempt", received, expected, fix)]
+    return []
+
+
+def _capped(problems: list[Problem]) -> list[Problem]:
+    """Return the first problems, and one that counts the others."""
+    more = len(problems) - _MOST_PROBLEMS
+    if more <= 0:
+        return problems
+    return [*problems[:_MOST_PROBLEMS], Problem(f"{more} more objects are missing or differ")]
+
+
+def _first_names(manifest: Manifest) -> str:
+    names = sorted({"/".join(item.key.split("/")[:2]) for item in manifest.objects})
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") or "an empty output"
+
+
+def _cell(text: str) -> str:
+    """Return a key as a cell of a Markdown table, whatever characters are in it."""
+    shown = repr(text)[1:-1].replace("|", "\\|").replace("`", "'")
+    return f"`{shown}`"

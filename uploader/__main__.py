@@ -1,0 +1,147 @@
+"""python -m uploader: the chief's sidecar, and sending, fetching and proving folders."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, DataError, Problem, StepError
+from uploader.folder import pull, push, verify
+from uploader.watch import Settings, until_signal, watch
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    ended = until_signal()  # before anything slow, or a signal meanwhile is lost
+    run = S3Address.parse(arguments.address)
+    if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
+        raise ConfigurationError(
+            Problem(
+                "the attempt is not known",
+                received=repr(arguments.attempt),
+                expected="a whole number from 1",
+                fix="set ATTEMPT, or give --attempt",
+            )
+        )
+    settings = Settings(
+        arguments.folder,
+        run,
+        arguments.run_id or run.name,
+        int(arguments.attempt),
+        arguments.interval,
+        arguments.snapshots,
+        arguments.grace,
+        arguments.workers,
+    )
+    from storage.retry import Patience
+    from storage.store import Store
+
+    # Each pass tries again and says itself when the store is away, and when it is back.
+    logging.getLogger("storage.retry").setLevel(logging.ERROR)
+    store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=5, longest=1))
+    return watch(settings, store, ended)
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    from storage.store import Store
+
+    store = Store(arguments.endpoint, arguments.region)
+    address = S3Address.parse(arguments.address)
+    push(store, arguments.folder, address, arguments.kind, arguments.run_id, arguments.attempt)
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from storage.store import Store
+
+    store = Store(arguments.endpoint, arguments.region)
+    pull(store, S3Address.parse(arguments.address), arguments.folder)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from storage.manifest import NAME
+    from storage.store import Store
+
+    store = Store(arguments.endpoint, arguments.region)
+    address = S3Address.parse(arguments.address)
+    DataError.raise_if(verify(store, address, store.read_manifest(address / NAME)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m uploader",
+        description="Send, fetch and prove folders in S3.",
+        epilog="Credentials: the mounted Secret that STORAGE_SECRET_DIR names, or the AWS chain."
+        " Exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,"
+        " 145 the store was away.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--endpoint", default="", help="URL of the store; default: the Secret's")
+    common.add_argument("--region", default="", help="region; default: the Secret's")
+
+    def command(name: str, function, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, parents=[common], help=text, description=text)
+        added.set_defaults(function=function)
+        return added
+
+    sidecar = command("watch", _watch, "mirror the output of a chief while it trains")
+    sidecar.add_argument("folder", type=Path, help="OUTPUT_DIR of the chief")
+    sidecar.add_argument("address", help="the run: s3://BUCKET/.../runs/RUN_ID")
+    sidecar.add_argument(
+        "--run-id",
+        default=os.environ.get("RUN_ID", ""),
+        help="default: RUN_ID, or the last part of the address",
+    )
+    sidecar.add_argument(
+        "--attempt", default=os.environ.get("ATTEMPT", ""), help="default: ATTEMPT"
+    )
+    sidecar.add_argument("--interval", type=float, default=1.0, help="seconds between two scans")
+    sidecar.add_argument(
+        "--snapshots",
+        type=float,
+        default=30.0,
+        help="seconds between two snapshots of a file that grows",
+    )
+    sidecar.add_argument(
+        "--grace", type=float, default=600.0, help="seconds to store what is left after SIGTERM"
+    )
+    sidecar.add_argument("--workers", type=int, default=8, help="files sent at once")
+
+    sender = command("push", _push, "send a folder, its manifest last")
+    sender.add_argument("folder", type=Path)
+    sender.add_argument("address", help="s3://BUCKET/PREFIX")
+    sender.add_argument("--kind", required=True, help="of the manifest: dataset, code, model, ...")
+    sender.add_argument("--run-id", default="", help="the run that writes it")
+    sender.add_argument("--attempt", type=int, default=0, help="the attempt of that run")
+
+    fetcher = command("pull", _pull, "fetch what a manifest names, verified")
+    fetcher.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
+    fetcher.add_argument("folder", type=Path)
+
+    prover = command("verify", _verify, "prove every object of a manifest; 3 if one differs")
+    prover.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
+    return parser
+
+
+def main() -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
+    )
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    try:
+        return arguments.function(arguments)
+    except StepError as error:
+        print(error, file=sys.stderr)
+        return error.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

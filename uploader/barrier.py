@@ -1,0 +1,110 @@
+"""The flush barrier, seen from the sidecar: the trainer asks whether everything is stored.
+
+Two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename (ARCHITECTURE.md, "The flush
+barrier"). The request is a state and not an event: a sidecar that was restarted reads it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+REQUEST = "flush-request.json"
+REPLY = "flush-reply.json"
+COMPLETION = "completion.json"
+_MOST_PATHS = 100  # of an answer; the number of all is in its message
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the supervisor asks for.
+
+    Attributes:
+        id: Tells this request from any other.
+        attempt: The attempt that asks.
+        files: How many files it counted.
+        inventory: The hexadecimal digest of their names and sizes.
+    """
+
+    id: str
+    attempt: int
+    files: int
+    inventory: str
+
+
+class Barrier:
+    """The two files of the barrier.
+
+    Args:
+        folder: The chief's OUTPUT_DIR.
+        run_id: The run.
+        attempt: The attempt this sidecar belongs to; requests of another one are left alone.
+    """
+
+    def __init__(self, folder: Path, run_id: str, attempt: int) -> None:
+        self._folder, self._run_id, self._attempt = folder, run_id, attempt
+        self._logged = ""
+
+    def pending(self) -> Request | None:
+        """Return the request that is not yet answered with `stored`."""
+        body = _read(self._folder / ".uploader" / REQUEST)
+        try:
+            request = Request(
+                str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+        reply = _read(self._folder / ".uploader" / REPLY)
+        answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")
+        return None if answered or request.attempt != self._attempt else request
+
+    def completed(self) -> bool:
+        """Tell whether the trainer of this attempt has left its record of completion."""
+        body = _read(self._folder / COMPLETION)
+        whose = (str(body.get("run_id")), str(body.get("attempt")))
+        return whose == (self._run_id, str(self._attempt))
+
+    def answer(
+        self, request: Request, stored: int, missing: Sequence[str], message: str = ""
+    ) -> None:
+        """Write the reply; with nothing missing and no message it says `stored`.
+
+        Args:
+            request: What is answered.
+            stored: Number of files that are in the store.
+            missing: Paths that are not.
+            message: What stands in the way.
+        """
+        state = "storing" if missing or message else "stored"
+        reply = {
+            "id": request.id,
+            "state": state,
+            "stored": stored,
+            "missing": list(missing[:_MOST_PATHS]),
+            "message": message,
+        }
+        path = self._folder / ".uploader" / REPLY
+        partial = path.with_name(f".{REPLY}.part")
+        try:
+            partial.write_text(json.dumps(reply))
+            partial.replace(path)
+        except OSError as error:
+            message = f"the answer cannot be written: {error}"
+        summary = f"flush {request.id}: {state}" + (f", {message}" if message else "")
+        if summary != self._logged:
+            self._logged = summary
+            log.info("%s", summary)
+
+
+def _read(path: Path) -> dict:
+    """Return a JSON object, or an empty one where there is none yet."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}

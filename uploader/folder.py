@@ -1,0 +1,225 @@
+"""Sending, fetching and proving a whole folder through its manifest.
+
+Nothing heavy is imported before it is used: every step imports this module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from storage import manifest as manifests
+from storage.address import S3Address
+from storage.errors import DataError, ObjectNotFoundError, Problem
+from storage.manifest import Manifest, ManifestObject
+from uploader.inventory import LocalFile, scan
+from uploader.parallel import Progress, each
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def push(
+    store: Store,
+    folder: Path,
+    address: S3Address,
+    kind: str,
+    run_id: str = "",
+    attempt: int = 0,
+    details: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Send a folder; its manifest is written last.
+
+    Objects that a manifest at the address proves already are not sent again. Before anything is
+    replaced that manifest is taken away, so that a reader never trusts a mixture.
+
+    Args:
+        store: Where to.
+        folder: What to send; which files count is said in `inventory.py`.
+        address: The directory in the store.
+        kind: Of the manifest, for instance `code`.
+        run_id: The run that writes it.
+        attempt: The attempt of that run.
+        details: What a reader of the manifest needs to know.
+
+    Returns:
+        The manifest that now lies at the address.
+
+    Raises:
+        DataError: The folder is not there, holds nothing, or holds a file `manifest.json`.
+        FileChangedError: A file was written to meanwhile; no manifest was written.
+    """
+    files = _local_files(folder)
+    there = manifest_at(store, address)
+    known = {item.key: item for item in there.objects} if there else {}
+    objects = {file.path: known[file.path] for file in same_content(folder, files, known)}
+    missing = [file for file in files.values() if file.path not in objects]
+    manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
+    if manifest == there:
+        log.info("%s is there already: %d files", address, len(files))
+        return manifest
+    if there:
+        store.delete(address / manifests.NAME)
+
+    def send(file: LocalFile) -> ManifestObject:
+        return store.send(folder / file.path, address / file.path, file.path)
+
+    progress = Progress("sending", len(missing), sum(file.size for file in missing))
+    for file, sent in each(send, missing, tick=progress.tick):
+        objects[file.path] = sent.result()
+        progress.add(file.size)
+    manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
+    store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
+    log.info("sent %d of %d files to %s: %s", len(missing), len(files), address, progress)
+    return manifest
+
+
+def pull(
+    store: Store,
+    address: S3Address,
+    folder: Path,
+    only: Callable[[str], bool] | None = None,
+) -> Manifest:
+    """Fetch a directory through its manifest; a file appears only once its bytes are right.
+
+    Files that are right already are left alone, and so are files the manifest does not name.
+
+    Args:
+        store: Where from.
+        address: The directory in the store.
+        folder: Where to.
+        only: Which keys of the manifest are wanted; None for all of them.
+
+    Returns:
+        The manifest; the folder holds exactly the bytes of the wanted objects.
+
+    Raises:
+        ObjectNotFoundError: There is no manifest: the directory is not complete.
+        DataError: Objects are missing or damaged; all of them are named.
+    """
+    manifest = store.read_manifest(address / manifests.NAME)
+    DataError.raise_if(
+        Problem(
+            f"the manifest of {address} names a file outside its folder",
+            received=repr(item.key),
+            expected="a relative path",
+            fix="do not use it; somebody has altered it",
+        )
+        for item in manifest.objects
+        if _escapes(item.key)
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
+    right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
+    missing = [item for item in wanted.values() if item.key not in right]
+
+    def fetch(item: ManifestObject) -> None:
+        store.fetch(address / item.key, folder / item.key, item)
+
+    progress = Progress("fetching", len(missing), sum(item.size for item in missing))
+    problems: list[Problem | str] = []
+    for item, fetched in each(fetch, missing, tick=progress.tick):
+        if isinstance(error := fetched.exception(), DataError):
+            problems += _problems(address / item.key, error)
+        else:
+            fetched.result()
+            progress.add(item.size)
+    DataError.raise_if(sorted(problems, key=str))
+    log.info("fetched %d of %d files from %s: %s", len(missing), len(wanted), address, progress)
+    return manifest
+
+
+def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
+    """Prove every object of a manifest.
+
+    Args:
+        store: Where the objects lie.
+        base: The directory that the keys of the manifest are relative to.
+        manifest: What ought to be there.
+
+    Returns:
+        What is missing or differs, sorted by address; nothing when everything is right.
+    """
+
+    def prove(item: ManifestObject) -> None:
+        store.prove(base / item.key, item)
+
+    progress = Progress("proving", len(manifest.objects), manifest.size)
+    problems: list[Problem] = []
+    for item, proof in each(prove, manifest.objects, tick=progress.tick):
+        if isinstance(error := proof.exception(), DataError):
+            problems += _problems(base / item.key, error)
+        else:
+            proof.result()
+            progress.add(item.size)
+    log.info(
+        "proved %d of %d objects of %s: %s", progress.files, len(manifest.objects), base, progress
+    )
+    return sorted(problems, key=str)
+
+
+def manifest_at(store: Store, address: S3Address) -> Manifest | None:
+    """Return the manifest of a directory, or None where there is none that can be read."""
+    try:
+        return store.read_manifest(address / manifests.NAME)
+    except DataError:
+        return None
+
+
+def same_content(
+    folder: Path, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]
+) -> list[LocalFile]:
+    """Return the local files that have the very bytes of the objects known under their paths.
+
+    Args:
+        folder: Where the files lie.
+        files: The files, by path.
+        known: Objects, by the path of the file each would be.
+    """
+    from storage.checksum import file_crc64nvme
+
+    alike = [
+        file for path, file in files.items() if path in known and known[path].size == file.size
+    ]
+    found = []
+    for file, checksum in each(lambda file: file_crc64nvme(folder / file.path), alike):
+        # A file that cannot be read, or is gone by now, is not the same.
+        if not checksum.exception() and checksum.result() == known[file.path].crc64nvme:
+            found.append(file)
+    return found
+
+
+def _local_files(folder: Path) -> Mapping[str, LocalFile]:
+    """Return the files to send, or raise what is wrong with the folder."""
+    found = scan(folder)
+    for path, kind in sorted(found.skipped.items()):
+        log.warning("%r is a %s and is not sent", path, kind)
+    problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]
+    if not problems and not found.files:
+        problems.append(Problem(f"{folder} holds no file to send"))
+    if manifests.NAME in found.files:
+        problems.append(
+            Problem(
+                f"{folder} holds a file {manifests.NAME}",
+                expected="another name: the store keeps the manifest of the folder there",
+                fix="rename the file, or put everything one folder deeper",
+            )
+        )
+    DataError.raise_if(problems)
+    return found.files
+
+
+def _escapes(key: str) -> bool:
+    parts = PurePosixPath(key).parts
+    return not parts or key.startswith("/") or ".." in parts or "\0" in key
+
+
+def _problems(address: S3Address, error: DataError) -> list[Problem]:
+    if isinstance(error, ObjectNotFoundError):
+        fix = "write it again: start the run that made it once more"
+        return [Problem(f"{address} is missing", expected="the object of its manifest", fix=fix)]
+    return [p if isinstance(p, Problem) else Problem(p) for p in error.problems]

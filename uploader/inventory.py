@@ -1,0 +1,95 @@
+"""What counts as output: the one rule of which files below a folder are to be in the store.
+
+The supervisor repeats this rule in a few lines of its own, because it is one file that runs in any
+image; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+
+@dataclass(frozen=True, order=True)
+class LocalFile:
+    """A regular file as one scan saw it; equal values mean the same content.
+
+    Attributes:
+        path: Relative to the folder, with `/` between its parts.
+        size: Bytes.
+        mtime_ns: Time of the last change in nanoseconds.
+        inode: Number of the inode, which a replacement by rename changes.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Everything below a folder at one moment.
+
+    Attributes:
+        files: The files that count, by path.
+        skipped: What is neither file nor directory, by path: the kind of thing it is.
+        errors: Directories that could not be read; what lies below them is not known.
+    """
+
+    files: Mapping[str, LocalFile] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    errors: tuple[str, ...] = ()
+
+
+def counts(name: str) -> bool:
+    """Tell whether a file or directory of this name is output."""
+    return not name.startswith(".") and not name.endswith((".tmp", ".part"))
+
+
+def scan(folder: Path) -> Scan:
+    """Look at everything below a folder; a symbolic link is never followed.
+
+    A file that vanishes meanwhile is simply not there, but a folder that cannot be read is an
+    error: whoever deletes what is gone must not take the one for the other.
+    """
+    files: dict[str, LocalFile] = {}
+    skipped: dict[str, str] = {}
+    errors: list[str] = []
+    directories = [""]
+    while directories:
+        directory = directories.pop()
+        try:
+            with os.scandir(folder / directory) as entries:
+                for entry in entries:
+                    path = f"{directory}/{entry.name}" if directory else entry.name
+                    if not counts(entry.name):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        stat = entry.stat(follow_symlinks=False)
+                        files[path] = LocalFile(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+                    else:
+                        skipped[path] = "link" if entry.is_symlink() else "special file"
+        except FileNotFoundError as error:
+            if not directory:
+                errors.append(str(error))
+        except OSError as error:
+            errors.append(str(error))
+    return Scan(files, skipped, tuple(errors))
+
+
+def inventory(files: Iterable[LocalFile]) -> tuple[int, str]:
+    """Return the number of files, and the SHA-256 that names them and their sizes.
+
+    It is over the lines `<size> <path>` sorted by path (ARCHITECTURE.md, "The flush barrier").
+    """
+    digest, number = sha256(), 0
+    for file in sorted(files):
+        digest.update(f"{file.size} {file.path}\n".encode(errors="surrogateescape"))
+        number += 1
+    return number, digest.hexdigest()

@@ -1,0 +1,332 @@
+"""The mirror: brings what a folder holds into the store, in an order that is right at any moment.
+
+A checkpoint is an immutable directory. Its objects go first and its manifest last; it is removed
+manifest first. So whoever reads through manifests finds whole checkpoints only, whenever the mirror
+or the trainer dies. What is stored is remembered in memory: a pass without changes is one scan and
+no request.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+
+from storage import manifest as manifests
+from storage.errors import DataError, Problem, StepError, StoreUnavailableError
+from storage.layout import RunLayout
+from storage.manifest import Manifest, ManifestObject
+from storage.store import FileChangedError, Store
+from uploader.folder import manifest_at, same_content
+from uploader.inventory import LocalFile, Scan
+from uploader.parallel import WORKERS, Progress, each
+
+log = logging.getLogger(__name__)
+
+_STEP = re.compile(r"checkpoints/(0|[1-9][0-9]*)/")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file that is in the store: what it was when it was sent, and the object it became."""
+
+    file: LocalFile
+    object: ManifestObject
+
+
+class Mirror:
+    """What is in the store of one run's output, and how the rest gets there.
+
+    Args:
+        store: Where to; its patience should be short, because every pass tries again.
+        folder: The chief's OUTPUT_DIR.
+        run: The run's directory in the store.
+        run_id: The run.
+        attempt: The attempt that writes.
+        workers: Files sent at once.
+        snapshot_seconds: How often at most a file that grows is sent anew.
+        tick: Called about twice a second while files are sent.
+
+    Attributes:
+        away: The store did not answer in the last pass.
+        trouble: What could not be stored in the last pass, by path, and why.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        run: RunLayout,
+        run_id: str,
+        attempt: int,
+        workers: int = WORKERS,
+        snapshot_seconds: float = 30.0,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.away = self._said_away = False
+        self.trouble: dict[str, str] = {}
+        self._store, self._folder, self._run = store, folder, run
+        self._run_id, self._attempt = run_id, attempt
+        self._workers, self._tick = workers, tick
+        self._snapshot_seconds = snapshot_seconds
+        self._snapshots: dict[str, float] = {}
+        self._stored: dict[str, Stored] = {}
+        self._published: dict[int, frozenset[LocalFile]] = {}
+        # Steps that have objects in the store, complete or not.
+        self._remote: set[int] = set()
+        self._learned = False
+        self._logged: dict[str, str] = {}
+
+    def missing(self, scan: Scan) -> list[str]:
+        """Return, sorted, the paths that are not in the store as the scan saw them."""
+        steps, _ = _by_step(scan)
+        manifest = manifests.NAME
+        return sorted(
+            [path for path, file in scan.files.items() if not self._has(file)]
+            + [
+                f"checkpoints/{step}/{manifest}"
+                for step, files in steps.items()
+                if self._published.get(step) != files
+            ]
+        )
+
+    def store(
+        self,
+        scan: Scan,
+        before: Scan,
+        everything: bool = False,
+        halted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make one pass: send what is new, the newest checkpoint first.
+
+        Errors end nothing: they are in `trouble` and `away`, and the next pass tries again.
+
+        Args:
+            scan: What there is.
+            before: The scan before; a file that changed since is left for later.
+            everything: Nothing writes any more: send files whatever they were before, and
+                growing files whenever they were sent last.
+            halted: Asked before each file; true ends the pass.
+        """
+        self.away, self.trouble = False, {}
+
+        def ended() -> bool:
+            return self.away or halted()
+
+        try:
+            if not self._learned:
+                self._learn(scan)
+            steps, plain = _by_step(scan)
+            steps_before, _ = _by_step(before)
+            for step in sorted(steps, reverse=True):
+                files = steps[step]
+                settled = everything or files == steps_before.get(step)
+                if settled and files != self._published.get(step) and not ended():
+                    try:
+                        self._store_step(step, files, ended)
+                    except StepError as error:
+                        self._note(f"checkpoints/{step}", error)
+            due = [
+                file
+                for file in plain
+                if not self._has(file)
+                and (everything or self._is_due(file, file == before.files.get(file.path)))
+            ]
+            # The record of completion comes after everything that it speaks for.
+            due.sort(key=lambda file: (file.path == "completion.json", file))
+            sent = self._send(due, ended)
+            if sent.files:
+                log.info("stored %d files, %s", sent.files, sent)
+        except StoreUnavailableError as error:
+            self._note("the store", error)
+        if self._said_away and not self.away:
+            log.info("the store answers again")
+            self._said_away = False
+
+    def prune(self, scan: Scan, before: Scan) -> None:
+        """Remove the steps that two scans no longer saw and that a newer stored step replaces."""
+        if scan.errors or before.errors or not self._published or self.away:
+            return
+        here = {_step_of(path) for path in (*scan.files, *before.files)}
+        for step in sorted(self._remote - here):
+            if step < max(self._published):
+                address = self._run.checkpoints / str(step)
+                try:
+                    self._store.delete(address / manifests.NAME)
+                    for item in self._store.list(address):
+                        self._store.delete(item.address)
+                except StepError as error:
+                    self._note(f"checkpoints/{step}", error)
+                    return
+                log.info("checkpoint %d was pruned and is removed", step)
+                self._remote.discard(step)
+                self._published.pop(step, None)
+                for path in [path for path in self._stored if _step_of(path) == step]:
+                    del self._stored[path]
+
+    def publish(self, scan: Scan) -> Manifest:
+        """Write the manifest of the whole output; everything in the scan must be stored.
+
+        Returns:
+            The manifest, with keys relative to the run's directory.
+
+        Raises:
+            ObjectExistsError: There is a manifest already, and it says something else.
+            StepError: The store did not take it.
+        """
+        objects = [self._stored[path].object for path in scan.files]
+        details = {"files": len(objects)}
+        manifest = Manifest.of("output", objects, self._run_id, self._attempt, details)
+        self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
+        return manifest
+
+    def _has(self, file: LocalFile) -> bool:
+        stored = self._stored.get(file.path)
+        return stored is not None and (stored.file, stored.object.size) == (file, file.size)
+
+    def _is_due(self, file: LocalFile, settled: bool) -> bool:
+        if not _appending(file.path):
+            return settled
+        last = self._snapshots.get(file.path)
+        return last is None or time.monotonic() - last >= self._snapshot_seconds
+
+    def _learn(self, scan: Scan) -> None:
+        """Find out, once, what an earlier life of this sidecar or an earlier attempt stored."""
+        try:
+            self._remote |= set(self._store.numbers(self._run.checkpoints))
+            manifest = manifest_at(self._store, self._run.base)
+            if manifest and (manifest.run_id, manifest.attempt) == (self._run_id, self._attempt):
+                known = {item.key.removeprefix("output/"): item for item in manifest.objects}
+                self._adopt(scan.files, known)
+        except StoreUnavailableError:
+            raise
+        except StepError as error:
+            self._note("what an earlier attempt stored", error)
+        self._learned = True
+
+    def _adopt(self, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]) -> None:
+        """Count the files as stored that have the very bytes of objects in the store."""
+        new = {path: file for path, file in files.items() if not self._has(file)}
+        for file in same_content(self._folder, new, known):
+            self._stored[file.path] = Stored(file, known[file.path])
+
+    def _store_step(
+        self, step: int, files: frozenset[LocalFile], ended: Callable[[], bool]
+    ) -> None:
+        address = self._run.checkpoints / str(step)
+        prefix = f"checkpoints/{step}/"
+        paths = {file.path: file for file in files}
+        if step in self._remote and (there := manifest_at(self._store, address)):
+            known = {
+                prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
+                for item in there.objects
+            }
+            self._adopt(paths, known)
+            if known.keys() == paths.keys() and all(
+                self._has(file) and self._stored[path].object == known[path]
+                for path, file in paths.items()
+            ):
+                self._published[step] = files
+                log.info("checkpoint %d is stored already: %d files", step, len(files))
+                return
+            # The step was written anew, with other bytes: nobody may trust it meanwhile.
+            self._store.delete(address / manifests.NAME)
+        self._remote.add(step)
+        sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
+        if not all(self._has(file) for file in files):
+            return
+        objects = [self._stored[path].object for path in paths]
+        manifest = Manifest.of(
+            "checkpoint",
+            [replace(item, key=item.key.removeprefix(f"output/{prefix}")) for item in objects],
+            self._run_id,
+            self._attempt,
+            {"step": step},
+        )
+        self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
+        self._published[step] = files
+        log.info("stored checkpoint %d: %d files, %s", step, len(files), sent)
+
+    def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
+        """Send files at the same time, and remember those that arrived."""
+        files = list(files)
+        progress = Progress("storing", len(files), sum(file.size for file in files))
+
+        def tick() -> None:
+            progress.tick()
+            self._tick()
+
+        wanted = takewhile(lambda _: not ended(), files)
+        for file, sent in each(self._send_file, wanted, self._workers, tick):
+            try:
+                self._stored[file.path] = Stored(file, sent.result())
+            except (FileChangedError, FileNotFoundError):
+                continue  # the next scan sees what became of it
+            except Exception as error:  # whatever it is, it must not end the sidecar
+                self._note(file.path, error)
+            else:
+                self._logged.pop(file.path, None)
+                self._snapshots[file.path] = time.monotonic()
+                progress.add(file.size)
+        return progress
+
+    def _send_file(self, file: LocalFile) -> ManifestObject:
+        try:
+            file.path.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                Problem(
+                    "a file name is not UTF-8, so no key in S3 can name it",
+                    received=repr(file.path),
+                    fix="rename the file",
+                )
+            ) from error
+        key = f"output/{file.path}"
+        source, target = self._folder / file.path, self._run.output / file.path
+        return self._store.send(source, target, key, appending=_appending(file.path))
+
+    def _note(self, what: str, error: Exception) -> None:
+        """Keep an error for the answer to the trainer, and log it when it is a new one."""
+        text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, StoreUnavailableError):
+            if not self._said_away:
+                log.warning("the store is away; trying until it answers: %s", text)
+            self.away = self._said_away = True
+            self.trouble["the store"] = text
+            return
+        self.trouble[what] = text
+        if self._logged.get(what) != text:
+            self._logged[what] = text
+            log.warning("%r is not right in the store yet: %s", what, text)
+
+
+def _appending(path: str) -> bool:
+    """Tell whether a file only ever grows, so that it is never settled while the trainer runs."""
+    name = path.rpartition("/")[2]
+    return name.startswith("events.out.tfevents.") or path == "progress.jsonl"
+
+
+def _step_of(path: str) -> int | None:
+    match = _STEP.match(path)
+    return int(match[1]) if match else None
+
+
+def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFile]]:
+    """Split the files into those of each checkpoint, and the rest.
+
+    A checkpoint with a `manifest.json` of its own cannot have ours: its files are sent like any
+    other, and no reader takes it for one that can be proven.
+    """
+    steps: dict[int, list[LocalFile]] = {}
+    plain = []
+    for path, file in scan.files.items():
+        step = _step_of(path)
+        if step is None or f"checkpoints/{step}/{manifests.NAME}" in scan.files:
+            plain.append(file)
+        else:
+            steps.setdefault(step, []).append(file)
+    return {step: frozenset(files) for step, files in steps.items()}, plain
