@@ -258,8 +258,16 @@ class Store:
                 return crc64nvme(data)
             raise
 
-    def send(self, path: Path, address: S3Address, key: str) -> ManifestObject:
+    def send(
+        self, path: Path, address: S3Address, key: str, appending: bool = False
+    ) -> ManifestObject:
         """Send a file and return its entry for a manifest, under `key`.
+
+        Args:
+            path: The file.
+            address: Where to.
+            key: The key of the entry.
+            appending: The file only ever grows; it is sent as long as it is now.
 
         Raises:
             FileChangedError: The file was written to meanwhile; nothing was stored from it.
@@ -269,6 +277,8 @@ class Store:
 
             def changed() -> bool:
                 now = os.fstat(file.fileno())
+                if appending:
+                    return now.st_size < before.st_size
                 return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
             if before.st_size <= PART:
