@@ -93,15 +93,7 @@ class Store:
             or os.environ.get("AWS_DEFAULT_REGION")
             or "us-east-1"
         )
-        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
-            raise ConfigurationError(
-                Problem(
-                    "storage_endpoint is not a URL",
-                    received=repr(self.endpoint),
-                    expected="http://HOST:PORT or https://HOST",
-                    fix="correct storage_endpoint, or leave it empty for AWS",
-                )
-            )
+        check_endpoint(self.endpoint)
         self.patience = patience or Patience()
         session = botocore.session.get_session()
         secret.install(session)
@@ -130,12 +122,39 @@ class Store:
         """
         return self._call(f"read {address}", address, lambda: self._get(address)["Body"].read())
 
-    def open(self, address: S3Address) -> Any:
+    def open(self, address: S3Address, offset: int = 0, etag: str = "") -> Any:
         """Return the body of an object as a stream; the caller closes it.
 
         A stream that breaks is the caller's to open again: only the caller knows what was used.
+
+        Args:
+            address: The object.
+            offset: The first byte that is wanted; it must lie inside the object.
+            etag: The entity tag the object must still have; empty for whatever is there.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+            DataError: The object has another entity tag: it was written meanwhile.
         """
-        return self._call(f"open {address}", address, lambda: self._get(address)["Body"])
+        extra = {"IfMatch": f'"{etag}"'} if etag else {}
+        if offset:
+            extra["Range"] = f"bytes={offset}-"
+        try:
+            reply = self._call(f"open {address}", address, lambda: self._get(address, **extra))
+        except ObjectExistsError:  # how a condition that does not hold is answered
+            reply = None
+        if reply is None or (etag and reply["ETag"].strip('"') != etag):
+            raise DataError(
+                Problem(
+                    f"{address} changed while it was read",
+                    received="another entity tag" if reply is None else reply["ETag"].strip('"'),
+                    expected=f"the entity tag {etag}",
+                    fix="start the run again once nobody writes to it any more",
+                )
+            )
+        if offset and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
+            raise StepError(Problem(f"the store ignores Range and sends {address} from its start"))
+        return reply["Body"]
 
     def fetch(self, address: S3Address, path: Path, expected: ManifestObject) -> None:
         """Bring an object to `path`, which appears only once its checksum is right.
@@ -313,8 +332,8 @@ class Store:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _get(self, address: S3Address) -> dict[str, Any]:
-        return self._client.get_object(Bucket=address.bucket, Key=address.key)
+    def _get(self, address: S3Address, **extra: str) -> dict[str, Any]:
+        return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
 
     def _put(
         self, address: S3Address, data: bytes, condition: dict[str, str], content_type: str = ""
@@ -431,6 +450,24 @@ class Store:
                 )
             )
         return StepError(Problem(f"cannot {what}", received=received))
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Check that an endpoint is empty, which means AWS, or a URL.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    url = urlsplit(endpoint)
+    if endpoint and (url.scheme not in ("http", "https") or not url.hostname):
+        raise ConfigurationError(
+            Problem(
+                "storage_endpoint is not a URL",
+                received=repr(endpoint),
+                expected="http://HOST:PORT or https://HOST",
+                fix="correct storage_endpoint, or leave it empty for AWS",
+            )
+        )
 
 
 class FileChangedError(StepError):

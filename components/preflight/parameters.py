@@ -15,6 +15,7 @@ from components.prepare_data.options import DataOptions
 from components.publish.names import check_model_name
 from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
+from storage.store import check_endpoint
 
 # The one list of all run parameters: the form, the README and the command line follow it.
 MEANING: dict[str, str] = {
@@ -62,11 +63,11 @@ def check(values: Mapping[str, Any]) -> None:
         for name in REQUIRED
         if not str(values.get(name, "")).strip()
     ]
-    given = {key: value for key, value in values.items() if key not in REQUIRED or value}
-    if "output_uri" in given:
-        problems += _problems(lambda: Layout.parse(given["output_uri"]))
-    if "model_name" in given:
-        problems += check_model_name(given["model_name"])
+    if values.get("output_uri"):
+        problems += _problems(lambda: Layout.parse(values["output_uri"]))
+    if values.get("model_name"):
+        problems += check_model_name(values["model_name"])
+    problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
     for name, group in _DICTS.items():
         problems += _problems(lambda n=name, g=group: parameters.parse(g, n, values.get(n, {})))
     problems += _problems(lambda: ModelCode.parse(values["model_code"]))
@@ -77,16 +78,15 @@ def check(values: Mapping[str, Any]) -> None:
 def job_spec(values: Mapping[str, Any]) -> JobSpec:
     """Return the typed form of the train_ and pod groups.
 
+    What is checked by itself, and what only a later step knows, is given a valid stand-in.
+
     Raises:
         ConfigurationError: Everything that is wrong with them.
     """
-    names = ("storage_secret", "storage_endpoint", "storage_region", "model_hyperparameters")
+    groups = ("storage_", "train_", "pod", "model_hyperparameters")
+    given = {name: value for name, value in values.items() if name.startswith(groups)}
     return JobSpec.parse(
-        **{
-            name: value
-            for name, value in values.items()
-            if name in names or name.startswith("train_") or name == "pod"
-        }
+        output_uri="s3://bucket", model_name="model", model_entry="module:function", **given
     )
 
 
@@ -95,8 +95,7 @@ def table(values: Mapping[str, Any], spec: JobSpec) -> str:
     rows = [
         f"| `{name}` | {_cell(values[name])} | {meaning} |" for name, meaning in MEANING.items()
     ]
-    replicas = spec.replicas
-    gpus = replicas * spec.gpus
+    replicas, gpus = spec.replicas, spec.total_gpus
     return "\n".join(
         [
             "# Parameters of this run",

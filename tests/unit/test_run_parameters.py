@@ -1,0 +1,81 @@
+"""The run parameters: one list everywhere, and every problem of a set of them at once."""
+
+import inspect
+
+import pytest
+
+from components.preflight.parameters import MEANING, check, job_spec, table
+from pipelines.cli import _defaults
+from pipelines.tfjob_training import tfjob_training
+from storage.errors import ConfigurationError
+
+GOOD = {
+    "data_uri": "digits.csv",
+    "data_label": "digit",
+    "model_name": "digits",
+    "output_uri": "s3://bucket/prefix",
+}
+
+
+def values(**changed: object) -> dict:
+    return _defaults() | GOOD | changed
+
+
+def test_the_form_the_list_and_the_limit_agree() -> None:
+    signature = inspect.signature(tfjob_training.pipeline_func)
+    assert set(signature.parameters) == set(MEANING)
+    assert len(MEANING) <= 18  # the form of Kubeflow Pipelines is one long column
+
+
+def test_good_parameters_pass() -> None:
+    check(values())
+    # KFP turns whole numbers into floats on their way.
+    check(values(train_workers=2.0, train_batch_size=66.0, train_options={"seed": 3.0}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"output_uri": "bucket/prefix"}, "output_uri is not an address in S3"),
+        ({"output_uri": ""}, "output_uri is missing"),
+        ({"data_label": " "}, "data_label is missing"),
+        ({"model_name": "a/b"}, "model_name is not valid"),
+        ({"model_code": "trainer.models"}, "model_code does not name a function"),
+        ({"train_workers": -1}, "train_workers is not valid"),
+        ({"train_epochs": 1.5}, "train_epochs is not valid"),
+        ({"train_workers": 2, "train_batch_size": 64}, "set train_batch_size to 63 or 66"),
+        ({"train_options": {"sed": 1}}, "did you mean 'seed'?"),
+        ({"data_options": {"tsk": "regression"}}, "did you mean 'task'?"),
+        ({"gate": {"mod": "superior"}}, "did you mean 'mode'?"),
+        ({"gate": {"mode": "better"}}, "gate.mode is not valid"),
+        ({"pod": {"cheif": {}}}, "did you mean 'chief'?"),
+        ({"pod": {"all": {"memroy": "1Gi"}}}, "did you mean 'memory'?"),
+        ({"storage_secret": ""}, "storage_secret is not the name of a Secret"),
+        ({"storage_endpoint": "localhost:9000"}, "storage_endpoint is not a URL"),
+        ({"train_option": {}}, "did you mean 'train_options'?"),
+    ],
+)
+def test_each_problem_says_what_to_do(changed: dict, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check(values(**changed))
+    assert expected in str(caught.value)
+    assert len(caught.value.problems) == 1
+    assert caught.value.code == 2
+
+
+def test_all_problems_come_at_once() -> None:
+    wrong = {"output_uri": "x", "train_workers": -1, "gate": {"mod": 1}, "pod": {"cheif": {}}}
+    with pytest.raises(ConfigurationError) as caught:
+        check(values(**wrong))
+    text = str(caught.value)
+    assert len(caught.value.problems) == 4
+    for part in ("output_uri", "train_workers", "gate", "pod"):
+        assert part in text
+
+
+def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
+    given = values(train_workers=3, train_gpus=2, pod={"all": {"cpu": "8"}})
+    text = table(given, job_spec(given))
+    assert "4 replicas with 8 GPUs in all; 64 rows a step." in text
+    for name, meaning in MEANING.items():
+        assert f"| `{name}` |" in text and meaning in text
