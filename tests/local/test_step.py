@@ -1,0 +1,69 @@
+"""What every step does around its engine: the record of a failure, in S3 and on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from components.step import FAILURE_FILE, Failure
+from storage.address import S3Address
+from storage.store import Store
+
+STEP = """
+import sys
+from components.step import step
+from storage.errors import DataError, Problem
+with step("prepare_data", "run-1", sys.argv[1]) as context:
+    print("worked")
+    {body}
+"""
+
+
+def run(base: S3Address, body: str, tmp_path: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", STEP.format(body=body), str(base)],
+        env=os.environ | {FAILURE_FILE: str(tmp_path / "failure.json")},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_step_that_works_leaves_no_record(store: Store, base: S3Address, tmp_path: Path) -> None:
+    assert run(base, "pass", tmp_path).returncode == 0
+    assert not (tmp_path / "failure.json").exists()
+    assert list(store.list(base)) == []
+
+
+def test_a_known_error_has_its_code_everywhere(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    body = 'raise DataError(Problem("no rows", received=0, expected="some", fix="add rows"))'
+    ended = run(base, body, tmp_path)
+    assert ended.returncode == 3
+    assert "prepare_data failed (user_error): no rows. Received: 0." in ended.stdout
+    record = json.loads((tmp_path / "failure.json").read_text())
+    assert record["code"] == 3 and record["step"] == "prepare_data"
+    stored = store.read(base / "runs/run-1/failure.json")
+    assert Failure.from_bytes(stored) == Failure(**record)
+
+
+def test_a_final_error_is_not_tried_again(base: S3Address, tmp_path: Path) -> None:
+    run(base, 'raise DataError("bad")', tmp_path)
+    again = run(base, "pass", tmp_path)
+    assert again.returncode == 3
+    assert "worked" not in again.stdout
+
+
+def test_a_defect_is_told_as_one(base: S3Address, tmp_path: Path) -> None:
+    ended = run(base, "1 / 0", tmp_path)
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stdout + ended.stderr
+    failure = Failure.from_bytes((tmp_path / "failure.json").read_bytes())
+    assert (failure.verdict, failure.final) == ("failed", False)
+
+
+def test_a_wrong_address_still_leaves_the_record_on_this_machine(tmp_path: Path) -> None:
+    ended = run("nowhere", "pass", tmp_path)  # type: ignore[arg-type]
+    assert ended.returncode == 2
+    assert "output_uri is not an address" in (tmp_path / "failure.json").read_text()

@@ -1,0 +1,103 @@
+"""The store against a real S3 server: what is written is what is read, or it is refused."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import SecretVolume
+from storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
+from storage.retry import Patience
+from storage.store import PART, Store
+
+NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_comes_back(store: Store, base: S3Address, name: str) -> None:
+    store.write(base / name, b"content")
+    assert store.read(base / name) == b"content"
+    assert [item.address for item in store.list(base)] == [base / name]
+
+
+@pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 2 * PART + 5])
+def test_files_of_any_size_are_sent_proven_and_fetched(
+    store: Store, base: S3Address, tmp_path: Path, size: int
+) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    file.write_bytes(os.urandom(size))
+    entry = store.send(file, base / "file", "file")
+    assert entry.size == size
+    store.prove(base / "file", entry)
+    store.fetch(base / "file", copy, entry)
+    assert copy.read_bytes() == file.read_bytes()
+    for wrong in (replace(entry, size=size + 1), replace(entry, crc64nvme="rosUhgp5mIg=")):
+        with pytest.raises(DataError, match="is not what its manifest says"):
+            store.prove(base / "file", wrong)
+        with pytest.raises(DataError, match="is not what its manifest says"):
+            store.fetch(base / "file", tmp_path / "wrong", wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
+
+
+def test_a_key_is_created_once(store: Store, base: S3Address) -> None:
+    store.create(base / "1.json", b"mine")
+    store.create(base / "1.json", b"mine")  # a retry whose first reply was lost
+    with pytest.raises(ObjectExistsError):
+        store.create(base / "1.json", b"theirs")
+    assert store.read(base / "1.json") == b"mine"
+
+
+def test_numbers_are_those_right_below(store: Store, base: S3Address) -> None:
+    for key in ("2.json", "10.json", "7/manifest.json", "7/x/9.json", "x.json", "3"):
+        store.write(base / key, b"")
+    assert store.numbers(base) == [2, 3, 7, 10]
+
+
+def test_what_is_missing_or_forbidden_is_told_apart(
+    s3: Server, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        store.read(base / "absent")
+    store.delete(base / "absent")
+    with pytest.raises(ConfigurationError, match="there is no bucket absent"):
+        store.read(S3Address("absent", "x"))
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "AWS_ACCESS_KEY_ID").write_text(SecretVolume(s3.secret).get("AWS_ACCESS_KEY_ID"))
+    (secret / "AWS_SECRET_ACCESS_KEY").write_text("wrong-key-nobody-may-see")
+    with pytest.raises(ConfigurationError) as caught:
+        Store(s3.endpoint, secret=SecretVolume(secret)).read(base)
+    assert "the secret key does not belong to the access key" in str(caught.value)
+    assert "wrong-key-nobody-may-see" not in str(caught.value)
+
+
+def test_a_store_that_is_away_is_named(tmp_path: Path) -> None:
+    secret = SecretVolume(tmp_path)
+    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("a")
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text("b")
+    away = Store("http://127.0.0.1:1", secret=secret, patience=Patience(1))
+    with pytest.raises(StoreUnavailableError, match="did not answer for 1 s.*127.0.0.1:1"):
+        away.read(S3Address("bucket", "key"))
+
+
+def test_calls_outlast_a_server_that_is_started_again(tmp_path: Path) -> None:
+    with Server.start(tmp_path) as server:
+        server.store().make_bucket("bucket")
+        store = Store(secret=SecretVolume(server.secret), patience=Patience(30))
+        store.write(S3Address("bucket", "before"), b"1")
+        port = int(server.endpoint.rpartition(":")[2])
+        server.process.kill()
+        server.process.wait()
+    with Server.start(tmp_path, port):
+        store.write(S3Address("bucket", "after"), b"2")
+        keys = [item.address.key for item in store.list(S3Address("bucket"))]
+    assert keys == ["after", "before"]

@@ -1,0 +1,140 @@
+"""Addresses, manifests, retries and the Secret: what holds without a store."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.address import S3Address
+from storage.checksum import crc64nvme, file_crc64nvme
+from storage.credentials import SecretVolume
+from storage.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
+from storage.manifest import Manifest, ManifestObject
+from storage.retry import Patience
+
+
+@pytest.mark.parametrize(
+    ("uri", "bucket", "key"),
+    [
+        ("s3://bucket", "bucket", ""),
+        ("s3://bucket/", "bucket", ""),
+        (" s3://bucket/a/b/ ", "bucket", "a/b"),
+        ("s3://bucket/a b/ü+%#", "bucket", "a b/ü+%#"),
+    ],
+)
+def test_addresses(uri: str, bucket: str, key: str) -> None:
+    assert S3Address.parse(uri) == S3Address(bucket, key)
+    assert S3Address.parse(str(S3Address(bucket, key))) == S3Address(bucket, key)
+
+
+@pytest.mark.parametrize("uri", ["", "bucket/key", "s3://", "s3:///key", "http://bucket", "s3://a"])
+def test_what_is_no_address_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="output_uri is not an address in S3"):
+        S3Address.parse(uri, "output_uri")
+
+
+def test_a_message_has_four_parts_and_an_error_all_problems() -> None:
+    problem = Problem("x is wrong", received=1, expected=2, fix="give 2")
+    assert str(problem) == "x is wrong. Received: 1. Expected: 2. To do: give 2."
+    assert str(StepError(problem)) == str(problem)
+    assert str(StepError(problem, "and y")).splitlines() == [
+        "2 problems:",
+        f"  1. {problem}",
+        "  2. and y",
+    ]
+    StepError.raise_if([])
+    with pytest.raises(DataError):
+        DataError.raise_if([problem])
+
+
+def test_the_checksum_is_the_one_of_s3(tmp_path: Path) -> None:
+    # The check value of CRC-64/NVME is ae8b14860a799888.
+    assert crc64nvme(b"123456789") == "rosUhgp5mIg="
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (3 << 20))
+    assert file_crc64nvme(path) == crc64nvme(path.read_bytes())
+
+
+objects = st.builds(
+    ManifestObject,
+    key=st.text(min_size=1),
+    size=st.integers(0),
+    crc64nvme=st.text(),
+    sha256=st.none() | st.text(),
+)
+
+
+@given(st.lists(objects, unique_by=lambda o: o.key), st.text(max_size=5), st.integers(0, 9))
+def test_a_manifest_is_read_back_as_it_was_whatever_the_order(
+    found: list[ManifestObject], run_id: str, attempt: int
+) -> None:
+    attempt = attempt if run_id else 0
+    manifest = Manifest.of("output", found, run_id, attempt, {"step": 3})
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    assert (
+        Manifest.of("output", found[::-1], run_id, attempt, {"step": 3}).digest == manifest.digest
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format": "other/1"}', b"\xff"])
+def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(DataError, match="is not a manifest"):
+        Manifest.from_bytes(data)
+
+
+class Clock:
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_patience_ends_and_names_the_last_error() -> None:
+    clock = Clock()
+    patience = Patience(30, clock=clock, sleep=clock.sleep)
+
+    def call() -> None:
+        raise OSError("connection refused")
+
+    with pytest.raises(StoreUnavailableError, match="did not answer for 30 s: read x.*refused"):
+        patience.run("read x", call, lambda error: True)
+    assert 30 <= clock.now < 31
+
+
+def test_patience_outlasts_failures_and_never_repeats_what_is_final() -> None:
+    clock = Clock()
+    patience = Patience(30, clock=clock, sleep=clock.sleep)
+    answers = iter([OSError("1"), OSError("2"), 7])
+
+    def call() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patience.run("x", call, lambda error: True) == 7
+    answers = iter([OSError("final")])
+    with pytest.raises(OSError, match="final"):
+        patience.run("x", call, lambda error: False)
+
+
+def test_the_secret_is_read_anew_and_may_have_the_names_of_kfp(tmp_path: Path) -> None:
+    secret = SecretVolume(tmp_path)
+    assert secret.get("AWS_ACCESS_KEY_ID") == ""
+    (tmp_path / "accesskey").write_text("one\n")
+    assert secret.get("AWS_ACCESS_KEY_ID") == "one"
+    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("two")
+    assert secret.get("AWS_ACCESS_KEY_ID") == "two"
