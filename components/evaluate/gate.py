@@ -1,0 +1,239 @@
+"""The gate: a pure function from what was measured to a verdict.
+
+It fails closed: what is missing, is not a number, or cannot be compared never passes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from components.evaluate.compare import LEAST_ROWS, Comparison, compare
+from components.evaluate.metrics import estimate
+from components.evaluate.names import CLASSIFICATION, REGRESSION
+from components.evaluate.options import GateOptions, Threshold
+from components.evaluate.predictions import ClassPredictions, Predictions
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The champion as the gate sees it.
+
+    Attributes:
+        name: What messages call it, for instance `champion 3`.
+        same_weights: Whether it has the very weights of the challenger.
+        obstacle: Why it cannot be compared, as the rest of a sentence; empty when it can.
+        predictions: What it said about the test rows; None when it cannot be compared.
+    """
+
+    name: str
+    same_weights: bool = False
+    obstacle: str = ""
+    predictions: Predictions | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing the verdict rests on.
+
+    Attributes:
+        name: What is checked: `threshold`, `champion`, `baseline`, `same_model`, ...
+        metric: The metric it is about; empty for none.
+        value: The value that was judged; for a comparison the gain, above 0 is better.
+        interval: Its confidence interval; for a comparison the two one-sided bounds.
+        threshold: What it was held against.
+        passed: Whether it passes.
+        explanation: A clause a person understands.
+    """
+
+    name: str
+    passed: bool
+    explanation: str
+    metric: str = ""
+    value: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+    threshold: Any = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the gate decided.
+
+    Attributes:
+        blessed: Whether the challenger becomes the champion.
+        reasons: What decided: every check that failed, or what made it pass.
+        primary_metric: What the models were compared by.
+        mode: The mode of the gate; empty for an empty gate.
+        checks: Every check.
+        comparison: Against the champion or the baseline; None when there was none.
+        against: What `comparison` is against: `champion 3` or `the baseline`; else empty.
+    """
+
+    blessed: bool
+    reasons: tuple[str, ...]
+    primary_metric: str
+    mode: str
+    checks: tuple[Check, ...]
+    comparison: Comparison | None = None
+    against: str = ""
+
+    @property
+    def line(self) -> str:
+        """The verdict on one line."""
+        return f"{'blessed' if self.blessed else 'not blessed'}: {'; '.join(self.reasons)}"
+
+
+def decide(
+    options: GateOptions | None,
+    challenger: Predictions,
+    baseline: Predictions,
+    champion: Rival | None,
+    classes: list[str] | None = None,
+) -> Decision:
+    """Judge a challenger.
+
+    Args:
+        options: The gate; None for an empty one.
+        challenger: What the new model said about the test rows.
+        baseline: What the trivial model says about the same rows.
+        champion: The champion, if there is one.
+        classes: The names of the classes.
+    """
+    metric = _primary_metric(options, challenger)
+    if options is None:
+        reason = "the gate is empty, and an empty gate blesses nothing"
+        return Decision(False, (reason,), metric, "", (Check("gate", False, reason),))
+    measured = estimate(challenger, metric, classes)
+    checks = [_finite(metric, measured.value, challenger, classes)]
+    checks += [
+        _threshold(name, threshold, options, challenger, classes)
+        for name, threshold in options.thresholds.items()
+    ]
+    comparison, against = None, ""
+    first = champion is None
+    if champion and champion.same_weights:
+        checks.append(Check("same_model", False, f"same model as {champion.name}"))
+    elif not checks[0].passed:
+        first = False  # nothing to compare
+    elif champion and champion.predictions is None:
+        first = options.incompatible_champion == "treat_as_first"
+        checks.append(_incompatible(champion, first))
+    elif champion:
+        against = champion.name
+        comparison = compare(challenger, champion.predictions, metric, options.confidence, classes)
+        checks.append(_champion(comparison, against, options))
+    if first and options.first_model == "beat_baseline":
+        against = "the baseline"
+        comparison = compare(challenger, baseline, metric, options.confidence, classes)
+        checks.append(_superior("baseline", comparison, against))
+    elif first:
+        checks.append(Check("first_model", True, "the first model is accepted without comparison"))
+    failed = tuple(check.explanation for check in checks if not check.passed)
+    # The last check is the comparison, or what stands in its place.
+    reasons = failed or (checks[-1].explanation,)
+    blessed = not failed
+    return Decision(blessed, reasons, metric, options.mode, tuple(checks), comparison, against)
+
+
+def _primary_metric(options: GateOptions | None, predictions: Predictions) -> str:
+    if options and options.primary_metric != "auto":
+        return options.primary_metric
+    if not isinstance(predictions, ClassPredictions):
+        return "rmse"
+    return "auc" if predictions.classes == 2 else "accuracy"
+
+
+def _finite(
+    metric: str, value: float, predictions: Predictions, classes: list[str] | None
+) -> Check:
+    if math.isfinite(value):
+        explanation = f"{metric} is {value:.4f}"
+    else:
+        explanation = f"{metric} {_why_unknown(metric, predictions, classes)}"
+    return Check("primary_metric", math.isfinite(value), explanation, metric, value)
+
+
+def _why_unknown(metric: str, predictions: Predictions, classes: list[str] | None) -> str:
+    """Say why a metric has no value."""
+    if not predictions.finite:
+        return "has no value: the model predicts numbers that are not finite"
+    classifier = isinstance(predictions, ClassPredictions)
+    task = CLASSIFICATION if classifier else REGRESSION
+    if metric in task:
+        return "has no value on these test rows: not enough test data"
+    name = metric.partition("/")[2]
+    if classifier and name in (classes or []):
+        return f"has no value: the test rows have no row of class {name}"
+    return f"has no value: it is not a metric of this task, which has {', '.join(task)}"
+
+
+def _threshold(
+    name: str,
+    threshold: Threshold,
+    options: GateOptions,
+    challenger: Predictions,
+    classes: list[str] | None,
+) -> Check:
+    found = estimate(challenger, name, classes)
+    if not math.isfinite(found.value):
+        text = f"{name} {_why_unknown(name, challenger, classes)}"
+        return Check("threshold", False, text, name, threshold=threshold.model_dump())
+    passed = threshold.passes(found.value)
+    text = f"{name} {found.value:.4f} is {'' if passed else 'not '}{threshold}"
+    interval = found.interval(options.confidence)
+    limits = threshold.model_dump(exclude_none=True)
+    return Check("threshold", passed, text, name, found.value, interval, limits)
+
+
+def _incompatible(champion: Rival, first: bool) -> Check:
+    text = f"{champion.name} cannot be compared: {champion.obstacle}"
+    if first:
+        return Check("champion", True, f"{text}; the model counts as the first one")
+    fix = 'set "incompatible_champion": "treat_as_first" in gate to replace it all the same'
+    return Check("champion", False, f"{text}; {fix}")
+
+
+def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
+    if options.mode == "superior":
+        return _superior("champion", found, against)
+    if options.mode == "point":
+        passed = found.gain > 0
+        text = f"{_values(found, against, passed)} (by its value alone)"
+        return _check("champion", found, passed, text, 0.0)
+    passed = found.low >= -options.margin
+    words = "is not worse than" if passed else "may be worse than"
+    text = (
+        f"{found.metric} {found.challenger:.4f} {words} {against} {found.other:.4f}"
+        f" by more than {options.margin:g} ({_bound(found)})"
+    )
+    return _check("champion", found, passed, text, -options.margin)
+
+
+def _superior(name: str, found: Comparison, against: str) -> Check:
+    passed = found.low > 0
+    text = f"{_values(found, against, passed)} ({_bound(found)})"
+    if not passed and found.gain > 0 and found.known:
+        text += (
+            f": not enough test data to tell, it would show a gain of {found.detectable:.2g}"
+            " 8 times in 10"
+        )
+    return _check(name, found, passed, text, 0.0)
+
+
+def _values(found: Comparison, against: str, better: bool) -> str:
+    words = "beats" if better else "does not beat"
+    return f"{found.metric} {found.challenger:.4f} {words} {against} {found.other:.4f}"
+
+
+def _bound(found: Comparison) -> str:
+    if found.known:
+        return f"{found.confidence * 100:g} % bound {found.low:+.2g}"
+    if math.isfinite(found.gain):
+        return f"not enough test data: {found.support} rows count, at least {LEAST_ROWS} must"
+    return "there is no value to compare"
+
+
+def _check(name: str, found: Comparison, passed: bool, text: str, threshold: float) -> Check:
+    interval = (found.low, found.high)
+    return Check(name, passed, text, found.metric, found.gain, interval, threshold)

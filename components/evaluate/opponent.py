@@ -1,0 +1,83 @@
+"""The champion while it is compared: what is wrong with it ends its part, not the step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from components.evaluate.gate import Rival
+from components.evaluate.model import Scorer, Task
+from components.evaluate.predictions import Predictions
+from components.publish.champion import Champion
+from components.step import Step
+from storage.errors import DataError
+from uploader import pull
+
+log = logging.getLogger(__name__)
+
+
+class Opponent:
+    """The champion, loaded where it can be compared.
+
+    Args:
+        step: What every engine is given.
+        model_name: Whose champion it is.
+        champion: Its record.
+        weights_digest: Of the challenger.
+        schema: Of the dataset.
+        task: What a model has to predict.
+        folder: Where its files may go.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        model_name: str,
+        champion: Champion,
+        weights_digest: str,
+        schema: Mapping[str, Any],
+        task: Task,
+        folder: Path,
+    ) -> None:
+        self.name = f"champion {champion.version}"
+        self.same_weights = champion.weights_digest == weights_digest
+        self._obstacle = ""
+        self._scorer: Scorer | None = None
+        self._parts: list[Predictions] = []
+        if champion.schema_digest != schema["schema_digest"]:
+            self._obstacle = (
+                "its data had another schema (columns, types, classes or split):"
+                f" {champion.schema_digest[:12]} and not {schema['schema_digest'][:12]}"
+            )
+        elif not self.same_weights:
+            with self._guarded():
+                version = step.layout.model(model_name).version(champion.version)
+                pull(step.store, version, folder, lambda key: key.startswith("model/"))
+                self._scorer = Scorer(folder / "model", task, self.name)
+
+    def predict(self, features: Any, labels: Any) -> None:
+        """Score a batch, as of `Scorer.predict`, if it still can."""
+        if self._scorer:
+            with self._guarded():
+                self._parts.append(self._scorer.predict(features, labels))
+
+    def rival(self) -> Rival:
+        """Return the champion as the gate sees it, once all rows were scored."""
+        predictions = None
+        if self._scorer and self._parts:
+            predictions = type(self._parts[0]).join(self._parts)
+            if not predictions.finite:
+                self._obstacle, predictions = "it predicts numbers that are not finite", None
+        return Rival(self.name, self.same_weights, self._obstacle, predictions)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Keep what is wrong with the champion's files; a store that is away is no obstacle."""
+        try:
+            yield
+        except DataError as error:
+            self._obstacle, self._scorer = str(error), None
+            log.warning("%s cannot be compared: %s", self.name, error)

@@ -1,0 +1,1 @@
+"""Publishes a blessed model: a new version, and the pointer to the champion."""

@@ -1,0 +1,47 @@
+"""The KFP interface of publish."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.images import TOOLS
+
+
+@dsl.component(base_image=TOOLS, install_kfp_package=False)
+def publish(
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str,
+    storage_region: str,
+    model_name: str,
+    model_uri: str,
+    verdict_uri: str,
+    dataset_uri: str,
+    card: dsl.Output[dsl.Markdown],
+) -> NamedTuple("Outputs", [("version", int), ("version_uri", str), ("champion_uri", str)]):
+    """Publish a blessed model as a new version and make it the champion.
+
+    Args:
+        run_id: The id of the run.
+        output_uri: As in the form.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
+        model_name: As in the form.
+        model_uri: The SavedModel of the run.
+        verdict_uri: What evaluate wrote about it.
+        dataset_uri: The dataset it was judged on.
+        card: The model card.
+
+    Returns:
+        version: The number of the version.
+        version_uri: Where its files lie.
+        champion_uri: The record that makes it the champion.
+    """
+    from components.publish.engine import run
+    from components.step import step
+
+    with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
+        done = run(context, model_name, model_uri, verdict_uri, dataset_uri)
+        with open(card.path, "w") as file:
+            file.write(done.card)
+    return done.version, done.version_uri, done.champion_uri

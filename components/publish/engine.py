@@ -1,0 +1,245 @@
+"""Publishes a blessed model: a version nobody else has, then the record that makes it champion.
+
+1. The verdict must bless this very model of this very run.
+2. A version number is claimed with a conditional create; a retry of the run finds its own claim.
+3. The files are copied, each verified on the way; the manifest makes the version complete.
+4. The champion record is created under the number after the one the verdict was judged against.
+   Of all who were judged against the same champion only one can create it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.publish.card import render
+from components.publish.champion import Champion, read_champion
+from components.publish.names import check_model_name
+from components.step import Step
+from storage.address import S3Address
+from storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Problem,
+    StepError,
+)
+from storage.layout import ModelLayout
+from storage.manifest import NAME as MANIFEST
+from uploader import pull, push
+
+_MODEL = "output/model"  # below runs/<run_id>
+_KERAS = "output/model.keras"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was published.
+
+    Attributes:
+        version: Its number, from 1.
+        version_uri: The directory of the version.
+        champion_uri: The record that makes it the champion.
+        card: The model card, Markdown.
+    """
+
+    version: int
+    version_uri: str
+    champion_uri: str
+    card: str
+
+
+def run(
+    step: Step, model_name: str, model_uri: str, verdict_uri: str, dataset_uri: str
+) -> Published:
+    """Publish the model of a run.
+
+    Args:
+        step: What every engine is given.
+        model_name: Under which it is published.
+        model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
+        verdict_uri: What evaluate wrote about it.
+        dataset_uri: The dataset it was judged on.
+
+    Raises:
+        ConfigurationError: The name is not valid, or the verdict does not bless this model.
+        DataError: The model or the dataset is missing or damaged.
+        StepError: Another run was promoted since the verdict.
+    """
+    ConfigurationError.raise_if(check_model_name(model_name))
+    verdict = json.loads(step.store.read(S3Address.parse(verdict_uri, "verdict_uri")))
+    dataset = S3Address.parse(dataset_uri, "dataset_uri")
+    model = S3Address.parse(model_uri, "model_uri")
+    _require_blessed(verdict, model_name, model, verdict_uri, dataset)
+    place = step.layout.model(model_name)
+    number = (verdict["champion"] or {"number": 0})["number"] + 1
+    _require_unsurpassed(step, model_name, number, verdict["run_id"])
+    version = _claim(step, place, verdict["run_id"])
+    champion = Champion(
+        number=number,
+        version=version,
+        version_uri=str(place.version(version)),
+        run_id=verdict["run_id"],
+        weights_digest=verdict["weights_digest"],
+        schema_digest=verdict["schema_digest"],
+        dataset_digest=verdict["dataset_digest"],
+        metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
+        verdict_uri=verdict_uri,
+    )
+    card = render(model_name, champion, verdict)
+    _copy(step, place.version(version), champion, verdict, model, dataset, card)
+    _promote(step, place, model_name, champion)
+    return Published(version, champion.version_uri, str(place.champion(number)), card)
+
+
+def _require_blessed(
+    verdict: dict[str, Any],
+    model_name: str,
+    model: S3Address,
+    verdict_uri: str,
+    dataset: S3Address,
+) -> None:
+    """Refuse a verdict that does not bless this model."""
+    if not verdict["blessed"]:
+        raise ConfigurationError(
+            Problem(
+                f"the verdict {verdict_uri} does not bless the model",
+                received="; ".join(verdict["reasons"]),
+                expected="blessed",
+                fix="train a better model, or change gate",
+            )
+        )
+    expected = {
+        "model_name": model_name,
+        "model_uri": str(model),
+        "dataset_digest": dataset.name,
+    }
+    ConfigurationError.raise_if(
+        Problem(
+            f"the verdict {verdict_uri} is about another {name}",
+            received=verdict[name],
+            expected=value,
+            fix="publish what evaluate has judged",
+        )
+        for name, value in expected.items()
+        if verdict[name] != value
+    )
+
+
+def _require_unsurpassed(step: Step, model_name: str, number: int, run_id: str) -> None:
+    """Refuse before anything is written when another champion came since the verdict."""
+    champion = read_champion(step.store, step.layout, model_name)
+    if champion and champion.number >= number:
+        record = step.layout.model(model_name).champion(number)
+        if Champion.from_bytes(number, step.store.read(record)).run_id != run_id:
+            raise _surpassed(model_name, champion)
+
+
+def _surpassed(model_name: str, champion: Champion | None) -> StepError:
+    return StepError(
+        Problem(
+            f"another run was promoted to champion of {model_name} since this one was judged",
+            received=f"version {champion.version} of run {champion.run_id}" if champion else None,
+            expected="the champion that the verdict names",
+            fix="start the run again; the model is then judged against the new champion",
+        )
+    )
+
+
+def _claim(step: Step, place: ModelLayout, run_id: str) -> int:
+    """Return the version number of this run: the one it has, or the next free one."""
+    claim = (json.dumps({"run_id": run_id}) + "\n").encode()
+    taken = step.store.numbers(place.versions)
+    for number in reversed(taken):
+        try:
+            if step.store.read(place.version(number) / "claim.json") == claim:
+                return number
+        except ObjectNotFoundError:
+            continue
+    number = max(taken, default=0) + 1
+    while True:
+        try:
+            step.store.create(place.version(number) / "claim.json", claim, "application/json")
+            return number
+        except ObjectExistsError:
+            number += 1
+
+
+def _copy(
+    step: Step,
+    version: S3Address,
+    champion: Champion,
+    verdict: dict[str, Any],
+    model: S3Address,
+    dataset: S3Address,
+    card: str,
+) -> None:
+    """Write the files of a version, unless a try before this one has finished them."""
+    if _complete(step, version):
+        return
+    run = S3Address(model.bucket, model.key.removesuffix(f"/{_MODEL}"))
+    with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
+        folder = Path(scratch) / "version"
+        folder.mkdir()
+        source = pull(step.store, run, Path(scratch) / "run", _published)
+        if source.digest != verdict["model_digest"]:
+            raise DataError(
+                Problem(
+                    f"the output of run {champion.run_id} is not what was judged",
+                    received=f"a manifest with the digest {source.digest}",
+                    expected=verdict["model_digest"],
+                    fix="evaluate the model again",
+                )
+            )
+        shutil.move(Path(scratch) / "run" / _MODEL, folder / "model")
+        keras = Path(scratch) / "run" / _KERAS
+        if keras.exists():
+            shutil.move(keras, folder / keras.name)
+        pull(step.store, dataset, folder, {"schema.json", "statistics.json"}.__contains__)
+        body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
+        (folder / "verdict.json").write_text(body)
+        (folder / "README.md").write_text(card)
+        details = {
+            "run_id": champion.run_id,
+            "weights_digest": champion.weights_digest,
+            "dataset_digest": champion.dataset_digest,
+            "schema_digest": champion.schema_digest,
+            "metrics": dict(champion.metrics),
+        }
+        push(step.store, folder, version, "model", champion.run_id, details=details)
+
+
+def _published(key: str) -> bool:
+    return key == _KERAS or key.startswith(f"{_MODEL}/")
+
+
+def _complete(step: Step, version: S3Address) -> bool:
+    try:
+        step.store.read_manifest(version / MANIFEST)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _promote(step: Step, place: ModelLayout, model_name: str, champion: Champion) -> None:
+    """Make the version the champion, if the verdict's champion is still the newest."""
+    record = place.champion(champion.number)
+    try:
+        step.store.create(record, champion.to_bytes(), "application/json")
+    except ObjectExistsError:
+        there = Champion.from_bytes(champion.number, step.store.read(record))
+        if there.run_id != champion.run_id:
+            raise _surpassed(model_name, there) from None
+    else:
+        log.info("version %d is the champion of %s", champion.version, model_name)
+    newest = read_champion(step.store, step.layout, model_name)
+    if newest:
+        step.store.write(place.champion_copy, newest.to_bytes(), "application/json")

@@ -1,0 +1,116 @@
+"""The comparison of two models decides as often, and only as often, as it says."""
+
+import math
+
+import numpy as np
+import pytest
+
+from components.evaluate.compare import LEAST_ROWS, compare
+from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
+
+
+def classifier(labels: np.ndarray, logit: np.ndarray) -> ClassPredictions:
+    scores = 1 / (1 + np.exp(-logit))
+    return ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+
+
+def pair(
+    rng: np.random.Generator, metric: str, rows: int, better: float = 0.0
+) -> tuple[Predictions, Predictions]:
+    """Return two models whose errors are much alike; the first is better by `better`."""
+    common, ours, theirs = rng.normal(size=(3, rows))
+    if metric in ("rmse", "mae"):
+        truth = rng.normal(size=rows)
+        return (
+            ValuePredictions.of(truth, truth + (1 - better) * (0.9 * common + 0.44 * ours)),
+            ValuePredictions.of(truth, truth + 0.9 * common + 0.44 * theirs),
+        )
+    labels = (rng.random(rows) < 0.5).astype(int)
+    signal = 1.5 * (labels - 0.5)
+    return (
+        classifier(labels, signal * (1 + better) + 0.9 * common + 0.44 * ours),
+        classifier(labels, signal + 0.9 * common + 0.44 * theirs),
+    )
+
+
+@pytest.mark.parametrize("metric", ["auc", "accuracy", "log_loss", "rmse"])
+@pytest.mark.parametrize("rows", [60, 400])
+def test_equal_models_are_rarely_promoted(metric: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    repeats = 1500
+    promoted = sum(compare(*pair(rng, metric, rows), metric).low > 0 for _ in range(repeats))
+    assert promoted / repeats <= 0.06
+
+
+@pytest.mark.parametrize("metric", ["auc", "accuracy", "log_loss", "rmse"])
+def test_better_models_are_mostly_promoted(metric: str) -> None:
+    rng = np.random.default_rng(2)
+    promoted = sum(compare(*pair(rng, metric, 2000, 0.3), metric).low > 0 for _ in range(50))
+    assert promoted >= 45
+
+
+@pytest.mark.parametrize("metric", ["auc", "log_loss", "rmse", "mae"])
+def test_the_bound_is_that_of_a_paired_bootstrap(metric: str) -> None:
+    rng = np.random.default_rng(3)
+    rows = 1500
+    challenger, champion = pair(rng, metric, rows, 0.1)
+    found = compare(challenger, champion, metric)
+
+    def drawn() -> float:
+        chosen = rng.integers(0, rows, rows)
+        return compare(take(challenger, chosen), take(champion, chosen), metric).gain
+
+    gains = [drawn() for _ in range(600)]
+    reach = found.gain - found.low
+    assert reach == pytest.approx(1.645 * np.std(gains), rel=0.1)
+    assert found.high - found.gain == pytest.approx(reach)
+
+
+def take(predictions: Predictions, rows: np.ndarray) -> Predictions:
+    if isinstance(predictions, ValuePredictions):
+        return ValuePredictions(predictions.labels[rows], predictions.values[rows])
+    return ClassPredictions(
+        predictions.labels[rows],
+        predictions.predicted[rows],
+        predictions.true_probability[rows],
+        predictions.scores[rows],
+        predictions.classes,
+    )
+
+
+def test_the_accuracy_needs_what_the_exact_test_needs() -> None:
+    """Four rows won and none lost is 1 in 16 by chance, five is 1 in 32."""
+    labels = np.zeros(100, int)
+    right, wrong = [0.9, 0.1], [0.1, 0.9]
+    challenger = ClassPredictions.of(labels, [right] * 100)
+    for won, enough in ((4, False), (5, True)):
+        champion = ClassPredictions.of(labels, [wrong] * won + [right] * (100 - won))
+        assert (compare(challenger, champion, "accuracy").low > 0) is enough
+
+
+def test_equal_predictions_have_a_gain_of_exactly_zero() -> None:
+    challenger, _ = pair(np.random.default_rng(1), "auc", 50)
+    for metric in ("auc", "accuracy", "log_loss", "macro_f1"):
+        found = compare(challenger, challenger, metric)
+        assert (found.gain, found.low, found.high) == (0, 0, 0)
+
+
+def test_too_few_rows_of_one_class_give_no_bound() -> None:
+    rng = np.random.default_rng(4)
+    labels = np.array([1] * (LEAST_ROWS - 1) + [0] * 500)
+    logit = rng.normal(size=len(labels)) + 5 * labels
+    found = compare(classifier(labels, logit), classifier(labels, 0 * logit), "auc")
+    assert found.gain > 0.4
+    assert not found.known and math.isnan(found.low)
+
+
+def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> None:
+    rng = np.random.default_rng(5)
+    rows, repeats = 1000, 300
+    found = [compare(*pair(rng, "rmse", rows), "rmse") for _ in range(50)]
+    size = float(np.mean([item.detectable for item in found]))
+    promoted = 0
+    for _ in range(repeats):
+        challenger, champion = pair(rng, "rmse", rows, size)
+        promoted += compare(challenger, champion, "rmse").low > 0
+    assert 0.7 < promoted / repeats < 0.9
