@@ -20,6 +20,9 @@ from uploader.parallel import Progress, each
 if TYPE_CHECKING:
     from storage.store import Store
 
+# bytes; a key may have 1024, and the address of the folder has its part of them.
+_LONGEST_PATH = 900
+
 log = logging.getLogger(__name__)
 
 
@@ -193,6 +196,20 @@ def same_content(
     return found
 
 
+def name_problem(path: str) -> Problem | None:
+    """Return what is wrong with a path as a key in S3, or None."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        what = "a file name is not UTF-8, so no key in S3 can have it"
+        return Problem(what, received=repr(path), fix="rename the file")
+    if size > _LONGEST_PATH:
+        what = "a path is too long for a key in S3"
+        expected = f"at most {_LONGEST_PATH} bytes below the folder"
+        return Problem(what, f"{size} bytes, {path[:80]!r}...", expected, "shorten the path")
+    return None
+
+
 def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     """Return the files to send, or raise what is wrong with the folder."""
     found = scan(folder)
@@ -201,6 +218,7 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]
     if not problems and not found.files:
         problems.append(Problem(f"{folder} holds no file to send"))
+    problems += [problem for path in found.files if (problem := name_problem(path))]
     if manifests.NAME in found.files:
         problems.append(
             Problem(

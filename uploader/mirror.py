@@ -17,11 +17,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from storage import manifest as manifests
-from storage.errors import DataError, Problem, StepError, StoreUnavailableError
+from storage.errors import DataError, StepError, StoreUnavailableError
 from storage.layout import RunLayout
 from storage.manifest import Manifest, ManifestObject
 from storage.store import FileChangedError, Store
-from uploader.folder import manifest_at, same_content
+from uploader.folder import manifest_at, name_problem, same_content
 from uploader.inventory import LocalFile, Scan
 from uploader.parallel import WORKERS, Progress, each
 
@@ -275,16 +275,8 @@ class Mirror:
         return progress
 
     def _send_file(self, file: LocalFile) -> ManifestObject:
-        try:
-            file.path.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                Problem(
-                    "a file name is not UTF-8, so no key in S3 can name it",
-                    received=repr(file.path),
-                    fix="rename the file",
-                )
-            ) from error
+        if problem := name_problem(file.path):
+            raise DataError(problem)
         key = f"output/{file.path}"
         source, target = self._folder / file.path, self._run.output / file.path
         return self._store.send(source, target, key, appending=_appending(file.path))

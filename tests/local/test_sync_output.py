@@ -1,0 +1,129 @@
+"""sync_output: green only when every byte is in the store."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from components.step import Step
+from components.sync_output import sync
+from storage.errors import DataError
+from storage.layout import Layout
+from storage.manifest import Manifest, ManifestObject
+
+RUN = "run-1"
+FILES = {
+    "output/model/saved_model.pb": b"graph",
+    "output/model/variables/variables": b"w" * 5000,
+    "output/checkpoints/10/part 0": b"c",
+    "output/completion.json": json.dumps({"run_id": RUN, "attempt": 2, "finished": 1}).encode(),
+}
+
+
+@pytest.fixture
+def step(store, base) -> Step:
+    return Step("sync_output", RUN, Layout(base), store)
+
+
+def write(step: Step, files: dict[str, bytes], **changes) -> Manifest:
+    objects = [
+        ManifestObject(key, len(data), step.store.write(step.run.base / key, data))
+        for key, data in files.items()
+    ]
+    fields = {"kind": "output", "run_id": RUN, "attempt": 2} | changes
+    manifest = Manifest.of(objects=objects, **fields)
+    step.store.create(step.run.manifest, manifest.to_bytes())
+    return manifest
+
+
+def test_a_whole_output(step):
+    manifest = write(step, FILES | {f"output/logs/{i}|x": b"" for i in range(20)})
+
+    result = sync.run(step)
+
+    assert result.model_uri == f"{step.run.base}/output/model"
+    assert result.output_digest == manifest.digest
+    assert "| Objects proven | 24 |" in result.markdown
+    assert "| `output/model/variables/variables` | 5,000 |" in result.markdown
+    assert "9 smaller" in result.markdown
+
+
+def test_everything_that_is_missing_or_differs_is_named(step):
+    write(step, FILES)
+    step.store.delete(step.run.output / "model/saved_model.pb")
+    step.store.write(step.run.output / "checkpoints/10/part 0", b"C")
+
+    with pytest.raises(DataError) as raised:
+        sync.run(step)
+
+    assert len(raised.value.problems) == 2
+    assert "model/saved_model.pb is missing" in str(raised.value)
+    assert "checkpoints/10/part 0 is not what its manifest says" in str(raised.value)
+    assert all(problem.fix for problem in raised.value.problems)
+
+
+def test_a_long_list_is_cut_and_counted(step):
+    objects = [ManifestObject(f"output/model/{i}", 1, "") for i in range(60)]
+    manifest = Manifest.of("output", objects, RUN, 2)
+    step.store.create(step.run.manifest, manifest.to_bytes())
+    step.store.write(step.run.completion, FILES["output/completion.json"])
+
+    with pytest.raises(DataError, match="10 more objects") as raised:
+        sync.run(step)
+
+    assert len(raised.value.problems) == 51
+
+
+def test_an_output_that_was_never_completed(step):
+    for key, data in FILES.items():
+        step.store.write(step.run.base / key, data)
+    with pytest.raises(DataError, match="never completed"):
+        sync.run(step)
+
+
+def test_a_completion_of_another_attempt(step):
+    write(step, FILES, attempt=3)
+    with pytest.raises(DataError, match="of another attempt"):
+        sync.run(step)
+
+
+def test_a_manifest_of_another_run(step):
+    write(step, FILES, run_id="run-2")
+    with pytest.raises(DataError, match="not the manifest of this run"):
+        sync.run(step)
+
+
+def test_an_output_without_model_or_completion(step):
+    write(step, {"output/logs/x": b"1"})
+    with pytest.raises(DataError) as raised:
+        sync.run(step)
+    assert "holds no model" in str(raised.value)
+    assert "completion.json is missing" in str(raised.value)
+
+
+PROGRAM = """
+import sys
+from components.sync_output.component import sync_output
+class Report: path = sys.argv[3]
+print(*sync_output.python_func(sys.argv[1], sys.argv[2], "", "", Report))
+"""
+
+
+def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path, repository):
+    manifest = write(step, FILES)
+    report = tmp_path / "report.md"
+    line = [sys.executable, "-c", PROGRAM, RUN, str(base), str(report)]
+
+    good = subprocess.run(line, capture_output=True, text=True, cwd=repository, env=os.environ)
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.split()[-2:] == [f"{step.run.base}/output/model", manifest.digest]
+    assert "Objects proven" in report.read_text()
+
+    step.store.delete(step.run.output / "model/saved_model.pb")
+    bad = subprocess.run(line, capture_output=True, text=True, cwd=repository, env=os.environ)
+    assert bad.returncode == 3
+    cause = json.loads(step.store.read(step.run.failure("json")))
+    assert (cause["step"], cause["code"], cause["verdict"]) == ("sync_output", 3, "user_error")
+    assert "model/saved_model.pb is missing" in cause["message"]

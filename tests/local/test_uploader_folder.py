@@ -1,0 +1,174 @@
+"""push, pull and verify on the real server."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.address import S3Address
+from storage.errors import DataError, ObjectNotFoundError
+from storage.manifest import Manifest, ManifestObject
+from storage.store import PART, FileChangedError, Store
+from uploader import pull, push, verify
+
+ODD = {
+    "plain.txt": b"plain",
+    "with space/and more": b"space",
+    "ünï/çödé 𝄞": b"unicode",
+    "a+b%20c#d?e&f=g": b"signs",
+    "line\nbreak": b"newline",
+    "empty": b"",
+    "quote'\"<>": b"xml",
+}
+
+
+def plant(folder: Path, files: dict[str, bytes]) -> Path:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "uploader", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+
+
+def test_any_name_and_any_size_comes_back(store, base, tmp_path):
+    files = ODD | {"large": os.urandom(PART + 12345)}
+    source = plant(tmp_path / "source", files | {".hidden": b"no", "half.part": b"no"})
+
+    manifest = push(store, source, base, "code", "run-1", 2, {"entry": "f"})
+
+    assert {item.key for item in manifest.objects} == set(files)
+    assert (manifest.kind, manifest.run_id, manifest.attempt) == ("code", "run-1", 2)
+    assert manifest.details == {"entry": "f"}
+    assert verify(store, base, manifest) == []
+    assert pull(store, base, tmp_path / "copy") == manifest
+    assert content(tmp_path / "copy") == files
+
+
+def test_what_is_there_is_not_sent_again(store, base, tmp_path):
+    source = plant(tmp_path, {"same": b"1", "other": b"22", "gone": b"3"})
+    first = push(store, source, base, "code")
+    # Whether an object is sent again shows in the object: nobody else writes here.
+    store.write(base / "same", b"x")
+
+    assert push(store, source, base, "code") == first
+    assert store.read(base / "same") == b"x"
+
+    (source / "other").write_bytes(b"23")
+    (source / "gone").unlink()
+    second = push(store, source, base, "code")
+    assert [item.key for item in second.objects] == ["other", "same"]
+    assert store.read(base / "other") == b"23"
+    assert store.read(base / "same") == b"x"
+    assert store.read_manifest(base / "manifest.json") == second
+
+
+def test_a_push_that_fails_leaves_nothing_to_trust(store, base, tmp_path):
+    source = plant(tmp_path, {"a": b"1", "b": b"2"})
+    first = push(store, source, base, "code")
+    (source / "a").write_bytes(b"2")
+    (source / "c").symlink_to("a")
+    (source / os.fsdecode(b"\xff")).write_bytes(b"no key can have this name")
+
+    with pytest.raises(DataError, match="not UTF-8"):
+        push(store, source, base, "code")
+    assert pull(store, base, tmp_path / "copy") == first
+
+    (source / os.fsdecode(b"\xff")).unlink()
+    (source / "large").write_bytes(bytes(PART + 1))
+    ended = threading.Event()
+
+    def write_on() -> None:
+        while not ended.wait(0.0005):
+            os.utime(source / "large")
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    with pytest.raises(FileChangedError):
+        push(store, source, base, "code")
+    ended.set()
+    writer.join()
+    with pytest.raises(ObjectNotFoundError):
+        pull(store, base, tmp_path / "copy")
+
+
+def test_pull_leaves_alone_what_is_right(store, base, tmp_path):
+    push(store, plant(tmp_path / "source", {"a": b"aa", "b": b"bb"}), base, "code")
+    copy = plant(tmp_path / "copy", {"a": b"aa", "b": b"xx", "mine": b"1"})
+    before = (copy / "a").stat()
+
+    pull(store, base, copy)
+
+    assert content(copy) == {"a": b"aa", "b": b"bb", "mine": b"1"}
+    assert (copy / "a").stat().st_ino == before.st_ino
+
+
+def test_a_damaged_object_is_refused(store, base, tmp_path):
+    push(store, plant(tmp_path / "source", ODD), base, "code")
+    store.write(base / "plain.txt", b"PLAIN")
+    store.write(base / "line\nbreak", b"longer than it was")
+    store.delete(base / "empty")
+    copy = tmp_path / "copy"
+
+    with pytest.raises(DataError) as raised:
+        pull(store, base, copy)
+
+    named = ("plain.txt", "line\nbreak", "empty")
+    assert len(raised.value.problems) == 3
+    assert all(f"{base}/{name}" in str(raised.value) for name in named)
+    assert content(copy) == {path: data for path, data in ODD.items() if path not in named}
+
+    problems = verify(store, base, store.read_manifest(base / "manifest.json"))
+    assert len(problems) == 3
+    assert any(p.what == f"{base}/empty is missing" for p in problems)
+
+
+def test_a_manifest_cannot_write_outside_the_folder(store, base, tmp_path):
+    for key in ("../out", "/etc/out", "a/../../out"):
+        manifest = Manifest.of("code", [ManifestObject(key, 1, "")])
+        store.write(base / "manifest.json", manifest.to_bytes())
+        with pytest.raises(DataError, match="outside"):
+            pull(store, base, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [(None, "cannot be read"), ({".hidden": b""}, "no file"), ({"manifest.json": b""}, "holds a")],
+)
+def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):
+    folder = tmp_path / "folder"
+    if files is not None:
+        plant(folder, files)
+    with pytest.raises(DataError, match=message):
+        push(store, folder, base, "code")
+
+
+def test_the_command_line(store: Store, base: S3Address, tmp_path: Path):
+    plant(tmp_path / "source", {"a": b"aa", "b": b"bb"})
+
+    sent = command("push", tmp_path / "source", base, "--kind", "code")
+    assert sent.returncode == 0, sent.stderr
+    assert "2 of 2 files" in sent.stdout and "MB/s" in sent.stdout
+    assert command("pull", base, tmp_path / "copy").returncode == 0
+    assert content(tmp_path / "copy") == {"a": b"aa", "b": b"bb"}
+    assert command("verify", base).returncode == 0
+
+    store.write(base / "a", b"ab")
+    differs = command("verify", base)
+    assert differs.returncode == 3
+    assert f"{base}/a is not what its manifest says" in differs.stderr
+    assert command("pull", "not-an-address", tmp_path).returncode == 2

@@ -1,0 +1,200 @@
+"""The mirror, pass by pass, on the real server."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.errors import DataError, ObjectNotFoundError
+from storage.layout import RunLayout
+from storage.manifest import Manifest
+from storage.store import Store
+from uploader.inventory import scan
+from uploader.mirror import Mirror
+
+
+@pytest.fixture
+def run(base) -> RunLayout:
+    return RunLayout(base)
+
+
+@pytest.fixture
+def start(store, run, tmp_path) -> Callable[..., Mirror]:
+    """Return a mirror of tmp_path as a sidecar that has just started has it."""
+    return lambda attempt=1, **more: Mirror(store, tmp_path, run, "r", attempt, **more)
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def settle(mirror: Mirror, folder: Path) -> None:
+    mirror.store(scan(folder), scan(folder))
+
+
+def requests(store: Store) -> list[str]:
+    """Return a list that grows by the name of every request from now on."""
+    made: list[str] = []
+    store._client.meta.events.register("before-send.s3", lambda **k: made.append(k["event_name"]))
+    return made
+
+
+def test_a_pass_without_changes_makes_no_request(store, start, tmp_path):
+    write(tmp_path / "checkpoints/5/data", b"five")
+    write(tmp_path / "logs/events.out.tfevents.1", b"event")
+    mirror = start()
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
+    made = requests(store)
+    settle(mirror, tmp_path)
+    mirror.prune(scan(tmp_path), scan(tmp_path))
+    assert made == []
+    write(tmp_path / "new", b"file")
+    settle(mirror, tmp_path)
+    assert made == ["before-send.s3.PutObject"]
+
+
+def test_a_file_that_still_changes_is_left_for_later(store, run, start, tmp_path):
+    mirror = start()
+    write(tmp_path / "model.keras", b"half")
+    before = scan(tmp_path)
+    write(tmp_path / "model.keras", b"whole")
+    mirror.store(scan(tmp_path), before)
+    assert mirror.missing(scan(tmp_path)) == ["model.keras"]
+    settle(mirror, tmp_path)
+    assert store.read(run.output / "model.keras") == b"whole"
+
+
+def test_a_growing_file_is_sent_as_snapshots(store, run, start, tmp_path):
+    log = tmp_path / "progress.jsonl"
+    mirror = start(snapshot_seconds=3600)
+    write(log, b"1\n")
+    settle(mirror, tmp_path)
+    write(log, b"1\n2\n")
+    settle(mirror, tmp_path)
+    assert store.read(run.output / "progress.jsonl") == b"1\n"
+    mirror.store(scan(tmp_path), scan(tmp_path), everything=True)
+    assert store.read(run.output / "progress.jsonl") == b"1\n2\n"
+    assert mirror.missing(scan(tmp_path)) == []
+
+
+def test_a_checkpoint_has_a_manifest_of_its_own(store, run, start, tmp_path):
+    write(tmp_path / "checkpoints/7/shard 0", b"a")
+    write(tmp_path / "checkpoints/7/deep/index", b"b")
+    settle(start(attempt=3), tmp_path)
+    manifest = store.read_manifest(run.checkpoints / "7" / "manifest.json")
+    assert [item.key for item in manifest.objects] == ["deep/index", "shard 0"]
+    assert (manifest.kind, manifest.run_id, manifest.attempt) == ("checkpoint", "r", 3)
+    assert manifest.details == {"step": 7}
+
+
+def test_what_a_restart_finds_is_not_sent_again(store, run, start, tmp_path):
+    write(tmp_path / "checkpoints/7/data", b"a" * 100)
+    write(tmp_path / "model.keras", b"b" * 100)
+    first = start()
+    settle(first, tmp_path)
+    first.publish(scan(tmp_path))
+
+    restarted = start()
+    made = requests(store)
+    settle(restarted, tmp_path)
+
+    assert restarted.missing(scan(tmp_path)) == []
+    assert "before-send.s3.PutObject" not in made and made
+    assert restarted.publish(scan(tmp_path)).attempt == 1
+
+
+def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tmp_path):
+    write(tmp_path / "checkpoints/7/data", b"old")
+    write(tmp_path / "checkpoints/7/same", b"same")
+    settle(start(), tmp_path)
+    write(tmp_path / "checkpoints/7/data", b"new!")
+    settle(start(attempt=2), tmp_path)
+    manifest = store.read_manifest(run.checkpoints / "7" / "manifest.json")
+    assert manifest.attempt == 2
+    for item in manifest.objects:
+        store.prove(run.checkpoints / "7" / item.key, item)
+    assert store.read(run.checkpoints / "7" / "data") == b"new!"
+
+
+def test_a_step_is_removed_only_when_it_is_safe(store, run, start, tmp_path):
+    mirror = start()
+    for step in (9, 10):
+        write(tmp_path / f"checkpoints/{step}/data", b"x")
+    settle(mirror, tmp_path)
+    full = scan(tmp_path)
+
+    remove(tmp_path / "checkpoints/10")
+    mirror.prune(scan(tmp_path), scan(tmp_path))
+    assert store.numbers(run.checkpoints) == [9, 10], "no newer step is stored"
+
+    remove(tmp_path / "checkpoints/9")
+    gone = scan(tmp_path)
+    mirror.prune(gone, full)
+    mirror.prune(replace(gone, errors=("a directory could not be read",)), gone)
+    assert store.numbers(run.checkpoints) == [9, 10], "seen twice without an error"
+
+    mirror.prune(gone, gone)
+    assert [item.address.key for item in store.list(run.checkpoints / "9")] == []
+    assert store.numbers(run.checkpoints) == [10]
+
+
+def test_steps_of_an_earlier_attempt_are_removed_too(store, run, start, tmp_path):
+    for step in (1, 2):
+        write(tmp_path / f"checkpoints/{step}/data", b"x")
+    settle(start(), tmp_path)
+    remove(tmp_path / "checkpoints/1")
+    second = start(attempt=2)
+    settle(second, tmp_path)
+    second.prune(scan(tmp_path), scan(tmp_path))
+    assert store.numbers(run.checkpoints) == [2]
+    assert store.read_manifest(run.checkpoints / "2" / "manifest.json").attempt == 1
+
+
+def test_a_step_with_a_file_called_manifest_is_mirrored_as_it_is(store, run, start, tmp_path):
+    write(tmp_path / "checkpoints/7/data", b"a")
+    write(tmp_path / "checkpoints/7/manifest.json", b"{}")
+    mirror = start()
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
+    assert store.read(run.checkpoints / "7" / "manifest.json") == b"{}"
+    with pytest.raises(DataError, match="not a manifest"):
+        store.read_manifest(run.checkpoints / "7" / "manifest.json")
+
+
+def test_one_file_that_cannot_be_sent_stops_no_other(store, run, start, tmp_path):
+    write(tmp_path / os.fsdecode(b"\xff"), b"x")
+    write(tmp_path / "a" / ("b" * 250) / ("c" * 250) / ("d" * 250) / ("e" * 250), b"x")
+    write(tmp_path / "checkpoints/3" / os.fsdecode(b"\xfe"), b"x")
+    write(tmp_path / "checkpoints/2/data", b"x")
+    write(tmp_path / "z", b"x")
+    mirror = start()
+    settle(mirror, tmp_path)
+    assert len(mirror.trouble) == 3
+    assert len(mirror.missing(scan(tmp_path))) == 4, "three files and the manifest of step 3"
+    assert store.read(run.output / "z") == b"x"
+    assert store.read_manifest(run.checkpoints / "2" / "manifest.json")
+    with pytest.raises(ObjectNotFoundError):
+        store.read_manifest(run.checkpoints / "3" / "manifest.json")
+
+
+def test_the_output_manifest_names_every_file(store, run, start, tmp_path):
+    write(tmp_path / "checkpoints/7/data", b"a")
+    write(tmp_path / "model/saved_model.pb", b"")
+    write(tmp_path / "completion.json", b"{}")
+    mirror = start(attempt=4)
+    settle(mirror, tmp_path)
+    manifest = mirror.publish(scan(tmp_path))
+    keys = ["output/checkpoints/7/data", "output/completion.json", "output/model/saved_model.pb"]
+    assert [item.key for item in manifest.objects] == keys
+    assert Manifest.from_bytes(store.read(run.manifest)) == manifest
+    assert (manifest.kind, manifest.run_id, manifest.attempt) == ("output", "r", 4)

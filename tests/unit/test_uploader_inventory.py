@@ -1,0 +1,74 @@
+"""Which files count, and that the supervisor counts the same ones."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer import supervisor
+from uploader.inventory import inventory, scan
+
+NAMES = st.sampled_from(
+    ["a", "b", "a b", "ä", "e\u0301", "𝄞", "+%#?&", "line\nbreak", ".hidden", "x.tmp", "x.part"]
+    + ["tmp", "part", "x.tmp.txt", "progress.jsonl", ".uploader", "checkpoints", "10"]
+)
+TREES = st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map(tuple), st.binary(max_size=5))
+
+
+def plant(root: Path, tree: dict[tuple[str, ...], bytes]) -> None:
+    for parts, content in tree.items():
+        path = root.joinpath(*parts)
+        if any(parent.is_file() for parent in path.parents) or path.is_dir():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TREES)
+def test_the_supervisor_counts_the_same(tmp_path_factory, tree):
+    root = tmp_path_factory.mktemp("tree")
+    plant(root, tree)
+    assert inventory(scan(root).files.values()) == supervisor.inventory(root)
+
+
+def test_every_kind_of_entry(tmp_path):
+    plant(tmp_path, {("b",): b"12", ("a", "x y"): b"", ("a.tmp", "in"): b"", (".h", "in"): b""})
+    plant(tmp_path, {("a", ".h"): b"1", ("a", "z.part"): b"1", ("a-", "q"): b"1"})
+    (tmp_path / os.fsdecode(b"\xff")).write_bytes(b"1")
+    (tmp_path / "link").symlink_to("b")
+    (tmp_path / "links").symlink_to("a")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to(".")
+    os.mkfifo(tmp_path / "fifo")
+
+    found = scan(tmp_path)
+
+    assert set(found.files) == {"b", "a/x y", "a-/q", "\udcff"}
+    assert dict(found.skipped) == {
+        "link": "link",
+        "links": "link",
+        "dangling": "link",
+        "loop": "link",
+        "fifo": "special file",
+    }
+    # "a-/q" before "a/x y": the whole path is compared, and "-" comes before "/".
+    lines = b"1 a-/q\n0 a/x y\n2 b\n1 \xff\n"
+    expected = 4, hashlib.sha256(lines).hexdigest()
+    assert inventory(found.files.values()) == expected == supervisor.inventory(tmp_path)
+
+
+def test_a_folder_that_is_gone_is_an_error_and_not_empty(tmp_path):
+    assert scan(tmp_path / "absent").errors
+    assert not scan(tmp_path).errors
+
+
+def test_importing_costs_nothing(repository):
+    heavy = "{'boto3', 'botocore', 'awscrt', 'numpy', 'kfp'}"
+    program = f"import sys, uploader, uploader.watch; sys.exit(str({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True)
+    assert result.stderr.decode().strip() == "set()"
