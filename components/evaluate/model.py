@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,8 @@ class Scorer:
         """Return how packed rows become the arguments of the signature."""
         import tensorflow as tf
 
-        columns = {name: index for index, name in enumerate(self.task.features)}
-        if set(inputs) == set(columns):
+        columns = _columns(self.task.features, inputs)
+        if columns:
             shapes = {
                 name: [-1] + [1] * (len(spec.shape) - 1) if spec.shape.rank else [-1]
                 for name, spec in inputs.items()
@@ -118,7 +119,7 @@ class Scorer:
             }
         if len(inputs) == 1:
             ((name, spec),) = inputs.items()
-            shape = _row_shape(spec, len(columns))
+            shape = _row_shape(spec, len(self.task.features))
             if shape is not None:
                 return lambda features: {
                     name: tf.reshape(tf.cast(features, spec.dtype), [-1, *shape])
@@ -127,8 +128,8 @@ class Scorer:
             Problem(
                 f"the signature {signature} of {self.name} does not take the columns of the data",
                 received=", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()),
-                expected=f"one input of shape (batch, {len(columns)}), or one input (batch,) for"
-                f" each of {_few(self.task.features)}",
+                expected=f"one input of shape (batch, {len(self.task.features)}), or one input"
+                f" (batch,) for each of {_few(self.task.features)}",
                 fix="export the model with such a signature, best named serve_packed",
             )
         )
@@ -235,6 +236,18 @@ def weights_digest(folder: Path) -> str:
             )
         ) from error
     return digest.hexdigest()
+
+
+def _columns(features: tuple[str, ...], inputs: dict[str, Any]) -> dict[str, int]:
+    """Return the column of each input; nothing when inputs and columns do not match one to one.
+
+    TensorFlow replaces what no Python name may have by `_`, so names are also compared that way.
+    """
+    for names in (features, tuple(re.sub(r"\W", "_", name, flags=re.ASCII) for name in features)):
+        columns = {name: index for index, name in enumerate(names)}
+        if set(columns) == set(inputs) and len(columns) == len(features):
+            return columns
+    return {}
 
 
 def _row_shape(spec: Any, width: int) -> list[int] | None:

@@ -1,0 +1,385 @@
+"""evaluate and publish on the real store with real SavedModels: who becomes champion."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.evaluate.options import DEFAULT_GATE
+from components.prepare_data.tfrecord import Encoder
+from components.publish import engine as publish
+from components.publish.champion import read_champion
+from components.step import Step
+from storage.address import S3Address
+from storage.errors import ConfigurationError, DataError, StepError
+from storage.layout import Layout
+from storage.store import Store
+from uploader import pull, push
+
+FEATURES, CLASSES, ROWS = 6, ["cat", "dog", "<b>owl</b>"], 900
+MODEL = "pets"
+
+
+@pytest.fixture(scope="module")
+def rows() -> SimpleNamespace:
+    """Rows whose classes follow from a linear rule with noise."""
+    rng = np.random.default_rng(11)
+    features = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
+    weights = rng.normal(size=(FEATURES, len(CLASSES))).astype(np.float32)
+    logits = features @ weights + 0.3 * rng.gumbel(size=(ROWS, len(CLASSES)))
+    return SimpleNamespace(
+        features=features, weights=weights, labels=logits.argmax(axis=1), values=logits[:, 0]
+    )
+
+
+class Bench:
+    """One output_uri with a dataset and as many runs as a test wants."""
+
+    def __init__(self, store: Store, base: S3Address, folder: Path, rows: SimpleNamespace) -> None:
+        self.store, self.layout, self.folder, self.rows = store, Layout(base), folder, rows
+        self.dataset = self.layout.dataset("d1")
+        self.write_dataset()
+
+    def write_dataset(self, digest: str = "d1", schema_digest: str = "s1", task: str = "") -> None:
+        """Write a dataset in two test shards."""
+        regression = task == "regression"
+        labels = self.rows.values if regression else self.rows.labels
+        encoder = Encoder(FEATURES, None if regression else len(CLASSES))
+        folder = self.folder / f"dataset-{digest}"
+        folder.mkdir()
+        shards = ["test-00000.tfrecord", "test-00001.tfrecord"]
+        for name, part in zip(shards, np.array_split(np.arange(ROWS), 2), strict=True):
+            encoded = encoder.encode(self.rows.features[part], labels[part])
+            (folder / name).write_bytes(encoded)
+        classes = None if regression else CLASSES
+        schema = {
+            "format": "kfp-tfjob/schema/1",
+            "task": task or "classification",
+            "features": [{"name": f"column {i}", "type": "float"} for i in range(FEATURES)],
+            "label": {"name": "species", "classes": classes},
+            "splits": {"test": {"rows": ROWS, "shards": shards}},
+            "schema_digest": schema_digest,
+        }
+        counts = dict(zip(CLASSES, np.bincount(self.rows.labels).tolist(), strict=True))
+        label = {"mean": float(labels.mean())} if regression else {"counts": counts}
+        (folder / "schema.json").write_text(json.dumps(schema))
+        (folder / "statistics.json").write_text(json.dumps({"label": label}))
+        details = {"schema_digest": schema_digest}
+        push(self.store, folder, self.layout.dataset(digest), "dataset", details=details)
+
+    def step(self, run_id: str, store: Store | None = None) -> Step:
+        """Return what the engines of a run are given."""
+        return Step("test", run_id, self.layout, store or self.store)
+
+    def model_uri(self, run_id: str) -> str:
+        """Return what sync_output would hand on."""
+        return str(self.layout.run(run_id).output / "model")
+
+    def train(self, run_id: str, noise: float, export: Callable[..., None]) -> None:
+        """Leave the output of a run: the right weights with some noise."""
+        rng = np.random.default_rng(len(run_id))
+        weights = self.rows.weights + noise * rng.normal(size=self.rows.weights.shape)
+        folder = self.folder / run_id
+        export(weights.astype(np.float32), folder / "output" / "model")
+        (folder / "output" / "model.keras").write_bytes(b"for training on")
+        push(self.store, folder, self.layout.run(run_id).base, "output", run_id, 1)
+
+    def evaluate(self, run_id: str, digest: str = "d1", **gate: Any) -> Any:
+        """Judge a run; returns the evaluation and the verdict."""
+        from components.evaluate import engine
+
+        dataset = str(self.layout.dataset(digest))
+        options = DEFAULT_GATE | gate
+        done = engine.run(self.step(run_id), dataset, MODEL, self.model_uri(run_id), options)
+        verdict = json.loads(self.store.read(S3Address.parse(done.verdict_uri)))
+        return done, verdict
+
+    def publish(self, run_id: str, store: Store | None = None) -> publish.Published:
+        """Publish a run by its verdict."""
+        verdict = str(self.layout.run(run_id).evaluation / "verdict.json")
+        step = self.step(run_id, store)
+        return publish.run(step, MODEL, self.model_uri(run_id), verdict, str(self.dataset))
+
+
+@pytest.fixture
+def bench(store: Store, base: S3Address, tmp_path: Path, rows: SimpleNamespace) -> Bench:
+    return Bench(store, base, tmp_path, rows)
+
+
+def packed(weights: np.ndarray, folder: Path) -> None:
+    """Export as the trainer does: the signature serve_packed, and a text output beside."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weights = tf.Variable(weights)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
+    def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        scores = tf.nn.softmax(features @ module.weights)
+        names = tf.gather(tf.constant(CLASSES), tf.argmax(scores, axis=1))
+        return {"probabilities": scores, "class": names}
+
+    tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+
+
+def keras_model(weights: np.ndarray, folder: Path) -> None:
+    """Export as a user does with Keras: one input, one output, no name of ours."""
+    import keras
+
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(len(CLASSES), "softmax", use_bias=False)]
+    model = keras.Sequential(layers)
+    model.set_weights([weights])
+    model.export(folder, verbose=False)
+
+
+def columns(weights: np.ndarray, folder: Path) -> None:
+    """Export a regression that takes its columns by name, as TensorFlow writes the names."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weights = tf.Variable(weights[:, :1])
+    names = [f"column_{i}" for i in range(FEATURES)]
+
+    @tf.function
+    def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"value": tf.stack([inputs[name] for name in names], axis=1) @ module.weights}
+
+    arguments = {name: tf.TensorSpec([None], tf.float32, name) for name in names}
+    signature = serve.get_concrete_function(**arguments)
+    tf.saved_model.save(module, str(folder), signatures={"serve": signature})
+
+
+def test_the_life_of_a_model(bench: Bench) -> None:
+    # The first run beats the baseline and is published.
+    bench.train("r1", 0.6, packed)
+    done, verdict = bench.evaluate("r1")
+    assert done.blessed, verdict["reasons"]
+    assert verdict["champion"] is None
+    assert "beats the baseline" in verdict["reasons"][0]
+    first = bench.publish("r1")
+    assert first.version == 1
+    assert "Trained by run `r1`" in first.card
+    champion = read_champion(bench.store, bench.layout, MODEL)
+    assert champion is not None
+    assert (champion.number, champion.version, champion.run_id) == (1, 1, "r1")
+    assert champion.metrics["accuracy"] == verdict["metrics"]["accuracy"]
+
+    # Everything of the version is proven by its manifest.
+    folder = bench.folder / "version"
+    manifest = pull(bench.store, S3Address.parse(first.version_uri), folder)
+    keys = {item.key for item in manifest.objects}
+    assert {"README.md", "model.keras", "schema.json", "statistics.json", "verdict.json"} < keys
+    assert "model/saved_model.pb" in keys and "claim.json" not in keys
+    assert manifest.kind == "model" and manifest.run_id == "r1"
+    assert manifest.details["weights_digest"] == verdict["weights_digest"]
+
+    # A retry of publish changes nothing.
+    assert bench.publish("r1") == first
+    assert bench.store.numbers(bench.layout.model(MODEL).versions) == [1]
+
+    # The same weights in another run are the same model.
+    bench.train("r2", 0.6, packed)
+    done, verdict = bench.evaluate("r2")
+    assert not done.blessed
+    assert verdict["reasons"] == ["same model as champion 1"]
+    with pytest.raises(ConfigurationError, match="does not bless"):
+        bench.publish("r2")
+
+    # A better one, exported by Keras, is judged on the same rows and promoted.
+    bench.train("better", 0.0, keras_model)
+    done, verdict = bench.evaluate("better")
+    assert done.blessed, verdict["reasons"]
+    assert verdict["champion"]["compared"] and verdict["champion"]["version"] == 1
+    assert verdict["champion"]["metrics"] == pytest.approx(champion.metrics, abs=1e-6)
+    assert bench.publish("better").version == 2
+    copy = json.loads(bench.store.read(bench.layout.model(MODEL).champion_copy))
+    assert copy["version"] == 2
+
+    # A worse one is refused, and so is a verdict of another run.
+    bench.train("worse!", 2.0, packed)
+    done, verdict = bench.evaluate("worse!")
+    assert not done.blessed
+    assert "does not beat champion 2" in verdict["reasons"][0]
+    stolen = str(bench.layout.run("better").evaluation / "verdict.json")
+    with pytest.raises(ConfigurationError, match="about another model_uri"):
+        publish.run(
+            bench.step("worse!"), MODEL, bench.model_uri("worse!"), stolen, str(bench.dataset)
+        )
+
+    # The report stands alone and escapes what it shows.
+    html = bench.store.read(bench.layout.run("worse!").evaluation / "report.html").decode()
+    assert html == done.html
+    assert len(html) < 1_000_000
+    assert "<b>owl" not in html and "&lt;b&gt;owl" in html
+    assert "http" not in html.replace(str(bench.layout.root), "") and "<script" not in html
+
+
+def test_another_schema_is_not_compared(bench: Bench) -> None:
+    bench.train("r1", 0.5, packed)
+    bench.evaluate("r1")
+    bench.publish("r1")
+    bench.write_dataset("d2", "s2")
+    bench.train("other", 0.1, packed)
+    done, verdict = bench.evaluate("other", "d2")
+    assert not done.blessed and not verdict["champion"]["compared"]
+    assert "another schema" in verdict["reasons"][0]
+    done, verdict = bench.evaluate("other", "d2", incompatible_champion="treat_as_first")
+    assert done.blessed and "beats the baseline" in verdict["reasons"][0]
+
+
+def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
+    bench.train("r1", 0.5, packed)
+    bench.evaluate("r1")
+    version = S3Address.parse(bench.publish("r1").version_uri)
+    bench.store.write(version / "model" / "saved_model.pb", b"damaged")
+    bench.train("next", 0.0, packed)
+    done, verdict = bench.evaluate("next")
+    assert not done.blessed
+    assert "champion 1 cannot be compared" in verdict["reasons"][0]
+    assert "is not what its manifest says" in verdict["champion"]["obstacle"]
+
+
+def test_of_two_publishers_one_wins(bench: Bench) -> None:
+    runs = ["left", "right-run"]
+    for run_id in runs:
+        bench.train(run_id, 0.1, packed)
+        done, _ = bench.evaluate(run_id)
+        assert done.blessed
+
+    def attempt(run_id: str) -> publish.Published | StepError:
+        try:
+            return bench.publish(run_id, Store())
+        except StepError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(attempt, runs))
+    won = [result for result in results if isinstance(result, publish.Published)]
+    (lost,) = [result for result in results if isinstance(result, StepError)]
+    assert len(won) == 1
+    assert "another run was promoted to champion of pets since" in str(lost)
+    champion = read_champion(bench.store, bench.layout, MODEL)
+    assert champion is not None and champion.version == won[0].version
+    assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
+    # Judged again, the loser meets the new champion.
+    loser = next(run_id for run_id in runs if run_id != champion.run_id)
+    _, verdict = bench.evaluate(loser)
+    assert verdict["champion"]["run_id"] == champion.run_id
+
+
+_DIES = """
+import os, signal, sys
+from components.publish import engine
+from components.step import Step
+from storage.layout import Layout
+from storage.store import Store
+
+class Dies(Store):
+    def write(self, address, data, content_type=""):
+        if address.name == "manifest.json":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(address, data, content_type)
+
+root, run_id, *rest = sys.argv[1:]
+engine.run(Step("publish", run_id, Layout.parse(root), Dies()), *rest)
+"""
+
+
+def test_a_publisher_killed_before_the_manifest_is_finished_by_its_retry(
+    bench: Bench, repository: Path
+) -> None:
+    bench.train("r1", 0.5, packed)
+    bench.evaluate("r1")
+    verdict = str(bench.layout.run("r1").evaluation / "verdict.json")
+    arguments = [MODEL, bench.model_uri("r1"), verdict, str(bench.dataset)]
+    command = [sys.executable, "-c", _DIES, str(bench.layout.root), "r1", *arguments]
+    killed = subprocess.run(command, cwd=repository, env=os.environ.copy(), capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    version = bench.layout.model(MODEL).version(1)
+    assert json.loads(bench.store.read(version / "claim.json")) == {"run_id": "r1"}
+    with pytest.raises(DataError):
+        bench.store.read_manifest(version / "manifest.json")
+    assert read_champion(bench.store, bench.layout, MODEL) is None
+    assert bench.publish("r1").version == 1
+    assert bench.store.read_manifest(version / "manifest.json").run_id == "r1"
+    assert read_champion(bench.store, bench.layout, MODEL) is not None
+
+
+def test_a_regression_with_columns_by_name(bench: Bench) -> None:
+    bench.write_dataset("d2", "s2", "regression")
+    bench.train("r1", 0.05, columns)
+    done, verdict = bench.evaluate("r1", "d2")
+    assert done.blessed, verdict["reasons"]
+    assert verdict["primary_metric"] == "rmse"
+    assert verdict["metrics"]["r2"] > 0.9
+    assert done.confusion is None and done.roc is None
+    assert "Predicted and true values" in done.html
+
+
+def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
+    def logits(weights: np.ndarray, folder: Path) -> None:
+        import keras
+
+        layers = [keras.Input((FEATURES,)), keras.layers.Dense(len(CLASSES), use_bias=False)]
+        model = keras.Sequential(layers)
+        model.set_weights([weights])
+        model.export(folder, verbose=False)
+
+    bench.train("logits", 0.1, logits)
+    with pytest.raises(DataError, match="does not return probabilities"):
+        bench.evaluate("logits")
+    bench.train("regression", 0.1, columns)
+    with pytest.raises(DataError, match=r"received: shape \(900, 1\).*\(900, 3\)|predicts another"):
+        bench.evaluate("regression")
+    with pytest.raises(DataError, match="manifest"):
+        bench.evaluate("never-trained")
+
+
+def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path) -> None:
+    from kfp import dsl
+
+    from components.evaluate.component import evaluate
+    from components.publish.component import publish as publish_component
+
+    bench.train("r1", 0.3, packed)
+    run = ("r1", str(bench.layout.root), "", "")
+    metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
+    report = dsl.HTML(uri=str(tmp_path / "report.html"))
+    blessed, verdict_uri = evaluate.python_func(
+        *run,
+        dataset_uri=str(bench.dataset),
+        model_name=MODEL,
+        model_uri=bench.model_uri("r1"),
+        gate=DEFAULT_GATE,
+        metrics=metrics,
+        classification=classification,
+        report=report,
+    )
+    assert blessed is True
+    metadata = [metrics.metadata, classification.metadata]
+    assert len(json.dumps(metadata, allow_nan=False)) < 32 * 1024
+    assert metrics.metadata["test_rows"] == ROWS
+    assert metrics.metadata["baseline_accuracy"] < metrics.metadata["accuracy"]
+    assert len(classification.metadata["confusionMatrix"]["rows"]) == len(CLASSES)
+    assert Path(report.path).read_text().startswith("<!doctype html>")
+    card = dsl.Markdown(uri=str(tmp_path / "card.md"))
+    version, version_uri, champion_uri = publish_component.python_func(
+        *run,
+        model_name=MODEL,
+        model_uri=bench.model_uri("r1"),
+        verdict_uri=verdict_uri,
+        dataset_uri=str(bench.dataset),
+        card=card,
+    )
+    assert (version, version_uri) == (1, str(bench.layout.model(MODEL).version(1)))
+    assert champion_uri == str(bench.layout.model(MODEL).champion(1))
+    assert Path(card.path).read_text().startswith("# pets, version 1")

@@ -1,0 +1,217 @@
+"""The gate, case by case: what is missing, not a number or not comparable never passes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.evaluate.gate import Decision, Rival, decide
+from components.evaluate.options import DEFAULT_GATE, GateOptions, parse_gate
+from components.evaluate.predictions import (
+    ClassPredictions,
+    Predictions,
+    ValuePredictions,
+    constant_classifier,
+    constant_regression,
+)
+from components.publish.names import check_model_name
+from storage.errors import ConfigurationError
+
+ROWS = 1000
+CLASSES = ["no", "yes", "maybe"]
+LABELS = np.arange(ROWS) % 3
+BASELINE = constant_classifier(LABELS, [40, 30, 30])
+
+
+def model(wrong: int, shift: int = 0) -> ClassPredictions:
+    """Return a model that errs on `wrong` rows, beginning with row `shift`."""
+    guesses = LABELS.copy()
+    rows = np.arange(shift, shift + wrong)
+    guesses[rows] = (guesses[rows] + 1) % 3
+    return ClassPredictions.of(LABELS, 0.9 * np.eye(3)[guesses] + 0.1 / 3)
+
+
+def broken() -> ClassPredictions:
+    probabilities = 0.9 * np.eye(3)[LABELS] + 0.1 / 3
+    probabilities[5] = np.nan
+    return ClassPredictions.of(LABELS, probabilities)
+
+
+def rival(predictions: Predictions | None = None, **more: Any) -> Rival:
+    return Rival("champion 3", predictions=predictions, **more)
+
+
+@dataclass
+class Case:
+    challenger: Predictions
+    champion: Rival | None
+    blessed: bool
+    reason: str
+    gate: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT_GATE))
+
+
+GOOD = model(20)
+OTHER_SCHEMA = {"obstacle": "its data had another schema"}
+CASES = {
+    "first model": Case(GOOD, None, True, "accuracy 0.9800 beats the baseline 0.3340 (95 % bound"),
+    "first model no better than the baseline": Case(
+        model(660), None, False, "accuracy 0.3400 does not beat the baseline"
+    ),
+    "first model accepted": Case(
+        model(660), None, True, "without comparison", {"first_model": "accept"}
+    ),
+    "first model accepted, but not a number": Case(
+        broken(), None, False, "not finite", {"first_model": "accept"}
+    ),
+    "empty gate": Case(GOOD, None, False, "an empty gate blesses nothing", {}),
+    "same model": Case(GOOD, rival(same_weights=True), False, "same model as champion 3"),
+    "same model, whatever its schema": Case(
+        GOOD,
+        rival(same_weights=True, **OTHER_SCHEMA),
+        False,
+        "same model as champion 3",
+        {"incompatible_champion": "treat_as_first"},
+    ),
+    "better": Case(GOOD, rival(model(50)), True, "accuracy 0.9800 beats champion 3 0.9500"),
+    "worse": Case(model(50), rival(GOOD), False, "accuracy 0.9500 does not beat champion 3"),
+    "equal predictions": Case(GOOD, rival(model(20)), False, "does not beat champion 3"),
+    "better by luck": Case(model(20), rival(model(23, 200)), False, "not enough test data"),
+    "better by luck, by the point": Case(
+        model(20), rival(model(23, 200)), True, "by its value alone", {"mode": "point"}
+    ),
+    "equal, by the point": Case(GOOD, rival(model(20, 200)), False, "not beat", {"mode": "point"}),
+    "equal predictions, not inferior": Case(
+        GOOD, rival(model(20)), True, "is not worse than", {"mode": "non_inferior"}
+    ),
+    "a little worse within the margin": Case(
+        model(25), rival(GOOD), True, "by more than 0.02", {"mode": "non_inferior", "margin": 0.02}
+    ),
+    "worse than the margin": Case(
+        model(60),
+        rival(GOOD),
+        False,
+        "may be worse than",
+        {"mode": "non_inferior", "margin": 0.02},
+    ),
+    "incompatible champion": Case(GOOD, rival(**OTHER_SCHEMA), False, "another schema"),
+    "incompatible champion counts as none": Case(
+        GOOD,
+        rival(**OTHER_SCHEMA),
+        True,
+        "beats the baseline",
+        {"incompatible_champion": "treat_as_first"},
+    ),
+    "champion that cannot be loaded": Case(
+        GOOD, rival(obstacle="champion 3 cannot be loaded"), False, "treat_as_first"
+    ),
+    "predictions that are not numbers": Case(broken(), rival(GOOD), False, "not finite"),
+    "threshold kept": Case(
+        GOOD,
+        None,
+        True,
+        "beats",
+        {"thresholds": {"accuracy": {"min": 0.98}, "recall/no": {"min": 0.9}}},
+    ),
+    "threshold missed": Case(
+        GOOD,
+        None,
+        False,
+        "log_loss 0.1356 is not at most 0.1",
+        {"thresholds": {"log_loss": {"max": 0.1}}},
+    ),
+    "threshold of another task": Case(
+        GOOD, None, False, "not a metric of this task", {"thresholds": {"rmse": {"max": 9}}}
+    ),
+    "threshold of an unknown class": Case(
+        GOOD, None, False, "not a metric", {"thresholds": {"recall/never": {"min": 0.1}}}
+    ),
+    "another primary metric": Case(
+        GOOD, rival(model(50)), True, "macro_f1 0.98", {"primary_metric": "macro_f1"}
+    ),
+    "lower is better": Case(
+        GOOD,
+        rival(model(50)),
+        True,
+        "log_loss 0.1356 beats champion 3 0.2356",
+        {"primary_metric": "log_loss"},
+    ),
+    "a primary metric of another task": Case(
+        GOOD, rival(model(50)), False, "not a metric of this task", {"primary_metric": "r2"}
+    ),
+}
+
+
+def judge(case: Case) -> Decision:
+    return decide(parse_gate(case.gate), case.challenger, BASELINE, case.champion, CLASSES)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_case(case: Case) -> None:
+    decision = judge(case)
+    assert decision.blessed is case.blessed, decision.line
+    assert case.reason in decision.line
+    assert decision.blessed is all(check.passed for check in decision.checks)
+    prefix = "blessed: " if case.blessed else "not blessed: "
+    assert decision.line.startswith(prefix)
+
+
+def test_all_that_fails_is_said() -> None:
+    thresholds = {"accuracy": {"min": 0.99}, "log_loss": {"max": 0.01}}
+    decision = judge(Case(GOOD, rival(model(10)), False, "", {"thresholds": thresholds}))
+    assert len(decision.reasons) == 3
+
+
+def test_the_primary_metric_follows_the_task() -> None:
+    scores = np.linspace(0.01, 0.99, 100)
+    binary = ClassPredictions.of(scores > 0.4, np.stack([1 - scores, scores], axis=1))
+    decision = decide(GateOptions(), binary, constant_classifier(binary.labels, [1, 1]), None)
+    assert (decision.primary_metric, decision.blessed) == ("auc", True)
+    truth = np.linspace(0, 9, 100)
+    values = ValuePredictions.of(truth, truth + 0.1 * np.sin(np.arange(100)))
+    decision = decide(GateOptions(), values, constant_regression(truth, 4.5), None)
+    assert (decision.primary_metric, decision.blessed) == ("rmse", True)
+    assert decision.comparison is not None and decision.comparison.gain > 2
+
+
+def test_a_test_split_of_one_class_blesses_nothing() -> None:
+    one_class = ClassPredictions.of([1] * 50, [[0.1, 0.9]] * 50)
+    decision = decide(GateOptions(), one_class, constant_classifier([1] * 50, [5, 5]), None)
+    assert not decision.blessed
+    assert "not enough test data" in decision.line
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ({"mod": "point"}, "did you mean 'mode'"),
+        ({"mode": "better"}, "'superior', 'non_inferior' or 'point'"),
+        ({"confidence": 1.5}, "less than 1"),
+        ({"margin": -1}, "greater than or equal to 0"),
+        ({"primary_metric": "acuracy"}, "one of accuracy, auc"),
+        ({"thresholds": {"f1": {"min": 1}}}, "precision/<class>"),
+        ({"thresholds": {"auc": {}}}, '{"min": number}'),
+        ({"thresholds": {"auc": {"min": 0.9, "max": 0.8}}}, "a min that is not above max"),
+        ({"thresholds": {"auc": {"mim": 0.9}}}, "did you mean 'min'"),
+    ],
+)
+def test_a_wrong_gate_is_answered_with_the_right_one(gate: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match="gate") as caught:
+        parse_gate(gate)
+    assert expected in str(caught.value)
+
+
+def test_the_default_gate_is_what_nothing_set_means() -> None:
+    assert parse_gate(DEFAULT_GATE) == GateOptions()
+    assert parse_gate({}) is None
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "ä", "x" * 101, "../up", "a\n"])
+def test_a_wrong_model_name_is_refused(name: str) -> None:
+    (problem,) = check_model_name(name)
+    assert repr(name) in str(problem)
+
+
+@pytest.mark.parametrize("name", ["digits", "churn-EU_2.1", "7", "x" * 100])
+def test_a_right_model_name_passes(name: str) -> None:
+    assert check_model_name(name) == []
