@@ -1,0 +1,39 @@
+"""The step: from run parameters to a proven output and what people look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.launch_tfjob import launcher
+from components.launch_tfjob.backends import open_backend
+from components.launch_tfjob.launcher import Launched
+from components.launch_tfjob.render import to_yaml
+from components.launch_tfjob.report import curves_html
+from components.launch_tfjob.spec import JobSpec
+from components.step import Step
+
+
+def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:
+    """Train with the run parameters and write the reports.
+
+    Args:
+        step: The run and its store.
+        parameters: The arguments of JobSpec.parse, as KFP delivered them.
+        curves: Path of the HTML page with the training curves.
+        job: Path of the TFJob as YAML.
+
+    Returns:
+        What was trained; its metrics are finite numbers.
+
+    Raises:
+        ConfigurationError: Parameters are wrong, or this version does not have the back end.
+        JobFailedError: The training failed.
+    """
+    spec = JobSpec.parse(**parameters)
+    with open_backend() as backend:
+        launched = launcher.run(step, spec, backend)
+    Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
+    Path(job).write_text(to_yaml(launched.manifest))
+    return launched

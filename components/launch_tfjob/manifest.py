@@ -1,0 +1,347 @@
+"""The TFJob of one attempt: a pure function of what was asked for and of which run it is.
+
+Every replica has the init container `setup` and the container `tensorflow`; the chief also has the
+native sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
+supervisor's work, and a new attempt the launcher's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from components.launch_tfjob.options import LABEL_VALUE, ExtraSettings, PodSettings
+from components.launch_tfjob.spec import JobSpec
+from storage.credentials import MOUNT, MOUNT_VARIABLE
+from storage.layout import Layout
+
+CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
+JOB_DIR = "/kfp-tfjob/job"
+OUTPUT_DIR = "/kfp-tfjob/output"
+HASH_ANNOTATION = "kfp-tfjob/spec-hash"
+RUN_LABEL = "kfp-tfjob/run"
+MANAGER = "kfp-tfjob"
+# <job>-evaluator-0 and <job>-worker-999 must be names of Services, at most 63 characters.
+LONGEST_NAME = 50
+_ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
+_HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which run a job belongs to.
+
+    Attributes:
+        run_id: The id of the run as KFP gives it.
+        attempt: From 1.
+        task: The step that launched it.
+        namespace: Empty for that of the caller.
+        owner: An ownerReference, so that the job goes with its Workflow; None without one.
+    """
+
+    run_id: str
+    attempt: int
+    task: str = "launch-tfjob"
+    namespace: str = ""
+    owner: Mapping[str, Any] | None = None
+
+    @property
+    def job_name(self) -> str:
+        """The name of the TFJob: a DNS-1035 label, one for every run and attempt."""
+        suffix = f"-{self.attempt}"
+        return _name(f"tfjob-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
+
+
+def run_label(run_id: str) -> str:
+    """Return the value of the label that finds everything of a run."""
+    return _name(run_id, 63)
+
+
+def _name(text: str, longest: int) -> str:
+    """Return `text` as a DNS label; two texts that differ never become the same one."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if plain == text and len(plain) <= longest:
+        return plain
+    digest = sha256(text.encode()).hexdigest()[:8]
+    return f"{plain[: longest - 9].strip('-') or 'run'}-{digest}"
+
+
+def _label(text: str) -> str:
+    """Return `text` if it may be the value of a label, else something close to it."""
+    return text if re.fullmatch(LABEL_VALUE, text) else _name(text, 63)
+
+
+def spec_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a job would run: its spec, whatever its name and owner."""
+    text = json.dumps(manifest["spec"], sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
+
+
+def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
+    """Return the TFJob as a Kubernetes object.
+
+    Args:
+        spec: What was asked for.
+        identity: Which run and attempt it is.
+
+    Returns:
+        A JSON object; the same arguments give the same bytes.
+    """
+    replicas = {"chief": 1, "worker": spec.workers}
+    replicas |= {"ps": spec.pod.ps.replicas, "evaluator": spec.pod.evaluator.replicas}
+    labels = {
+        "app.kubernetes.io/managed-by": MANAGER,
+        RUN_LABEL: run_label(identity.run_id),
+        "kfp-tfjob/task": identity.task,
+        "kfp-tfjob/model": _label(spec.model_name),
+        "kfp-tfjob/attempt": str(identity.attempt),
+    }
+    queue = spec.pod.all.queue
+    body: dict[str, Any] = {
+        "runPolicy": {
+            "cleanPodPolicy": "Running",
+            "ttlSecondsAfterFinished": spec.options.ttl_seconds,
+        },
+        "tfReplicaSpecs": {
+            _ROLES[role]: {
+                "replicas": count,
+                "restartPolicy": "Never",
+                "template": _Replica(spec, identity, role).template(labels),
+            }
+            for role, count in replicas.items()
+            if count
+        },
+    }
+    metadata: dict[str, Any] = {
+        "name": identity.job_name,
+        "labels": labels
+        | (spec.pod.all.labels or {})
+        | ({"kueue.x-k8s.io/queue-name": queue} if queue else {}),
+        "annotations": {HASH_ANNOTATION: spec_hash({"spec": body})},
+    }
+    if identity.namespace:
+        metadata["namespace"] = identity.namespace
+    if identity.owner:
+        metadata["ownerReferences"] = [dict(identity.owner)]
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": body}
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """The pod template of one role."""
+
+    spec: JobSpec
+    identity: Identity
+    role: str
+
+    @property
+    def settings(self) -> PodSettings:
+        return self.spec.pod.of(self.role)
+
+    @property
+    def output_claim(self) -> str | None:
+        return self.spec.pod.chief.output_claim if self.role == "chief" else None
+
+    @property
+    def output_dir(self) -> str:
+        if self.role != "chief":
+            return f"{JOB_DIR}/output"
+        # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
+        return f"{OUTPUT_DIR}/{self.identity.job_name}" if self.output_claim else OUTPUT_DIR
+
+    def template(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        settings = self.settings
+        init = [self._setup()]
+        if self.role == "chief":
+            init.append(self._uploader())
+        user = settings.run_as_user
+        pod: dict[str, Any] = {
+            "activeDeadlineSeconds": self.spec.options.deadline_seconds,
+            "affinity": settings.affinity.model_dump(exclude_none=True)
+            if settings.affinity
+            else None,
+            "automountServiceAccountToken": False,
+            "containers": [self._tensorflow()],
+            "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": settings.image_pull_secret}]
+            if settings.image_pull_secret
+            else None,
+            "initContainers": init,
+            "nodeSelector": settings.node_selector,
+            "priorityClassName": settings.priority_class,
+            "schedulerName": settings.scheduler,
+            "securityContext": {
+                "fsGroup": user,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "runAsGroup": user,
+                "runAsNonRoot": True,
+                "runAsUser": user,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "serviceAccountName": settings.service_account,
+            "terminationGracePeriodSeconds": settings.grace_seconds,
+            "tolerations": [item.model_dump(exclude_none=True) for item in settings.tolerations]
+            if settings.tolerations
+            else None,
+            "volumes": self._volumes(),
+        }
+        annotations = {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+            # A proxy would outlive the trainer, and the peers speak gRPC on bare ports.
+            "sidecar.istio.io/inject": "false",
+        }
+        return {
+            "metadata": {
+                "annotations": annotations | (settings.annotations or {}),
+                "labels": {**labels, "sidecar.istio.io/inject": "false"} | (settings.labels or {}),
+            },
+            "spec": {key: value for key, value in pod.items() if value is not None},
+        }
+
+    def _tensorflow(self) -> dict[str, Any]:
+        spec, settings = self.spec, self.settings
+        command = list(spec.options.command) or ["python3", "-m", "trainer"]
+        resources = {
+            "cpu": settings.cpu,
+            "memory": settings.memory,
+            "ephemeral-storage": settings.ephemeral_storage,
+        }
+        own = getattr(spec.pod, self.role)
+        gpus = own.gpus if isinstance(own, ExtraSettings) else spec.gpus
+        if gpus:
+            resources[str(settings.gpu_resource)] = str(gpus)
+        environment = self._environment()
+        if spec.options.command:
+            environment += self._keys_of_the_store()
+        environment += [{"name": k, "value": v} for k, v in (settings.env or {}).items()]
+        container = self._container(CONTAINER, spec.image, resources, environment)
+        container["command"] = ["python3", "$(JOB_DIR)/supervisor.py", "--", *command]
+        container["volumeMounts"] += [
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+            *(
+                {"name": f"claim-{i}", "mountPath": volume.path}
+                | ({"readOnly": True} if volume.read_only else {})
+                for i, volume in enumerate(settings.volumes or ())
+            ),
+        ]
+        return container
+
+    def _setup(self) -> dict[str, Any]:
+        container = self._container("setup", self.spec.tools_image, _HELPER, self._environment())
+        return container | {"command": ["python3", "-m", "components.launch_tfjob.setup"]}
+
+    def _uploader(self) -> dict[str, Any]:
+        container = self._container("uploader", self.spec.tools_image, _HELPER, self._environment())
+        command = ["python3", "-m", "uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
+        command += ["--grace", str(self.settings.grace_seconds)]
+        # With this policy an init container is a native sidecar: it does not hold back the end.
+        return container | {"command": command, "restartPolicy": "Always"}
+
+    def _container(
+        self,
+        name: str,
+        image: str,
+        resources: Mapping[str, str | None],
+        environment: list[dict[str, Any]],
+    ) -> dict[str, Any]:
+        mounts = [{"name": "job", "mountPath": JOB_DIR}]
+        if self.role == "chief":
+            mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
+        mounts.append({"name": "storage", "mountPath": str(MOUNT), "readOnly": True})
+        return {
+            "name": name,
+            "image": image,
+            "env": environment,
+            "resources": {"limits": dict(resources), "requests": dict(resources)},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": mounts,
+        }
+
+    def _environment(self) -> list[dict[str, Any]]:
+        spec, run = self.spec, Layout.parse(self.spec.output_uri).run(self.identity.run_id)
+        values = {
+            "RUN_ID": self.identity.run_id,
+            "ATTEMPT": str(self.identity.attempt),
+            "RUN_URI": str(run.base),
+            "DATASET_URI": spec.dataset_uri,
+            "CODE_URI": spec.code_uri,
+            "MODEL_CODE": spec.model_entry,
+            "HYPERPARAMETERS": _json(spec.hyperparameters),
+            "EPOCHS": str(spec.epochs),
+            "BATCH_SIZE": str(spec.batch_size),
+            "TRAIN_OPTIONS": _json(spec.options.for_trainer),
+            "JOB_DIR": JOB_DIR,
+            "OUTPUT_DIR": self.output_dir,
+            "EXPECTED_REPLICAS": str(spec.replicas),
+            "EXPECTED_GPUS": str(spec.gpus),
+            "STORE_DEADLINE": str(spec.options.store_deadline_seconds),
+            "START_DEADLINE": str(spec.options.start_timeout_seconds),
+            "FLUSH_BARRIER": "1" if self.role == "chief" else "",
+            "RESTORE": "1" if self.role == "chief" else "",
+            MOUNT_VARIABLE: str(MOUNT),
+            "AWS_ENDPOINT_URL": spec.storage_endpoint,
+            "AWS_REGION": spec.storage_region,
+            # The user id of the pod has no home in the image.
+            "HOME": f"{JOB_DIR}/home",
+            "TMPDIR": f"{JOB_DIR}/tmp",
+            "PYTHONUNBUFFERED": "1",
+        }
+        return [
+            # $$ is how a dollar is written where Kubernetes would expand $(NAME).
+            {"name": name, "value": value.replace("$", "$$")}
+            for name, value in values.items()
+            if value
+        ]
+
+    def _keys_of_the_store(self) -> list[dict[str, Any]]:
+        places = zip(
+            _AWS_PLACES, (self.spec.storage_endpoint, self.spec.storage_region), strict=True
+        )
+        names = [*_AWS_KEYS, *(name for name, value in places if not value)]
+        return [
+            {
+                "name": name,
+                "valueFrom": {
+                    "secretKeyRef": {
+                        "name": self.spec.storage_secret,
+                        "key": name,
+                        "optional": True,
+                    }
+                },
+            }
+            for name in names
+        ]
+
+    def _volumes(self) -> list[dict[str, Any]]:
+        volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}]
+        if self.output_claim:
+            claim = {"claimName": self.output_claim}
+            volumes.append({"name": "output", "persistentVolumeClaim": claim})
+        elif self.role == "chief":
+            volumes.append({"name": "output", "emptyDir": {}})
+        memory = {"medium": "Memory", "sizeLimit": self.settings.shared_memory}
+        # Without `optional` a Secret that is missing keeps the pod from starting without a word.
+        secret = {"secretName": self.spec.storage_secret, "optional": True}
+        return [
+            *volumes,
+            {"name": "storage", "secret": secret},
+            {"name": "shared-memory", "emptyDir": memory},
+            *(
+                {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
+                for i, volume in enumerate(self.settings.volumes or ())
+            ),
+        ]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict)

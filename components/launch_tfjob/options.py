@@ -1,0 +1,309 @@
+"""The typed forms of the dict parameters `train_options` and `pod`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from components.parameters import Group
+
+DAY = 24 * 3600  # seconds
+# What the trainer is told; the rest of train_options is for the launcher.
+TRAINER_OPTIONS = (
+    "seed",
+    "class_weight",
+    "early_stopping",
+    "mixed_precision",
+    "checkpoint_seconds",
+)
+_NUMBER = r"\d+(?:\.\d+)?"
+_CPU = re.compile(rf"{_NUMBER}m?")
+_BYTES = re.compile(rf"{_NUMBER}(?:[kMGTPE]|[KMGTPE]i)?")
+LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
+_DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _cpu(value: Any) -> str:
+    text = _text(value)
+    if not _CPU.fullmatch(text) or not float(text.rstrip("m")):
+        raise ValueError("a number of cores above 0, for instance 4, 0.5 or 500m")
+    return text
+
+
+def _bytes(value: Any) -> str:
+    text = _text(value)
+    if not _BYTES.fullmatch(text) or not float(re.match(_NUMBER, text)[0]):  # type: ignore[index]
+        # 512m is a valid quantity and means half a byte, which is never what was meant.
+        raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("a text or a number")
+    return str(value).strip()
+
+
+def _dns_name(value: str) -> str:
+    if not _DNS_NAME.fullmatch(value):
+        raise ValueError("the name of a Kubernetes object: small letters, digits, - and .")
+    return value
+
+
+def _key(value: str) -> str:
+    if not _KEY.fullmatch(value):
+        raise ValueError("a key of Kubernetes: NAME or PREFIX/NAME")
+    return value
+
+
+def _label_value(value: str) -> str:
+    if value and not re.fullmatch(LABEL_VALUE, value):
+        raise ValueError(
+            "at most 63 letters, digits, -, _ and ., with a letter or digit at the ends"
+        )
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError("the name of an environment variable")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/") or not value.strip("/"):
+        raise ValueError("an absolute path below /")
+    return "/" + value.strip("/")
+
+
+Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
+Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
+ObjectName = Annotated[str, pydantic.AfterValidator(_dns_name)]
+Key = Annotated[str, pydantic.AfterValidator(_key)]
+LabelValue = Annotated[str, pydantic.BeforeValidator(_text), pydantic.AfterValidator(_label_value)]
+Text = Annotated[str, pydantic.BeforeValidator(_text)]
+Variable = Annotated[str, pydantic.AfterValidator(_variable)]
+Path = Annotated[str, pydantic.AfterValidator(_absolute)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]
+
+
+class EarlyStopping(Group):
+    """The arguments of keras.callbacks.EarlyStopping; what is not said is left to Keras."""
+
+    monitor: str | None = None
+    patience: Annotated[int, Field(ge=0)] | None = None
+    min_delta: Number | None = None
+    mode: Literal["auto", "min", "max"] | None = None
+    baseline: Number | None = None
+    restore_best_weights: bool | None = None
+    start_from_epoch: Annotated[int, Field(ge=0)] | None = None
+
+
+class TrainOptions(Group):
+    """`train_options`.
+
+    Attributes:
+        seed: Of the weights and of the order of the rows.
+        class_weight: Weight by class, or `balanced`.
+        early_stopping: When to stop before the last epoch.
+        mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
+        checkpoint_seconds: The longest time between two checkpoints.
+        command: A user's own program instead of the project's trainer; its image has python3.
+        deadline_seconds: How long the pods of one attempt may run.
+        start_timeout_seconds: How long a replica waits for the others to appear.
+        store_deadline_seconds: How long a trained model may wait for the store.
+        max_attempts: How many TFJobs one run may use up, the first included.
+        backoff_seconds: The pause before the second attempt; it doubles with every further one.
+        ttl_seconds: How long a finished TFJob and its pods stay for people to look at.
+    """
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    class_weight: dict[str, Weight] | Literal["balanced"] | None = None
+    early_stopping: EarlyStopping | None = None
+    mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    command: tuple[str, ...] = ()
+    deadline_seconds: Seconds = 7 * DAY
+    start_timeout_seconds: Seconds = 900
+    store_deadline_seconds: Seconds = 3600
+    max_attempts: Annotated[int, Field(ge=1, le=99)] = 3
+    backoff_seconds: Annotated[float, Field(ge=0, le=3600)] = 10
+    ttl_seconds: Annotated[int, Field(ge=0)] = DAY
+
+    @pydantic.field_validator("command")
+    @classmethod
+    def _has_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and not command[0].strip():
+            raise ValueError('a list that starts with a program, for instance ["python3", "t.py"]')
+        return command
+
+    @property
+    def for_trainer(self) -> dict[str, Any]:
+        """The content of TRAIN_OPTIONS."""
+        values = self.model_dump(mode="json", include=set(TRAINER_OPTIONS), exclude_none=True)
+        return {name: values.get(name) for name in TRAINER_OPTIONS}
+
+
+class Toleration(Group):
+    """A toleration, as Kubernetes spells it."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: Text | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    tolerationSeconds: int | None = None  # noqa: N815
+
+
+class Affinity(Group):
+    """An affinity, as Kubernetes spells it; what stands in its parts is left to Kubernetes."""
+
+    nodeAffinity: dict[str, Any] | None = None  # noqa: N815
+    podAffinity: dict[str, Any] | None = None  # noqa: N815
+    podAntiAffinity: dict[str, Any] | None = None  # noqa: N815
+
+
+class Volume(Group):
+    """A claim (PVC) mounted into every container `tensorflow` it is named for."""
+
+    claim: ObjectName
+    path: Path
+    read_only: bool = False
+
+
+class PodSettings(Group):
+    """What can be said of the pods of a replica type; what is not said is None.
+
+    Attributes:
+        cpu: Cores of the container `tensorflow`, request and limit.
+        memory: Bytes, request and limit; shared_memory is part of it.
+        gpu_resource: The name GPUs are asked for by, for instance that of a MIG slice.
+        ephemeral_storage: Bytes of local disk for data, checkpoints and the model.
+        shared_memory: Bytes of /dev/shm, which NCCL uses between the GPUs of a replica.
+        node_selector: Labels a node must have.
+        tolerations: Taints the pods tolerate.
+        affinity: Preferences among nodes.
+        env: Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them.
+        volumes: Claims to mount.
+        priority_class: Name of a PriorityClass.
+        scheduler: Name of a scheduler other than the cluster's own.
+        service_account: For access to a store without a Secret; no token is mounted by us.
+        image_pull_secret: For a private registry.
+        annotations: Of the pods.
+        labels: Of the pods.
+        run_as_user: User id; 0 is refused.
+        grace_seconds: From SIGTERM to SIGKILL; on the chief also what the sidecar has to store.
+    """
+
+    cpu: Cpu | None = None
+    memory: Bytes | None = None
+    gpu_resource: Key | None = None
+    ephemeral_storage: Bytes | None = None
+    shared_memory: Bytes | None = None
+    node_selector: dict[Key, LabelValue] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+    affinity: Affinity | None = None
+    env: dict[Variable, Text] | None = None
+    volumes: tuple[Volume, ...] | None = None
+    priority_class: ObjectName | None = None
+    scheduler: ObjectName | None = None
+    service_account: ObjectName | None = None
+    image_pull_secret: ObjectName | None = None
+    annotations: dict[Key, Text] | None = None
+    labels: dict[Key, LabelValue] | None = None
+    run_as_user: Annotated[int, Field(ge=1)] | None = None
+    grace_seconds: Annotated[int, Field(ge=1, le=DAY)] | None = None
+
+
+class AllSettings(PodSettings):
+    """The settings of every pod, and those of the job.
+
+    Attributes:
+        queue: A LocalQueue of Kueue; it belongs to the job and not to a pod.
+    """
+
+    queue: LabelValue | None = None
+
+
+class ChiefSettings(PodSettings):
+    """The settings of the chief.
+
+    Attributes:
+        output_claim: A claim (PVC) for what the chief writes, where the node's disk is too small.
+    """
+
+    output_claim: ObjectName | None = None
+
+
+class ExtraSettings(PodSettings):
+    """The settings of replicas that only a user's own command knows what to do with.
+
+    Attributes:
+        replicas: How many there are.
+        gpus: GPUs of each.
+    """
+
+    replicas: Annotated[int, Field(ge=0, le=999)] = 0
+    gpus: Annotated[int, Field(ge=0)] = 0
+
+
+class EvaluatorSettings(ExtraSettings):
+    """The settings of the evaluator; TensorFlow allows one."""
+
+    replicas: Annotated[int, Field(ge=0, le=1)] = 0
+
+
+class PodOptions(Group):
+    """`pod`: what the replica types have in common, and what is different for one of them."""
+
+    all: AllSettings = AllSettings()
+    chief: ChiefSettings = ChiefSettings()
+    worker: PodSettings = PodSettings()
+    ps: ExtraSettings = ExtraSettings()
+    evaluator: EvaluatorSettings = EvaluatorSettings()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_master(cls, value: Any) -> Any:
+        if isinstance(value, dict) and any(str(key).lower() == "master" for key in value):
+            raise ValueError(
+                "no key master: TensorFlow 2 refuses a cluster with the task type master in every"
+                " replica; use chief"
+            )
+        return value
+
+    def of(self, role: str) -> PodSettings:
+        """Return the settings of a role: its own, else those of `all`, else the defaults.
+
+        Dicts of names (env, labels, annotations, node_selector) are added up; every other key of
+        the role replaces that of `all`.
+
+        Args:
+            role: `chief`, `worker`, `ps` or `evaluator`.
+        """
+        merged: dict[str, Any] = dict(_DEFAULTS, grace_seconds=600 if role == "chief" else 120)
+        own: PodSettings = getattr(self, role)
+        for settings in (self.all, own):
+            for name in PodSettings.model_fields:
+                value = getattr(settings, name)
+                if value is None:
+                    continue
+                both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+                merged[name] = merged[name] | value if both else value
+        return PodSettings.model_construct(**merged)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "cpu": "4",
+    "memory": "16Gi",
+    "gpu_resource": "nvidia.com/gpu",
+    "ephemeral_storage": "20Gi",
+    "shared_memory": "2Gi",
+    "run_as_user": 1000,
+}

@@ -1,0 +1,76 @@
+"""What the chief says while it trains, read back from the store: `output/progress.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from storage.errors import ObjectNotFoundError
+from storage.layout import RunLayout
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch as the chief reported it.
+
+    Attributes:
+        number: From 1.
+        metrics: Finite values by name.
+    """
+
+    number: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A whole training.
+
+    Attributes:
+        epochs: In order; an epoch that was repeated after a restart counts as it was last.
+        final: The metrics of the exported model; without a final event those of the last epoch.
+        dropped: Names of values that were not finite numbers, which no report can show.
+    """
+
+    epochs: tuple[Epoch, ...] = ()
+    final: Mapping[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+def read(store: Store, run: RunLayout) -> Progress:
+    """Return the progress of a run; a user's own program may have left none."""
+    try:
+        return parse(store.read(run.output / "progress.jsonl").decode(errors="replace"))
+    except ObjectNotFoundError:
+        return Progress()
+
+
+def parse(text: str) -> Progress:
+    """Read the lines of progress.jsonl; a line that is cut off is passed over."""
+    epochs: dict[int, Epoch] = {}
+    final: Mapping[str, float] = {}
+    dropped: set[str] = set()
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+            kind, values = event["event"], event.get("metrics") or {}
+            metrics = {
+                str(name): float(value)
+                for name, value in values.items()
+                if isinstance(value, int | float)
+            }
+            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            if kind == "epoch":
+                epochs[int(event["epoch"])] = Epoch(int(event["epoch"]), finite)
+            elif kind == "final":
+                final = finite
+            dropped |= set(metrics) - set(finite)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    ordered = tuple(epochs[number] for number in sorted(epochs))
+    if not final:
+        final = dict(ordered[-1].metrics) if ordered else {}
+    return Progress(ordered, final, tuple(sorted(dropped)))

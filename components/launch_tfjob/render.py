@@ -1,0 +1,50 @@
+"""The TFJob as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import JobSpec
+from components.preflight.model_code import ModelCode
+from storage.layout import Layout
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes out what occurs twice: kubectl reads anchors, people do not."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def to_yaml(manifest: Mapping[str, Any]) -> str:
+    """Return a manifest as YAML that kubectl accepts; equal manifests give equal bytes."""
+    return yaml.dump(dict(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def render(values: Mapping[str, Any], run_id: str) -> str:
+    """Return the first attempt of a run as YAML.
+
+    Args:
+        values: Every run parameter by name; those of other steps are passed over.
+        run_id: As KFP would give it.
+
+    Raises:
+        ConfigurationError: Everything that is wrong with the parameters.
+    """
+    groups = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
+    given = {name: value for name, value in values.items() if name.startswith(groups)}
+    code = ModelCode.parse(values["model_code"])
+    module = code.source if code.in_image else PurePosixPath(code.source).stem
+    layout = Layout.parse(values["output_uri"])
+    spec = JobSpec.parse(
+        model_entry=f"{module}:{code.function}",
+        code_uri="" if code.in_image else str(layout.run(run_id).code),
+        dataset_uri=str(layout.dataset("DATASET-DIGEST")),
+        **given,
+    )
+    return to_yaml(build_tfjob(spec, Identity(run_id, 1)))

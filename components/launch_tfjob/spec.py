@@ -1,0 +1,259 @@
+"""The job as asked for: the run parameters in typed form, checked all together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from components import images
+from components.launch_tfjob.options import PodOptions, TrainOptions
+from components.parameters import parse
+from storage.address import S3Address
+from storage.errors import ConfigurationError, Problem, StepError
+
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+# Variables the manifest sets itself; a user's own value would break the contract of a replica.
+RESERVED = frozenset(
+    "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
+    " TRAIN_OPTIONS JOB_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
+    " START_DEADLINE FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR TF_CONFIG HOME TMPDIR".split()
+)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything the manifest of a job needs, but for the identity of the run.
+
+    Attributes:
+        output_uri: As in the form.
+        storage_endpoint: As in the form; empty for what the Secret or AWS says.
+        storage_region: As in the form; empty as above.
+        storage_secret: The name of the Secret with the keys of the store.
+        dataset_uri: The prepared dataset; empty before there is one.
+        model_name: Of the registry; here it only labels the job.
+        model_entry: `module:function` that builds the model.
+        code_uri: The copy of the user's code in S3; empty when the image has it.
+        hyperparameters: The keyword arguments of that function.
+        workers: Replicas beside the chief.
+        gpus: Per replica.
+        epochs: Whole passes over the training rows.
+        batch_size: Rows of one step, over all replicas.
+        image: Of the container `tensorflow`.
+        tools_image: Of `setup` and `uploader`.
+        options: The rest of the train_ group.
+        pod: The pod group.
+    """
+
+    output_uri: str
+    storage_endpoint: str
+    storage_region: str
+    storage_secret: str
+    dataset_uri: str
+    model_name: str
+    model_entry: str
+    code_uri: str
+    hyperparameters: Mapping[str, Any]
+    workers: int
+    gpus: int
+    epochs: int
+    batch_size: int
+    image: str
+    tools_image: str
+    options: TrainOptions
+    pod: PodOptions
+
+    @property
+    def replicas(self) -> int:
+        """Chief and workers together: the ranks of all-reduce."""
+        return 1 + self.workers
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all replicas together, also of the extra ones."""
+        extra = sum(kind.replicas * kind.gpus for kind in (self.pod.ps, self.pod.evaluator))
+        return self.replicas * self.gpus + extra
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        output_uri: str,
+        storage_secret: str,
+        model_name: str,
+        model_entry: str,
+        model_hyperparameters: Mapping[str, Any],
+        train_workers: float,
+        train_gpus: float,
+        train_epochs: float,
+        train_batch_size: float,
+        train_image: str,
+        train_options: Mapping[str, Any],
+        pod: Mapping[str, Any],
+        storage_endpoint: str = "",
+        storage_region: str = "",
+        dataset_uri: str = "",
+        code_uri: str = "",
+        tools_image: str = images.TOOLS,
+    ) -> JobSpec:
+        """Check and type the run parameters.
+
+        Args:
+            output_uri: As in the form, and so are all that follow but the last three.
+            storage_secret: Name of a Secret.
+            model_name: Name of the model.
+            model_entry: What preflight made of model_code: `module:function`.
+            model_hyperparameters: Any JSON object.
+            train_workers: 0 or more.
+            train_gpus: Per replica, 0 or more.
+            train_epochs: 1 or more.
+            train_batch_size: Global.
+            train_image: Name of an image.
+            train_options: See TrainOptions.
+            pod: See PodOptions.
+            storage_endpoint: URL, or empty.
+            storage_region: Region, or empty.
+            dataset_uri: Empty in preflight, before there is a dataset.
+            code_uri: Empty when the image has the code.
+            tools_image: Of `setup` and `uploader`.
+
+        Raises:
+            ConfigurationError: With every problem there is.
+        """
+        problems: list[Problem | str] = []
+
+        def typed(group: type[Any], name: str, value: Any) -> Any:
+            try:
+                return parse(group, name, value)
+            except ConfigurationError as error:
+                problems.extend(error.problems)
+                return group()
+
+        def whole(name: str, value: Any, least: int) -> int:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and value == int(value) and value >= least:
+                return int(value)
+            expected = f"a whole number from {least} on"
+            problems.append(
+                Problem(f"{name} is not valid", repr(value), expected, f"correct {name}")
+            )
+            return least
+
+        spec = cls(
+            output_uri=str(output_uri).strip(),
+            storage_endpoint=str(storage_endpoint).strip(),
+            storage_region=str(storage_region).strip(),
+            storage_secret=str(storage_secret).strip(),
+            dataset_uri=str(dataset_uri).strip(),
+            model_name=str(model_name).strip(),
+            model_entry=str(model_entry).strip(),
+            code_uri=str(code_uri).strip(),
+            hyperparameters=model_hyperparameters,
+            workers=whole("train_workers", train_workers, 0),
+            gpus=whole("train_gpus", train_gpus, 0),
+            epochs=whole("train_epochs", train_epochs, 1),
+            batch_size=whole("train_batch_size", train_batch_size, 1),
+            image=str(train_image).strip(),
+            tools_image=tools_image,
+            options=typed(TrainOptions, "train_options", train_options),
+            pod=typed(PodOptions, "pod", pod),
+        )
+        ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])
+        return spec
+
+    def _problems(self, numbers_are_right: bool) -> Iterator[Problem | str]:
+        yield from self._wrong_names()
+        yield from self._wrong_model()
+        if numbers_are_right:
+            yield from self._wrong_batch()
+        for role in ("all", "chief", "worker", "ps", "evaluator"):
+            yield from self._wrong_pod(role)
+
+    def _wrong_names(self) -> Iterator[Problem | str]:
+        addresses = {"output_uri": self.output_uri}
+        addresses |= {"dataset_uri": self.dataset_uri} if self.dataset_uri else {}
+        addresses |= {"code_uri": self.code_uri} if self.code_uri else {}
+        for name, uri in addresses.items():
+            try:
+                S3Address.parse(uri, name)
+            except StepError as error:
+                yield from error.problems
+        if not _OBJECT.fullmatch(self.storage_secret):
+            yield Problem(
+                "storage_secret is not the name of a Secret",
+                received=repr(self.storage_secret),
+                expected="small letters, digits, - and .; a blank name would be an invalid pod",
+                fix="name the Secret with the keys of the store; it may be one that does not exist",
+            )
+        if not self.image or re.search(r"\s", self.image):
+            yield Problem(
+                "train_image is not the name of an image",
+                received=repr(self.image),
+                expected="REGISTRY/NAME:TAG without white space",
+                fix="name the image whose python3 has TensorFlow",
+            )
+
+    def _wrong_model(self) -> Iterator[Problem]:
+        if not isinstance(self.hyperparameters, Mapping):
+            yield Problem(
+                "model_hyperparameters is not a dict",
+                received=repr(self.hyperparameters),
+                expected="a JSON object with the keyword arguments of the model function",
+                fix="correct model_hyperparameters",
+            )
+        else:
+            try:
+                json.dumps(dict(self.hyperparameters), allow_nan=False)
+            except (TypeError, ValueError) as error:
+                yield Problem("model_hyperparameters is not JSON", received=str(error))
+        if not self.options.command and not _ENTRY.fullmatch(self.model_entry):
+            yield Problem(
+                "there is neither a model function nor a command",
+                received=repr(self.model_entry),
+                expected="module:function",
+                fix="correct model_code, or set train_options.command to your own program",
+            )
+        for kind in ("ps", "evaluator"):
+            if getattr(self.pod, kind).replicas and not self.options.command:
+                yield Problem(
+                    f"pod.{kind}.replicas needs a program of your own",
+                    received=getattr(self.pod, kind).replicas,
+                    expected="0, because the trainer of this project uses chief and workers only",
+                    fix=f"set train_options.command, or remove pod.{kind}",
+                )
+
+    def _wrong_batch(self) -> Iterator[Problem]:
+        ranks = self.replicas * max(self.gpus, 1)
+        if self.options.command or self.batch_size % ranks == 0:
+            return
+        below = self.batch_size // ranks * ranks
+        near = " or ".join(str(size) for size in (below, below + ranks) if size)
+        yield Problem(
+            "train_batch_size does not divide over all replicas",
+            received=self.batch_size,
+            expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
+            f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",
+            fix=f"set train_batch_size to {near}",
+        )
+
+    def _wrong_pod(self, role: str) -> Iterator[Problem]:
+        settings = getattr(self.pod, role)
+        for name in sorted(RESERVED & set(settings.env or {})):
+            yield Problem(
+                f"pod.{role}.env.{name} is not yours to set",
+                received=name,
+                expected="a name the job does not use itself",
+                fix=f"remove pod.{role}.env.{name}",
+            )
+        paths = [volume.path for volume in settings.volumes or ()]
+        for path in sorted(set(paths)):
+            if paths.count(path) > 1 or path.startswith(("/kfp-tfjob", "/dev", "/etc", "/proc")):
+                yield Problem(
+                    f"pod.{role}.volumes cannot be mounted at {path}",
+                    received=path,
+                    expected="a path of its own, outside /kfp-tfjob, /dev, /etc and /proc",
+                    fix="mount the claim elsewhere",
+                )

@@ -1,0 +1,214 @@
+"""What became of a job: one word, what it stands on, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from components.launch_tfjob.manifest import CONTAINER
+from trainer.supervisor import MEANING
+
+_LABEL = "training.kubeflow.org/"
+
+
+class Verdict(StrEnum):
+    """What became of a job."""
+
+    SUCCEEDED = "succeeded"
+    USER_ERROR = "user_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+    IMAGE_PULL = "image_pull"
+    UNSCHEDULABLE = "unschedulable"
+    PARTLY_PLACED = "partly_placed"
+    LOST = "preempted_or_lost"
+    STORE_UNAVAILABLE = "store_unavailable"
+    DEADLINE = "deadline"
+    STALLED = "stalled"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+    REFUSED = "refused"
+    OPERATOR_ABSENT = "operator_absent"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, as a sentence without a full stop."""
+        return _REMEDIES[self]
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether the same job may succeed when it is tried again."""
+        return self in (Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED)
+
+
+_REMEDIES = {
+    Verdict.SUCCEEDED: "nothing",
+    Verdict.USER_ERROR: "correct what the message names and start the run again",
+    Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or lower train_batch_size",
+    Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or name pod.chief.output_claim",
+    Verdict.IMAGE_PULL: "correct train_image, or name pod.all.image_pull_secret",
+    Verdict.UNSCHEDULABLE: "ask for less, or for nodes that exist: pod.all.node_selector,"
+    " pod.all.tolerations, train_gpus",
+    Verdict.PARTLY_PLACED: "lower train_workers, or use a gang scheduler: pod.all.scheduler",
+    Verdict.LOST: "start the run again; it goes on from the newest stored checkpoint",
+    Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it goes on"
+    " from the newest stored checkpoint",
+    Verdict.DEADLINE: "raise train_options.deadline_seconds and start the run again; it goes on"
+    " from the newest stored checkpoint",
+    Verdict.STALLED: "look at the last lines of the chief, and start the run again",
+    Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
+    Verdict.ORPHANED: "start the run again; it goes on from the newest stored checkpoint",
+    Verdict.REFUSED: "correct what the message of the cluster names",
+    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started",
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A container that ended with an error.
+
+    Attributes:
+        replica: For instance `worker-1`.
+        container: `tensorflow`, `setup` or `uploader`.
+        code: Exit code.
+        reason: As the kubelet says, for instance `OOMKilled`.
+        message: Its last words, where it left any.
+        finished: When, as text that sorts.
+    """
+
+    replica: str
+    container: str
+    code: int
+    reason: str
+    message: str
+    finished: str
+
+    @property
+    def sentence(self) -> str:
+        """What happened, without a full stop."""
+        meaning = MEANING.get(self.code)
+        if not meaning:
+            killed = f"killed by signal {self.code - 128}"
+            meaning = killed if self.code > 128 else "a code of the program itself"
+        where = "" if self.container == CONTAINER else f"{self.container} of "
+        return f"{where}{self.replica} ended with exit code {self.code}: {meaning}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and what it stands on.
+
+    Attributes:
+        verdict: What became of the job.
+        sentence: What happened, without a full stop.
+        cause: The container whose end ended the job; None where it was none.
+    """
+
+    verdict: Verdict
+    sentence: str
+    cause: Ended | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code of the step: the container's own where it is the user's to mend."""
+        code = self.cause.code if self.cause else 1
+        if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
+            return code
+        return 2  # a limit or a name somebody has to change
+
+
+def replica_of(pod: Mapping[str, Any]) -> str:
+    """Return the short name of a pod, for instance `chief-0`."""
+    labels = pod["metadata"]["labels"]
+    return f"{labels[_LABEL + 'replica-type']}-{labels[_LABEL + 'replica-index']}"
+
+
+def condition(job: Mapping[str, Any], kind: str) -> str | None:
+    """Return the message of a condition that is true, or None; their order means nothing."""
+    for item in job.get("status", {}).get("conditions") or []:
+        if item["type"] == kind and item["status"] == "True":
+            return str(item.get("message", ""))
+    return None
+
+
+def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> Judgement:
+    """Say what became of a job that has ended, from its status and the last state of its pods.
+
+    With Succeeded and Failed both true, which the operator can write in one pass, the chief
+    decides: what it stored is proven by the launcher in any case.
+
+    Args:
+        job: The TFJob; None when it is gone although nobody here deleted it.
+        pods: Every pod as it was seen last.
+    """
+    pods = list(pods)
+    if job is None:
+        return Judgement(Verdict.CANCELLED, "the job was deleted by somebody else")
+    failed = condition(job, "Failed")
+    chief = next((pod for pod in pods if replica_of(pod) == "chief-0"), None)
+    chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
+    if condition(job, "Succeeded") is not None and (failed is None or chief_done):
+        return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
+    for pod in pods:
+        if found := _of_pod(pod):
+            return found
+    causes = sorted((item for pod in pods for item in _ended(pod)), key=lambda item: item.finished)
+    if not causes:
+        return Judgement(Verdict.LOST, f"the job failed and no container says why: {failed}")
+    return _of_containers(causes)
+
+
+def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
+    """Judge by what the kubelet says of a whole pod."""
+    replica, status = replica_of(pod), pod["status"]
+    reason, message = status.get("reason", ""), status.get("message", "")
+    said = f"{replica}: {reason}{': ' + message if message else ''}"
+    if reason == "DeadlineExceeded":
+        return Judgement(Verdict.DEADLINE, f"{replica} ran longer than the deadline of the job")
+    if reason == "Evicted":
+        disk = "ephemeral" in message or "disk" in message.lower()
+        return Judgement(Verdict.OUT_OF_DISK if disk else Verdict.LOST, said)
+    return None
+
+
+def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
+    status = pod["status"]
+    for item in (
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ):
+        ended = item.get("state", {}).get("terminated")
+        # A sidecar's exit code does not count, here as on a cluster.
+        if ended and ended["exitCode"] and item["name"] in (CONTAINER, "setup"):
+            yield Ended(
+                replica_of(pod),
+                item["name"],
+                int(ended["exitCode"]),
+                str(ended.get("reason", "")),
+                str(ended.get("message", "")),
+                str(ended.get("finishedAt", "")),
+            )
+
+
+def _of_containers(causes: list[Ended]) -> Judgement:
+    """Judge by exit codes, of which there are many: a replica that is lost takes others with it.
+
+    Codes 2, 3 and 4 are only ever given on purpose, so they speak first. Code 1 is what any program
+    ends with when its peers vanish, so it speaks only if nothing was killed before it.
+    """
+    for item in causes:
+        if item.reason == "OOMKilled":
+            return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} was out of memory", item)
+    for item in causes:
+        if 2 <= item.code <= 4:
+            return Judgement(Verdict.USER_ERROR, item.sentence, item)
+    first = next((item for item in causes if item.code not in (138, 143)), causes[0])
+    if first.code == 145:
+        return Judgement(Verdict.STORE_UNAVAILABLE, first.sentence, first)
+    if first.code == 5:
+        return Judgement(Verdict.ORPHANED, first.sentence, first)
+    if first.code >= 128:
+        return Judgement(Verdict.LOST, first.sentence, first)
+    return Judgement(Verdict.USER_ERROR, first.sentence, first)

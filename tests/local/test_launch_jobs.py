@@ -1,0 +1,314 @@
+"""Whole jobs as processes: launcher, local back end, supervisor, sidecar and S3 server are real."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from components.launch_tfjob import launcher
+from components.launch_tfjob.backends.local import LocalBackend
+from components.launch_tfjob.launcher import JobFailedError
+from components.launch_tfjob.spec import JobSpec
+from components.step import Failure, Step
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.errors import ConfigurationError, ObjectNotFoundError
+from storage.layout import Layout
+from storage.manifest import Manifest
+from storage.store import Store
+
+MARK = "KFP_TFJOB_TEST"
+# A user's own program that waits until a file says what to do.
+PROGRAM = """
+import json, os, pathlib, sys, time
+config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+task = config.get("task", {"type": "chief", "index": 0})
+me = f"{task['type']}-{task['index']}"
+attempt = os.environ["ATTEMPT"]
+here = pathlib.Path(sys.argv[1])
+(here / f"{me}.{attempt}.json").write_text(json.dumps(dict(os.environ, PID=str(os.getpid()))))
+print("hello from", me, flush=True)
+output = pathlib.Path(os.environ["OUTPUT_DIR"])
+if me == "chief-0":
+    (output / "model").mkdir(parents=True, exist_ok=True)
+    (output / "model/weights.bin").write_bytes(b"w" * 1000)
+    lines = [{"event": "epoch", "epoch": 1, "step": 3, "metrics": {"loss": 0.5, "accuracy": 0.9}}]
+    lines += [{"event": "final", "epoch": 1, "step": 3, "metrics": {"loss": 0.25}}]
+    (output / "progress.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
+todo = here / f"{me}.todo"
+until = time.monotonic() + 30
+while not todo.exists() and time.monotonic() < until:
+    time.sleep(0.02)
+what = todo.read_text() if todo.exists() else "exit 9"
+print("told to", what, flush=True)
+word, number = what.split()
+if word == "die" and attempt == number:
+    os.kill(os.getppid(), 9)
+    time.sleep(60)
+sys.exit(int(number) if word == "exit" else 0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.fixture
+def backend(tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
+    """A back end, none of whose processes may be left when it is closed."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "objstore-cred").symlink_to(s3.secret, target_is_directory=True)
+    monkeypatch.setenv(MARK, str(tmp_path))
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with LocalBackend(tmp_path / "jobs", secrets) as found:
+        yield found
+    assert not _left(str(tmp_path))
+
+
+def _left(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            own = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
+            if not own and process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("launch_tfjob", f"run-{base.name}", Layout(base), store)
+
+
+@pytest.fixture
+def spec(step: Step, tmp_path: Path, script: Path) -> Callable[..., JobSpec]:
+    def make(workers: int = 0, **options: object) -> JobSpec:
+        command = ["python3", str(script), str(tmp_path)]
+        return JobSpec.parse(
+            output_uri=str(step.layout.root),
+            storage_secret="objstore-cred",
+            dataset_uri=str(step.layout.dataset("d")),
+            model_name="digits",
+            model_entry="trainer.models:mlp",
+            model_hyperparameters={"units": [8], "text": "$(RUN_ID) $$"},
+            train_workers=workers,
+            train_gpus=0,
+            train_epochs=1,
+            train_batch_size=64,
+            train_image="none",
+            train_options={"command": command, "backoff_seconds": 0} | options,
+            pod={},
+        )
+
+    return make
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Callable[..., None]:
+    def write(**replicas: str) -> None:
+        for name, what in replicas.items():
+            part = tmp_path / f".{name}.part"
+            part.write_text(what)
+            part.rename(tmp_path / f"{name.replace('_', '-')}.todo")
+
+    return write
+
+
+def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_chief_and_two_workers_end_with_a_proven_output(
+    backend, spec, step, tell, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    tell(chief_0="exit 0", worker_0="exit 0", worker_1="exit 0")
+    launched = launcher.run(step, spec(workers=2), backend)
+    assert launched.job_name == f"tfjob-{step.run_id}-1"
+    assert launched.attempts == 1
+    assert launched.progress.final == {"loss": 0.25}
+
+    seen = {
+        name: json.loads((tmp_path / f"{name}.1.json").read_text())
+        for name in ("chief-0", "worker-0", "worker-1")
+    }
+    configs = {name: json.loads(value["TF_CONFIG"]) for name, value in seen.items()}
+    cluster = configs["chief-0"]["cluster"]
+    assert {kind: len(hosts) for kind, hosts in cluster.items()} == {"chief": 1, "worker": 2}
+    hosts = [host for group in cluster.values() for host in group]
+    assert len(set(hosts)) == 3 and all(host.startswith("127.0.0.1:") for host in hosts)
+    assert all(config["cluster"] == cluster for config in configs.values())
+    assert configs["worker-1"]["task"] == {"type": "worker", "index": 1}
+
+    chief = seen["chief-0"]
+    assert json.loads(chief["HYPERPARAMETERS"]) == {"units": [8], "text": "$(RUN_ID) $$"}
+    assert chief["REPLICAS_ON_THIS_MACHINE"] == "3" and chief["EXPECTED_REPLICAS"] == "3"
+    assert chief["FLUSH_BARRIER"] == "1" and "FLUSH_BARRIER" not in seen["worker-0"]
+    assert Path(seen["worker-0"]["OUTPUT_DIR"]).is_relative_to(seen["worker-0"]["JOB_DIR"])
+    # The program of a user finds the keys of the store as boto3 and others expect them.
+    assert chief["AWS_ACCESS_KEY_ID"] and chief["AWS_ENDPOINT_URL"]
+
+    manifest = step.store.read_manifest(step.run.manifest)
+    assert (manifest.run_id, manifest.attempt) == (step.run_id, 1)
+    assert any(item.key.endswith("model/weights.bin") for item in manifest.objects)
+    claim = json.loads(step.store.read(step.run.attempts / "0001.json"))
+    assert (claim["job"], claim["attempt"]) == (launched.job_name, 1)
+    assert "[worker-1] hello from worker-1" in caplog.messages
+    assert backend.get(launched.job_name)["status"]["conditions"][-1]["type"] == "Succeeded"
+
+
+def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path):
+    tell(chief_0="exit 0")
+    launcher.run(step, spec(), backend)
+    (tmp_path / "chief-0.1.json").unlink()
+    again = launcher.run(step, spec(), backend)
+    assert (again.job_name, again.attempts) == (f"tfjob-{step.run_id}-1", 1)
+    assert step.store.numbers(step.run.attempts) == [1]
+    assert not list(tmp_path.glob("chief-0.*.json"))
+
+
+def test_alone_a_chief_has_no_tf_config(backend, spec, step, tell, tmp_path):
+    tell(chief_0="exit 0")
+    launcher.run(step, spec(), backend)
+    assert "TF_CONFIG" not in json.loads((tmp_path / "chief-0.1.json").read_text())
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(
+    backend, spec, step, tell, code
+):
+    tell(worker_0=f"exit {code}")
+    with pytest.raises(JobFailedError) as failed:
+        launcher.run(step, spec(workers=1), backend)
+    assert (failed.value.code, failed.value.verdict) == (code, "user_error")
+    assert f"worker-0 ended with exit code {code}" in str(failed.value)
+    name = f"tfjob-{step.run_id}-1"
+    assert backend.get(name)["status"]["replicaStatuses"]["Worker"] == {"failed": 1}
+    assert step.store.numbers(step.run.attempts) == [1]  # the user's fault is not tried again
+    with pytest.raises(ObjectNotFoundError):
+        step.store.read(step.run.manifest)
+
+
+def test_the_last_lines_are_in_the_message(backend, spec, step, tell, script):
+    script.write_text("import sys; print('the column y is missing'); sys.exit('give me y')")
+    with pytest.raises(JobFailedError, match="the column y is missing\n.*give me y") as failed:
+        launcher.run(step, spec(), backend)
+    assert failed.value.code == 1
+
+
+def test_a_killed_chief_is_tried_again(backend, spec, step, tell):
+    tell(chief_0="die 1", worker_0="exit 0")
+    launched = launcher.run(step, spec(workers=1), backend)
+    assert (launched.job_name, launched.attempts) == (f"tfjob-{step.run_id}-2", 2)
+    assert step.store.read_manifest(step.run.manifest).attempt == 2
+    assert backend.get(f"tfjob-{step.run_id}-1") is None
+
+
+def test_attempts_are_bounded(backend, spec, step, tell):
+    script = spec().options.command[1]
+    Path(script).write_text("import os; os.kill(os.getppid(), 9)")
+    with pytest.raises(JobFailedError) as failed:
+        launcher.run(step, spec(max_attempts=2), backend)
+    assert (failed.value.code, failed.value.verdict) == (137, "preempted_or_lost")
+    assert step.store.numbers(step.run.attempts) == [1, 2]
+    # Kubeflow Pipelines starts a step that failed once more: it says the same at once.
+    failure = Failure("launch_tfjob", failed.value.code, failed.value.verdict, str(failed.value))
+    step.store.write(step.run.failure("json"), failure.to_bytes())
+    with pytest.raises(JobFailedError) as again:
+        launcher.run(step, spec(max_attempts=2), backend)
+    assert (str(again.value), again.value.code) == (str(failed.value), 137)
+    assert step.store.numbers(step.run.attempts) == [1, 2]
+
+
+def test_without_a_record_the_bound_is_named(backend, spec, step):
+    step.store.create(step.run.attempts / "0003.json", b"{}")
+    with pytest.raises(ConfigurationError, match="used all of its attempts.*max_attempts"):
+        launcher.run(step, spec(), backend)
+
+
+def test_the_deadline_ends_a_job(backend, spec, step):
+    with pytest.raises(JobFailedError) as failed:
+        launcher.run(step, spec(deadline_seconds=2), backend)
+    assert (failed.value.code, failed.value.verdict) == (2, "deadline")
+    assert "deadline_seconds" in str(failed.value)
+
+
+def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
+    backend, spec, step, tell, tmp_path
+):
+    for number, text in ((3, b"three"), (7, b"seven")):
+        folder = step.run.checkpoints / str(number)
+        path = tmp_path / "state"
+        path.write_bytes(text)
+        entry = step.store.send(path, folder / "state", "state")
+        manifest = Manifest.of("checkpoint", [entry], step.run_id, 1)
+        step.store.create(folder / "manifest.json", manifest.to_bytes())
+    step.store.write(step.run.checkpoints / "7" / "state", b"rotten")
+    step.store.write(step.run.checkpoints / "9" / "state", b"without a manifest")
+    tell(chief_0="exit 0")
+    launcher.run(step, spec(), backend)
+    keys = [item.key for item in step.store.read_manifest(step.run.manifest).objects]
+    assert any(key.endswith("checkpoints/3/state") for key in keys)
+    assert not any("checkpoints/7" in key or "checkpoints/9" in key for key in keys)
+
+
+def test_sigterm_ends_the_launcher_and_its_job(tmp_path, s3, store, base, script, repository):
+    """The launcher in a process of its own, as a step has it."""
+    import subprocess
+
+    body = f"""
+import components.launch_tfjob.engine as engine
+from components.step import Step
+from storage.layout import Layout
+from storage.store import Store
+step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
+engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",
+    model_entry="a:b", model_hyperparameters={{}}, train_workers=1, train_gpus=0, train_epochs=1,
+    train_batch_size=2, train_image="x", pod={{}},
+    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
+"""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/s").symlink_to(s3.secret, target_is_directory=True)
+    environment = os.environ | {
+        "KFP_TFJOB_BACKEND": "local",
+        "KFP_TFJOB_SECRETS": str(tmp_path / "secrets"),
+        "PYTHONPATH": str(repository),
+        MARK: str(tmp_path),
+    }
+    process = subprocess.Popen([sys.executable, "-c", body], env=environment)
+    try:
+        _wait_for(lambda: len(list(tmp_path.glob("*-0.1.json"))) == 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+        assert not _left(str(tmp_path))
+    finally:
+        process.kill()
+
+
+def test_a_job_that_somebody_deletes_is_told_apart(backend, spec, step, tmp_path):
+    def delete() -> None:
+        _wait_for(lambda: (tmp_path / "chief-0.1.json").exists())
+        backend.delete(f"tfjob-{step.run_id}-1")
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    with pytest.raises(JobFailedError) as failed:
+        launcher.run(step, spec(), backend)
+    thread.join()
+    assert failed.value.verdict in ("cancelled", "preempted_or_lost")
