@@ -39,9 +39,10 @@ def _watch(arguments: argparse.Namespace) -> int:
     from storage.retry import Patience
     from storage.store import Store
 
-    # Each pass tries again and says itself when the store is away, and when it is back.
+    # A short patience: each pass decides anew what matters most, and says once that the store is
+    # away and once that it is back.
     logging.getLogger("storage.retry").setLevel(logging.ERROR)
-    store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=5, longest=1))
+    store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
     return watch(settings, store, ended)
 
 

@@ -95,7 +95,10 @@ class Barrier:
             partial.replace(path)
         except OSError as error:
             message = f"the answer cannot be written: {error}"
-        summary = f"flush {request.id}: {state}" + (f", {message}" if message else "")
+        # What keeps a file from being stored is logged where it is tried; it changes all the time.
+        summary = f"flush {request.id}: {state}" + (
+            f", {message}" if message and not missing else ""
+        )
         if summary != self._logged:
             self._logged = summary
             log.info("%s", summary)

@@ -1,14 +1,14 @@
 """sync_output: green only when every byte is in the store."""
 
 import json
-import os
-import subprocess
-import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from components.step import Step
 from components.sync_output import sync
+from components.sync_output.component import sync_output
 from storage.errors import DataError
 from storage.layout import Layout
 from storage.manifest import Manifest, ManifestObject
@@ -103,27 +103,18 @@ def test_an_output_without_model_or_completion(step):
     assert "completion.json is missing" in str(raised.value)
 
 
-PROGRAM = """
-import sys
-from components.sync_output.component import sync_output
-class Report: path = sys.argv[3]
-print(*sync_output.python_func(sys.argv[1], sys.argv[2], "", "", Report))
-"""
-
-
-def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path, repository):
+def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path):
     manifest = write(step, FILES)
-    report = tmp_path / "report.md"
-    line = [sys.executable, "-c", PROGRAM, RUN, str(base), str(report)]
+    report = SimpleNamespace(path=str(tmp_path / "report.md"))
 
-    good = subprocess.run(line, capture_output=True, text=True, cwd=repository, env=os.environ)
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.split()[-2:] == [f"{step.run.base}/output/model", manifest.digest]
-    assert "Objects proven" in report.read_text()
+    outputs = sync_output.python_func(RUN, str(base), "", "", report)
+    assert outputs == (f"{step.run.base}/output/model", manifest.digest)
+    assert "Objects proven" in Path(report.path).read_text()
 
     step.store.delete(step.run.output / "model/saved_model.pb")
-    bad = subprocess.run(line, capture_output=True, text=True, cwd=repository, env=os.environ)
-    assert bad.returncode == 3
+    with pytest.raises(SystemExit) as ended:
+        sync_output.python_func(RUN, str(base), "", "", report)
+    assert ended.value.code == 3
     cause = json.loads(step.store.read(step.run.failure("json")))
     assert (cause["step"], cause["code"], cause["verdict"]) == ("sync_output", 3, "user_error")
     assert "model/saved_model.pb is missing" in cause["message"]
