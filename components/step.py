@@ -49,7 +49,7 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether trying again cannot help: the user has to mend something first."""
-        return 2 <= self.code <= 4
+        return 2 <= self.code <= 4 or self.verdict == "user_error"
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
