@@ -1,0 +1,51 @@
+"""The KFP interface of prepare_data."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.images import TOOLS
+
+
+@dsl.component(base_image=TOOLS, install_kfp_package=False)
+def prepare_data(
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str,
+    storage_region: str,
+    data_uri: str,
+    data_label: str,
+    data_options: dict,
+    source_digest: str,
+    statistics: dsl.Output[dsl.HTML],
+    metrics: dsl.Output[dsl.Metrics],
+) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
+    """Turn CSV or Parquet into shuffled, split TFRecord shards with schema and statistics.
+
+    Args:
+        run_id: The id of the run.
+        output_uri: As in the form.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
+        data_uri: As in the form.
+        data_label: As in the form.
+        data_options: As in the form.
+        source_digest: The digest of the data as preflight saw it.
+        statistics: Every feature and the label, for a person.
+        metrics: Rows, features, duplicates and bad rows.
+
+    Returns:
+        dataset_uri: The prepared dataset, complete once its manifest is there.
+        dataset_digest: Its name: equal data and options give an equal one.
+    """
+    from components.prepare_data.engine import run
+    from components.prepare_data.report import render
+    from components.step import step
+
+    with step("prepare_data", run_id, output_uri, storage_endpoint, storage_region) as context:
+        done = run(context, data_uri, data_label, data_options, source_digest)
+        for name, value in done.metrics.items():
+            metrics.log_metric(name, value)
+        with open(statistics.path, "w") as file:
+            file.write(render(done.schema, done.statistics))
+    return done.dataset_uri, done.dataset_digest

@@ -1,0 +1,166 @@
+"""The files of a source, each as a stream that fails when the file changes meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from storage.address import S3Address
+from storage.errors import DataError, Problem
+from storage.store import Store
+from storage.stream import ObjectStream
+
+# First bytes of what people take for a CSV.
+_NOT_CSV = {
+    b"PK\x03\x04": ("a zip or an Excel file", "export it as CSV or Parquet"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "use gzip, Parquet or no compression"),
+    b"BZh": ("compressed with bzip2", "use gzip, Parquet or no compression"),
+    b"\xff\xfe": ("UTF-16", "write it as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "write it as UTF-8"),
+}
+_PARQUET, _GZIP, _BOM = b"PAR1", b"\x1f\x8b", b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the source.
+
+    Attributes:
+        name: Relative to data_uri, with `/`; for a single file its own name.
+        size: Bytes.
+        location: Where it lies.
+        tag: The entity tag in S3; of a local file inode and time, to see that it did not change.
+    """
+
+    name: str
+    size: int
+    location: S3Address | Path
+    tag: str
+
+    @classmethod
+    def local(cls, path: Path, name: str) -> SourceFile:
+        """Return a file on this machine."""
+        status = path.stat()
+        return cls(name, status.st_size, path.absolute(), _mark(status))
+
+
+@dataclass(frozen=True)
+class Source:
+    """All files of `data_uri`, sorted by name.
+
+    Attributes:
+        uri: As it was given.
+        files: At least one.
+        store: Where objects are read from.
+    """
+
+    uri: str
+    files: tuple[SourceFile, ...]
+    store: Store
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together, as they lie there."""
+        return sum(file.size for file in self.files)
+
+    @contextmanager
+    def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
+        """Open a file as it lies there, seekable.
+
+        Raises:
+            DataError: It changed since it was listed.
+        """
+        if isinstance(file.location, S3Address):
+            with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
+                yield stream
+            return
+        try:
+            stream = open(file.location, "rb")
+        except OSError as error:
+            raise DataError(
+                Problem(
+                    f"{file.location} cannot be opened",
+                    received=error.strerror,
+                    fix="correct data_uri, or the rights of the file",
+                )
+            ) from error
+        with stream:
+            _same(file, os.fstat(stream.fileno()))
+            yield stream
+            _same(file, os.fstat(stream.fileno()))
+
+    def format_of(self, file: SourceFile, wanted: str) -> str:
+        """Return `csv` or `parquet`, as told or by the first bytes of the file.
+
+        Raises:
+            DataError: It is neither, or not what was told.
+        """
+        with self.raw(file) as stream:
+            head = stream.read(4)
+        for magic, (kind, fix) in _NOT_CSV.items():
+            if head.startswith(magic):
+                raise DataError(
+                    Problem(
+                        f"{file.name} cannot be read",
+                        received=f"a file that is {kind}",
+                        expected="CSV in UTF-8, gzipped or not, or Parquet",
+                        fix=fix,
+                    )
+                )
+        found = "parquet" if head == _PARQUET else "csv"
+        if wanted not in ("auto", found):
+            raise DataError(
+                Problem(
+                    f"{file.name} is not what data_options.format says",
+                    received="a Parquet file" if found == "parquet" else "no Parquet file",
+                    expected=wanted,
+                    fix="correct data_options.format, or leave it out",
+                )
+            )
+        return found
+
+
+@contextmanager
+def text_of(source: Source, file: SourceFile) -> Iterator[IO[bytes]]:
+    """Open a CSV: unpacked, and without the mark that some programs put before UTF-8.
+
+    Raises:
+        DataError: It is a damaged gzip file, or changed since it was listed.
+    """
+    with source.raw(file) as raw:
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        try:
+            if stream.peek(3)[:3] == _BOM:
+                stream.read(3)
+            yield stream
+        except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:
+            raise DataError(
+                Problem(
+                    f"{file.name} is damaged",
+                    received=f"{type(error).__name__}: {error}",
+                    expected="a gzip file that unpacks to its end",
+                    fix="write the file again",
+                )
+            ) from error
+
+
+def _mark(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def _same(file: SourceFile, status: os.stat_result) -> None:
+    if _mark(status) != file.tag:
+        raise DataError(
+            Problem(
+                f"{file.location} changed while it was read",
+                fix="start the run again once nobody writes to it any more",
+            )
+        )

@@ -1,0 +1,126 @@
+"""What data_uri stands for: its files, their digest, and whether the header fits the parameters."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from components.prepare_data.faults import Faults
+from components.prepare_data.files import Source, SourceFile
+from components.prepare_data.header import choose, no_rows
+from components.prepare_data.options import DataOptions
+from components.prepare_data.tables import open_table
+from storage.address import S3Address
+from storage.checksum import file_sha256
+from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from storage.store import Store
+
+_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_FIRST_BLOCK = 1 << 20  # bytes
+
+
+def list_source(store: Store, data_uri: str) -> Source:
+    """Find the files of `data_uri`.
+
+    Args:
+        store: The store that s3:// addresses lie in.
+        data_uri: One file or a folder, in S3 or, in a local run, on this machine.
+
+    Raises:
+        ConfigurationError: It is no address this project reads.
+        DataError: There is no file.
+    """
+    scheme, separator, _ = data_uri.strip().partition("://")
+    if separator and scheme != "s3":
+        raise ConfigurationError(
+            Problem(
+                "data_uri is not an address prepare_data reads",
+                received=repr(data_uri),
+                expected="s3://BUCKET/KEY or, in a local run, a path",
+                fix="copy the data to S3 and give its address",
+            )
+        )
+    files = _objects(store, data_uri) if separator else _paths(data_uri)
+    if not files:
+        raise DataError(
+            Problem(
+                "data_uri holds no data",
+                received=repr(data_uri),
+                expected=f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
+                fix="correct data_uri"
+                + ("" if separator else "; a path is found only by a run on this machine"),
+            )
+        )
+    return Source(data_uri, tuple(sorted(files, key=lambda file: file.name)), store)
+
+
+def source_digest(source: Source) -> str:
+    """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
+
+    Of a local file it is the content that counts, so its whole content is read.
+    """
+    digest = sha256()
+    for file in source.files:
+        content = file.tag if isinstance(file.location, S3Address) else file_sha256(file.location)
+        digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
+    """Return everything that the first block of the first file shows to be wrong.
+
+    It is for preflight: seconds, whatever the size of the data. Where a bad row ends the run, a
+    column that is text in every row of the block is among the problems.
+
+    Args:
+        source: The files.
+        data_label: The label column.
+        options: The typed `data_options`.
+    """
+    try:
+        with open_table(source, source.files[0], options, _FIRST_BLOCK) as table:
+            columns, problems = choose(table.names, data_label, options, source.files[0].name)
+            problems += table.problems(columns) if columns and not problems else []
+            if problems or columns is None:
+                return problems
+            rows = next((rows for rows in table.rows(columns) if rows.faults.seen), None)
+            if rows is None:
+                return [no_rows(source.files[0].name)] if len(source.files) == 1 else []
+            faults = Faults()
+            faults.add(rows.faults)
+            fail = options.on_bad_row == "fail"
+            return list(faults.column_problems().values()) if fail else []
+    except DataError as error:
+        return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]
+
+
+def _wanted(name: str) -> bool:
+    """Tell whether a name in a folder is data: not hidden, not a mark like _SUCCESS."""
+    hidden = any(part.startswith((".", "_")) for part in name.split("/"))
+    return not hidden and name.lower().endswith(_SUFFIXES)
+
+
+def _objects(store: Store, data_uri: str) -> list[SourceFile]:
+    address = S3Address.parse(data_uri, "data_uri")
+    if address.key and not data_uri.rstrip().endswith("/"):
+        try:
+            head = store.head(address)
+        except ObjectNotFoundError:
+            pass  # a prefix, then
+        else:
+            tag = head["ETag"].strip('"')
+            return [SourceFile(address.name, head["ContentLength"], address, tag)]
+    start = len(address.key) + 1 if address.key else 0
+    return [
+        SourceFile(name, item.size, item.address, item.etag)
+        for item in store.list(address)
+        if _wanted(name := item.address.key[start:])
+    ]
+
+
+def _paths(data_uri: str) -> list[SourceFile]:
+    top = Path(data_uri).expanduser()
+    if top.is_dir():
+        names = [path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()]
+        return [SourceFile.local(top / name, name) for name in names if _wanted(name)]
+    return [SourceFile.local(top, top.name)] if top.is_file() else []

@@ -1,0 +1,202 @@
+"""Statistics of the rows as they are written: moments, class counts, duplicates, histograms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from components.prepare_data.vocabulary import Label
+
+SPLITS = ("train", "validation", "test")
+HISTOGRAM_BARS = 20
+_SAMPLE_ROWS = 10_000
+_SAMPLE_BYTES = 64 << 20
+_CHUNK_VALUES = 1 << 20
+_EXACT = 2**24  # from here on float32 skips whole numbers
+_MOST_WARNED = 10  # names in one warning
+
+
+class Moments:
+    """Mean, deviation and range of columns, in float64, by the merging of Chan et al. (1979).
+
+    Args:
+        columns: How many.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.count = 0
+        self.mean = np.zeros(columns)
+        self._squares = np.zeros(columns)
+        self.minimum = np.full(columns, np.inf)
+        self.maximum = np.full(columns, -np.inf)
+        self.zeros = np.zeros(columns, np.int64)
+
+    def add(self, values: np.ndarray) -> None:
+        """Add float32 of shape [rows, columns]."""
+        step = max(1, _CHUNK_VALUES // values.shape[1])
+        for start in range(0, len(values), step):
+            part = values[start : start + step].astype(np.float64)
+            mean = part.mean(0)
+            total = self.count + len(part)
+            delta = mean - self.mean
+            self._squares += ((part - mean) ** 2).sum(0)
+            self._squares += delta**2 * (self.count * len(part) / total)
+            self.mean = self.mean + delta * (len(part) / total)
+            self.count = total
+            self.minimum = np.minimum(self.minimum, part.min(0))
+            self.maximum = np.maximum(self.maximum, part.max(0))
+            self.zeros += (part == 0).sum(0)
+
+    def column(self, i: int) -> dict[str, float | int]:
+        """Return what is known about one column; `std` is that of the rows, not an estimate."""
+        return {
+            "count": self.count,
+            "mean": float(self.mean[i]),
+            "std": float(np.sqrt(self._squares[i] / self.count)),
+            "min": float(self.minimum[i]),
+            "max": float(self.maximum[i]),
+            "zeros": int(self.zeros[i]),
+        }
+
+
+class Sample:
+    """The first rows of train in the order of their hashes: a random sample that is always equal.
+
+    Args:
+        columns: Values in a row.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // (4 * columns)))
+        self._parts: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray) -> None:
+        """Add float32 of shape [rows, columns] while rows are wanted."""
+        if self._wanted:
+            part = values[: self._wanted].copy()
+            self._wanted -= len(part)
+            self._parts.append(part)
+
+    def histogram(self, column: int, low: float, high: float) -> list[int]:
+        """Return the rows in each of HISTOGRAM_BARS bars of equal width between two values."""
+        values = np.concatenate([part[:, column] for part in self._parts]).astype(np.float64)
+        if high <= low:
+            return [len(values)]
+        bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
+        counts = np.bincount(np.clip(bar, 0, HISTOGRAM_BARS - 1), minlength=HISTOGRAM_BARS)
+        return counts.tolist()
+
+
+class Statistics:
+    """What statistics.json says.
+
+    Args:
+        names: The features.
+        label: The label.
+    """
+
+    def __init__(self, names: tuple[str, ...], label: Label) -> None:
+        self._names, self._label = names, label
+        self._features = Moments(len(names))
+        self._sample, self._label_sample = Sample(len(names)), Sample(1)
+        self._labels = [Moments(1) for _ in SPLITS]
+        self._classes = np.zeros((3, len(label.classes or ())), np.int64)
+        self._duplicates = self._conflicts = 0
+
+    def add(
+        self, hashes: np.ndarray, split: np.ndarray, features: np.ndarray, labels: np.ndarray
+    ) -> None:
+        """Add rows in the order of hash and label; every array has the shape [rows, ...]."""
+        same = hashes[1:] == hashes[:-1]
+        self._duplicates += int(same.sum())
+        self._conflicts += int((same & (labels[1:] != labels[:-1])).sum())
+        # The splits follow each other in the order of the hashes.
+        ends = np.searchsorted(split, np.arange(len(SPLITS)), side="right")
+        for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            if end == start:
+                continue
+            if self._label.classes is None:
+                self._labels[i].add(labels[start:end, None])
+            else:
+                self._classes[i] += np.bincount(
+                    labels[start:end], minlength=len(self._label.classes)
+                )
+            if i == 0:
+                self._features.add(features[start:end])
+                self._sample.add(features[start:end])
+                self._label_sample.add(labels[start:end, None])
+
+    def to_dict(self, read: int, bad: dict[str, int], rows: dict[str, int]) -> dict[str, Any]:
+        """Return the content of statistics.json.
+
+        Args:
+            read: Rows of the source, good or bad.
+            bad: Bad rows by rule.
+            rows: Rows by split.
+
+        Returns:
+            Plain values, all finite. Features, and a label that is a number, are described over
+            train, because they are used for normalisation; the label by split too.
+        """
+        features = {}
+        for i, name in enumerate(self._names):
+            column = self._features.column(i)
+            bars = self._sample.histogram(i, column["min"], column["max"])
+            features[name] = column | {"histogram": bars}
+        return {
+            "features": features,
+            "label": self._label_dict(),
+            "rows": {"read": read, **rows},
+            "duplicates": self._duplicates,
+            "conflicts": self._conflicts,
+            "bad_rows": {"dropped": sum(bad.values()), "rules": bad},
+            "warnings": self._warnings(features),
+        }
+
+    def _label_dict(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"name": self._label.name}
+        if self._label.classes is not None:
+            body["counts"] = {
+                split: dict(zip(self._label.classes, self._classes[i].tolist(), strict=True))
+                for i, split in enumerate(SPLITS)
+            }
+            return body
+        train = self._labels[0].column(0)
+        body |= train | {"histogram": self._label_sample.histogram(0, train["min"], train["max"])}
+        for moments, split in zip(self._labels, SPLITS, strict=True):
+            body[split] = moments.column(0)
+        return body
+
+    def _warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
+        found = []
+        constant = [name for name, column in features.items() if column["min"] == column["max"]]
+        if constant:
+            found.append(f"the same value in every row of train: {_some(constant)}")
+        large = [
+            name for name, column in features.items() if max(-column["min"], column["max"]) > _EXACT
+        ]
+        if large:
+            found.append(
+                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is no"
+                f" feature: {_some(large)}"
+            )
+        for i, split in enumerate(SPLITS[1:], 1):
+            lacking = [
+                name
+                for name, count in zip(self._label.classes or (), self._classes[i], strict=True)
+                if not count
+            ]
+            if lacking:
+                found.append(f"{split} has no row of these classes: {_some(lacking)}")
+        if self._conflicts:
+            found.append(
+                f"{self._conflicts:,} rows have the features of another row and a different label"
+            )
+        return found
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_WARNED
+    shown = ", ".join(names[:_MOST_WARNED])
+    return f"{shown} and {more} more" if more > 0 else shown

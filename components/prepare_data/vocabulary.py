@@ -1,0 +1,168 @@
+"""The labels: what they look like, what the task is, and which class each one is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from components.prepare_data import values
+from components.prepare_data.faults import MOST_EXAMPLES, Fault
+from components.prepare_data.tables import Rows
+from storage.errors import DataError, Problem
+
+MOST_CLASSES = 10_000
+# Whole numbers are classes when there are at most this many, each ten times on average.
+_MOST_NUMBERED_CLASSES = 20
+_ROWS_OF_A_CLASS = 10
+# A label column with this share of numbers is a number column with faults.
+_NUMERIC_SHARE = 0.9
+_OVERFLOW = -1
+
+
+@dataclass(frozen=True)
+class Label:
+    """What the label is.
+
+    Attributes:
+        name: The column.
+        task: `classification` or `regression`.
+        classes: The names of the classes in the order of their indices; None for a number.
+        class_of: int32, the class of each code of the vocabulary; empty for a number.
+    """
+
+    name: str
+    task: str
+    classes: tuple[str, ...] | None
+    class_of: np.ndarray
+
+
+class Vocabulary:
+    """The distinct labels of the whole source, in bounded memory.
+
+    Attributes:
+        text_rows: int64 of shape [3], rows of each split whose label is not a number.
+        number_rows: int64 of shape [3], rows of each split whose label is a number.
+        text_faults: The first ten rows whose label is not a number.
+        counts: int64 of shape [3, codes], rows by split and code.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._codes: dict[str, int] = {}
+        self._overflowed = False
+        self.text_rows = np.zeros(3, np.int64)
+        self.number_rows = np.zeros(3, np.int64)
+        self.text_faults: list[Fault] = []
+        self.counts = np.zeros((3, 0), np.int64)
+
+    def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take in the labels of a block.
+
+        Args:
+            rows: The block.
+            split: Of shape [rows], 0 for train, 1 for validation, 2 for test.
+
+        Returns:
+            For each row the code of its label, -1 when there are too many to be classes, as int32;
+            and its number, NaN when it is none, as float32.
+        """
+        codes = np.array([self._code(text) for text in rows.labels], np.int32)
+        parsed = [values.number(text) for text in rows.labels]
+        numbers = np.array([np.nan if x is None else x for x in parsed], np.float32)
+        if not len(rows.codes):
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        codes, numbers = codes[rows.codes], numbers[rows.codes]
+        is_text = np.isnan(numbers)
+        self.text_rows += np.bincount(split[is_text], minlength=3)
+        self.number_rows += np.bincount(split[~is_text], minlength=3)
+        for i in np.flatnonzero(is_text)[: MOST_EXAMPLES - len(self.text_faults)].tolist():
+            text = rows.labels[rows.codes[i]]
+            fault = Fault(rows.faults.file, int(rows.lines[i]), self.name, text[:200], "text")
+            self.text_faults.append(fault)
+        if not self._overflowed:
+            size = len(self._codes)
+            found = np.bincount(split.astype(np.int64) * size + codes, minlength=3 * size)
+            found = found.reshape(3, size)
+            found[:, : self.counts.shape[1]] += self.counts
+            self.counts = found
+        return codes, numbers
+
+    def _code(self, text: str) -> int:
+        code = self._codes.get(text)
+        if code is None and len(self._codes) < MOST_CLASSES:
+            code = self._codes[text] = len(self._codes)
+        if code is None:
+            self._overflowed = True
+            return _OVERFLOW
+        return code
+
+    def decide(self, task: str) -> Label:
+        """Decide what the label is.
+
+        With `auto`, labels that are texts are classes, unless nine in ten are numbers and the
+        texts are faults; whole numbers are classes when there are at most 20 of them and at least
+        ten rows for each (two are classes in any case); other numbers are numbers.
+
+        Args:
+            task: As in data_options.
+
+        Raises:
+            DataError: There are fewer than two labels, or too many to be classes.
+        """
+        texts = list(self._codes)
+        if len(texts) == 1:
+            raise DataError(
+                Problem(
+                    f"the label {self.name!r} is the same in every row",
+                    received=repr(texts[0]),
+                    expected="at least two classes, or numbers that differ",
+                    fix="choose another data_label, or data with more than one outcome",
+                )
+            )
+        if (self._inferred() if task == "auto" else task) == "regression":
+            return Label(self.name, "regression", None, np.empty(0, np.int32))
+        if self._overflowed:
+            raise DataError(
+                Problem(
+                    f"the label {self.name!r} has too many distinct values to be classes",
+                    received=f"more than {MOST_CLASSES:,}, for instance {texts[0]!r}",
+                    expected=f"at most {MOST_CLASSES:,} classes, or numbers in every row",
+                    fix="choose another data_label, or correct data_options.task",
+                )
+            )
+        keys = dict(zip(texts, self._keys(texts), strict=True))
+        names: dict[object, str] = {}
+        # 1 and 1.0 are one class; its name is the shortest way in which it is written.
+        for text in sorted(texts, key=lambda text: (len(text), text)):
+            names.setdefault(keys[text], text)
+        index = {key: i for i, key in enumerate(sorted(names))}
+        class_of = np.array([index[keys[text]] for text in texts], np.int32)
+        return Label(self.name, "classification", tuple(names[key] for key in index), class_of)
+
+    def class_counts(self, label: Label) -> np.ndarray:
+        """Return int64 of shape [3, classes], rows by split and class."""
+        counts = np.zeros((3, len(label.classes or ())), np.int64)
+        for split in range(3):
+            np.add.at(counts[split], label.class_of, self.counts[split])
+        return counts
+
+    def text_fault_rows(self) -> Counter[str]:
+        """Return the rows whose label is text, as a fault of a regression."""
+        return Counter({"text": int(self.text_rows.sum())})
+
+    def _keys(self, texts: list[str]) -> list[float] | list[str]:
+        numbers = [values.number(text) for text in texts]
+        return texts if None in numbers else [float(x) for x in numbers if x is not None]
+
+    def _inferred(self) -> str:
+        text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
+        numbers = {values.number(item) for item in self._codes} - {None}
+        few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self._overflowed
+        if text:
+            faulty = numeric >= _NUMERIC_SHARE * (text + numeric) and not few
+            return "regression" if faulty else "classification"
+        whole = all(number.is_integer() for number in numbers)
+        enough = len(numbers) <= max(2, numeric / _ROWS_OF_A_CLASS)
+        return "classification" if few and whole and enough else "regression"
