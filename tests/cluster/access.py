@@ -1,0 +1,148 @@
+"""What tests do with a cluster through its API, whoever started it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from tests.cluster.pki import write_kubeconfig
+from tests.cluster.processes import wait_until
+
+TFJOBS = ("kubeflow.org", "v1")
+_END_SECONDS = 60
+_TOKEN_SECONDS = 3600
+
+
+class Access:
+    """A cluster as its administrator sees it.
+
+    Args:
+        kubeconfig: The administrator's kubeconfig.
+
+    Attributes:
+        api: A client with every right; each use makes its own typed API of it.
+    """
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.api: client.ApiClient = config.new_client_from_config(str(kubeconfig))
+        self._names = itertools.count()
+
+    @property
+    def core(self) -> client.CoreV1Api:
+        """Pods, Secrets, nodes and the like."""
+        return client.CoreV1Api(self.api)
+
+    @property
+    def custom(self) -> client.CustomObjectsApi:
+        """TFJobs as raw objects; see `tfjob` for the arguments that name one."""
+        return client.CustomObjectsApi(self.api)
+
+    @contextlib.contextmanager
+    def namespace(self, labels: Mapping[str, str] | None = None) -> Iterator[str]:
+        """Make a namespace for one test; afterwards its TFJobs and pods are gone.
+
+        Args:
+            labels: Such as those of Pod Security levels.
+        """
+        name = f"t{next(self._names)}-{os.urandom(3).hex()}"
+        metadata = client.V1ObjectMeta(name=name, labels=dict(labels or {}))
+        self.core.create_namespace(client.V1Namespace(metadata=metadata))
+        # Pods are refused before the controller has made their account.
+        if not wait_until(lambda: self._has_account(name, "default"), _END_SECONDS):
+            raise TimeoutError(f"no ServiceAccount default in {name}")
+        try:
+            yield name
+        finally:
+            self._empty(name)
+
+    def kubeconfig_for(
+        self, namespace: str, account: str, rules: Sequence[Mapping[str, Sequence[str]]]
+    ) -> Path:
+        """Write the kubeconfig of a ServiceAccount that has these rights and no others.
+
+        Args:
+            namespace: Where the account, its Role and its RoleBinding are made.
+            account: The name of all three.
+            rules: As in a Role: {"apiGroups", "resources", "verbs"}.
+
+        Returns:
+            A file the caller may remove.
+        """
+        metadata = {"name": account}
+        rbac = client.RbacAuthorizationV1Api(self.api)
+        self.core.create_namespaced_service_account(namespace, {"metadata": metadata})
+        rbac.create_namespaced_role(namespace, {"metadata": metadata, "rules": list(rules)})
+        binding = {
+            "metadata": metadata,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role",
+                "name": account,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }
+        rbac.create_namespaced_role_binding(namespace, binding)
+        token = self.core.create_namespaced_service_account_token(
+            account, namespace, {"spec": {"audiences": [], "expirationSeconds": _TOKEN_SECONDS}}
+        ).status.token
+        settings = self.api.configuration
+        handle, path = tempfile.mkstemp(suffix=".kubeconfig")
+        os.close(handle)
+        return write_kubeconfig(
+            Path(path), settings.host, Path(settings.ssl_ca_cert), {"token": token}
+        )
+
+    def client_for(
+        self, namespace: str, account: str, rules: Sequence[Mapping[str, Sequence[str]]]
+    ) -> client.ApiClient:
+        """Return the client of a ServiceAccount; the arguments are those of `kubeconfig_for`."""
+        kubeconfig = self.kubeconfig_for(namespace, account, rules)
+        try:
+            return config.new_client_from_config(str(kubeconfig))
+        finally:
+            kubeconfig.unlink()
+
+    def create_tfjob(self, namespace: str, body: Mapping[str, object]) -> dict:
+        """Create a TFJob and return it."""
+        return self.custom.create_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", body)
+
+    def tfjob(self, namespace: str, name: str) -> dict:
+        """Return a TFJob."""
+        return self.custom.get_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", name)
+
+    def conditions(self, namespace: str, name: str) -> set[str]:
+        """Return the types of a TFJob's conditions that are True."""
+        found = self.tfjob(namespace, name).get("status", {}).get("conditions") or []
+        return {condition["type"] for condition in found if condition["status"] == "True"}
+
+    def node_is_ready(self, name: str) -> bool:
+        """Whether a node is registered and Ready."""
+        try:
+            node = self.core.read_node(name)
+        except ApiException:
+            return False
+        return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions or [])
+
+    def _has_account(self, namespace: str, name: str) -> bool:
+        accounts = self.core.list_namespaced_service_account(namespace).items
+        return name in [account.metadata.name for account in accounts]
+
+    def _empty(self, namespace: str) -> None:
+        """Delete the namespace; TFJobs first, or they would make their pods again."""
+        self.custom.delete_collection_namespaced_custom_object(*TFJOBS, namespace, "tfjobs")
+
+        def gone() -> bool:
+            # No grace: what a test has shown is over, and the next one needs the CPU and the GPUs.
+            self.core.delete_collection_namespaced_pod(namespace, grace_period_seconds=0)
+            return not self.core.list_namespaced_pod(namespace).items
+
+        wait_until(gone, _END_SECONDS)
+        self.core.delete_namespace(namespace)

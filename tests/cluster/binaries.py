@@ -1,0 +1,168 @@
+"""The programs of the test cluster, each built once from the Go modules in `go/`.
+
+`go/<module>/go.mod` and `go.sum` pin every source; what is built lies in the cache, under the hash
+of these two files and the build flags, so a second start builds nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import ConfigurationError, Problem
+
+log = logging.getLogger(__name__)
+
+MODULES = Path(__file__).parent / "go"
+KUBERNETES_VERSION = "v1.33.12"
+OPERATOR_MODULE = "github.com/kubeflow/training-operator"
+
+_GO_ERROR = 4000  # characters of the compiler's last words
+# Without these the API server calls itself v0.0.0-master.
+_KUBERNETES_FLAGS = " ".join(
+    f"-X k8s.io/component-base/version.{name}={value}"
+    for name, value in {
+        "gitVersion": KUBERNETES_VERSION,
+        "gitMajor": "1",
+        "gitMinor": "33",
+        "gitTreeState": "clean",
+    }.items()
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program.
+
+    Attributes:
+        module: The folder in `go/` that pins it.
+        package: Go import path of its main package.
+        ldflags: For the linker, beside leaving out debug symbols.
+        cgo: Whether it links with the C library.
+    """
+
+    module: str
+    package: str
+    ldflags: str = ""
+    cgo: bool = False
+
+
+def _kubernetes(name: str, cgo: bool = False) -> Program:
+    return Program("kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES_FLAGS, cgo)
+
+
+PROGRAMS = {
+    "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
+    "versitygw": Program("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
+    "kubectl": _kubernetes("kubectl"),
+    "training-operator": Program(
+        "training-operator", f"{OPERATOR_MODULE}/cmd/training-operator.v1"
+    ),
+    "coredns": Program("coredns", "github.com/coredns/coredns"),
+    "kube-apiserver": _kubernetes("kube-apiserver"),
+    "kube-controller-manager": _kubernetes("kube-controller-manager"),
+    "kube-scheduler": _kubernetes("kube-scheduler"),
+    "kubelet": _kubernetes("kubelet", cgo=True),
+}
+
+
+def cache() -> Path:
+    """Return the folder of everything that is made once, outside the repository."""
+    named = os.environ.get("KFP_TFJOB_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "kfp-tfjob"
+
+
+def build() -> dict[str, Path]:
+    """Build what is not in the cache.
+
+    Returns:
+        For each name of PROGRAMS the executable, and for `training-operator.yaml` the rendered
+        manifests of the operator.
+
+    Raises:
+        ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
+    """
+    made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
+    manifests = made["training-operator"].with_suffix(".yaml")
+    cache().mkdir(parents=True, exist_ok=True)
+    with open(cache() / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, program in PROGRAMS.items():
+            if not made[name].exists():
+                _build(program, made[name])
+        if not manifests.exists():
+            _render_operator(made["kubectl"], manifests)
+    return made | {manifests.name: manifests}
+
+
+def _folder(program: Program) -> Path:
+    pinned = MODULES / program.module
+    digest = hashlib.sha256()
+    for part in (pinned / "go.mod", pinned / "go.sum"):
+        digest.update(part.read_bytes())
+    digest.update(f"{program.ldflags} {program.cgo}".encode())
+    return cache() / f"{program.module}-{digest.hexdigest()[:12]}"
+
+
+def _build(program: Program, target: Path) -> None:
+    began = time.monotonic()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".part")
+    _go(
+        program.module,
+        ["build", "-trimpath", f"-ldflags=-s -w {program.ldflags}", "-o", partial, program.package],
+        CGO_ENABLED="1" if program.cgo else "0",
+    )
+    partial.replace(target)
+    log.info("built %s in %.0f s", target.name, time.monotonic() - began)
+
+
+def _render_operator(kubectl: Path, target: Path) -> None:
+    """Render the operator's CRDs, RBAC and webhook configuration; they are inside its module."""
+    source = _go("training-operator", ["list", "-m", "-f", "{{.Dir}}", OPERATOR_MODULE]).strip()
+    overlay = Path(source) / "manifests" / "overlays" / "standalone"
+    rendered = subprocess.run(
+        [kubectl, "kustomize", overlay], check=True, capture_output=True, text=True
+    )
+    target.write_text(rendered.stdout)
+
+
+def _go(module: str, arguments: list[str | Path], **environment: str) -> str:
+    if not shutil.which("go"):
+        raise ConfigurationError(
+            Problem(
+                "the test cluster is built from Go modules and there is no Go on this machine",
+                expected="the command `go`, of the version in tests/cluster/go/*/go.mod or newer",
+                fix="install Go, or set KUBECONFIG to a cluster that has the training-operator",
+            )
+        )
+    done = subprocess.run(
+        ["nice", "-n", "10", "go", *arguments],
+        cwd=MODULES / module,
+        env=os.environ
+        | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+        | environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise ConfigurationError(
+            Problem(
+                f"`go {arguments[0]}` failed for tests/cluster/go/{module}",
+                received=done.stderr[-_GO_ERROR:].strip(),
+                fix="Go must reach its module proxy, or have the modules in its cache",
+            )
+        )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    build()

@@ -1,0 +1,198 @@
+"""A node: a containerd of its own and a kubelet, both with all their files in one folder."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster import images
+from tests.cluster.control_plane import SERVER
+from tests.cluster.host import BRIDGE, BRIDGE_ADDRESS, SUBNET, make_cgroup, remove_cgroup, unmount
+from tests.cluster.pki import Authority
+from tests.cluster.processes import Process, end_marked
+
+_KUBELET_PORT = 10250
+
+_CONTAINERD = """
+version = 2
+root = "{folder}/images"
+state = "{folder}/run"
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+# A host without CAP_SYS_RESOURCE refuses the score of a sandbox, and runc then ends with EOF.
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{folder}/cni"
+[plugins."io.containerd.grpc.v1.cri".registry]
+config_path = "{folder}/registries"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "{folder}/base.json"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = false
+"""
+
+
+class Node:
+    """One node of the cluster.
+
+    Args:
+        number: From 1; decides its name, its address and those of its pods.
+        programs: Of `binaries.build`.
+        state: Of the cluster; the node's folder is made in it.
+        logs: The folder of the logs.
+        authority: Signs its client certificate.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        programs: Mapping[str, Path],
+        state: Path,
+        logs: Path,
+        authority: Authority,
+    ) -> None:
+        self.number = number
+        self.name = f"node-{number}"
+        self.address = f"{BRIDGE_ADDRESS.rpartition('.')[0]}.{number}"
+        self._folder = state / self.name
+        self._socket = self._folder / "containerd.sock"
+        self._cgroup = f"kfp-tfjob-{self.name}"
+        self._containerd = Process(
+            f"containerd-{self.name}",
+            ["containerd", "--config", self._folder / "containerd.toml"],
+            logs,
+            self._folder,
+        )
+        self._kubelet = Process(
+            f"kubelet-{self.name}",
+            [
+                programs["kubelet"],
+                f"--config={self._folder / 'kubelet.json'}",
+                f"--kubeconfig={self._folder / 'kubelet.conf'}",
+                f"--root-dir={self._folder / 'kubelet'}",
+                f"--cert-dir={self._folder / 'pki'}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.address}",
+            ],
+            logs,
+            self._folder,
+        )
+        self._authority = authority
+
+    def start_runtime(self) -> None:
+        """Start containerd and give it the test images; needs no API server."""
+        self._configure()
+        self._containerd.start()
+        self._containerd.wait_until(lambda: self._ctr("version"))
+        self.load_image(images.archive())
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, which registers the node; the runtime must be there."""
+        self._kubelet.start()
+
+    def load_image(self, archive: Path) -> None:
+        """Import the images of a docker-archive or OCI archive under the names it holds."""
+        self._ctr("images", "import", archive, check=True)
+
+    def freeze(self) -> None:
+        """Stop the kubelet's clock: the node becomes NotReady while its pods run on."""
+        self._kubelet.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the kubelet go on."""
+        self._kubelet.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Lose the node: kubelet, containerd and every process of its pods, at once."""
+        end_marked(self._folder)
+        remove_cgroup(self._cgroup)
+        unmount(self._folder)
+
+    def _configure(self) -> None:
+        make_cgroup(self._cgroup)
+        for name in ("cni", "kubelet", "registries/_default"):
+            (self._folder / name).mkdir(parents=True)
+        self._authority.kubeconfig(
+            self.name, f"/O=system:nodes/CN=system:node:{self.name}", SERVER
+        ).rename(self._folder / "kubelet.conf")
+        text = _CONTAINERD.format(folder=self._folder, socket=self._socket, pause=images.PAUSE)
+        (self._folder / "containerd.toml").write_text(text)
+        # There is no registry: a pull of any image is refused at once.
+        (self._folder / "registries/_default/hosts.toml").write_text(
+            'server = "http://127.0.0.1:1"'
+        )
+        self._write("base.json", self._base_specification())
+        self._write("cni/10-bridge.conflist", self._network())
+        (self._folder / "resolv.conf").touch()
+        self._write("kubelet.json", self._kubelet_configuration())
+
+    def _base_specification(self) -> dict[str, object]:
+        """Return containerd's own default, with the mounts that every container gets."""
+        done = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True)
+        specification = json.loads(done.stdout)
+        specification["mounts"] += images.mounts()
+        return specification
+
+    def _network(self) -> dict[str, object]:
+        prefix = SUBNET.rsplit(".", 2)[0]
+        pods = {
+            "subnet": SUBNET,
+            "rangeStart": f"{prefix}.{self.number}.1",
+            "rangeEnd": f"{prefix}.{self.number}.254",
+            "gateway": BRIDGE_ADDRESS,
+        }
+        addresses = {
+            "type": "host-local",
+            "dataDir": str(self._folder / "addresses"),
+            "ranges": [[pods]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        bridge = {"type": "bridge", "bridge": BRIDGE, "ipam": addresses}
+        return {"cniVersion": "0.4.0", "name": "kfp-tfjob", "plugins": [bridge]}
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self.address,
+            "port": _KUBELET_PORT,
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._cgroup}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "clusterDNS": [BRIDGE_ADDRESS],
+            "clusterDomain": "cluster.local",
+            "resolvConf": str(self._folder / "resolv.conf"),
+            "podLogsDir": str(self._folder / "pod-logs"),
+            "volumePluginDir": str(self._folder / "volume-plugins"),
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "100Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "serializeImagePulls": False,
+            # A test that waits for the node waits seconds; the defaults are tens of seconds.
+            "nodeStatusUpdateFrequency": "2s",
+            "nodeLeaseDurationSeconds": 8,
+            "volumeStatsAggPeriod": "5s",
+        }
+
+    def _write(self, name: str, content: object) -> None:
+        (self._folder / name).write_text(json.dumps(content))
+
+    def _ctr(self, *arguments: str | Path, check: bool = False) -> bool:
+        command = ["ctr", "--address", self._socket, "--namespace", "k8s.io", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if check and done.returncode:
+            raise RuntimeError(f"ctr {arguments[0]} on {self.name}: {done.stderr.strip()}")
+        return done.returncode == 0

@@ -1,0 +1,174 @@
+"""Processes of the test cluster: started with a mark in their environment, ended by process id.
+
+The mark finds every process again, also those of a cluster whose test session was killed: the
+servers, and containerd's shims, which inherit it; what runs in containers descends from the shims.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from storage.errors import Problem, StepError
+
+_MARK = "KFP_TFJOB_TEST_CLUSTER"
+_LAST_WORDS = 2000  # characters
+_END_SECONDS = 20
+
+
+class Process:
+    """A server of the cluster.
+
+    Args:
+        name: Also the name of its log.
+        command: The program and its arguments.
+        logs: The folder of the logs.
+        mark: The folder it belongs to; `end_marked` with this folder, or one above, ends it.
+        environment: Beside that of the caller.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        logs: Path,
+        mark: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self._command = [str(part) for part in command]
+        self._environment = os.environ | dict(environment or {}) | {_MARK: str(mark)}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, unless it is running; the log goes on where it ended."""
+        if self.running:
+            return
+        with open(self.log, "ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the tests, which stop the cluster last
+            )
+
+    def stop(self, grace: float = 5) -> None:
+        """End it with SIGTERM, and with SIGKILL after `grace` seconds."""
+        if self._process is None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.running:
+            self._process.send_signal(number)
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait until `ready()`; an OSError of it counts as no.
+
+        Raises:
+            StepError: The process ended, or the time is over; with the end of its log.
+        """
+
+        def ready_or_ended() -> bool:
+            return not self.running or ready()
+
+        if wait_until(ready_or_ended, seconds) and self.running:
+            return
+        raise StepError(
+            Problem(
+                f"{self.name} of the test cluster "
+                + (f"is not ready after {seconds:.0f} s" if self.running else "has ended"),
+                received=self.log.read_text(errors="replace")[-_LAST_WORDS:].strip(),
+                fix=f"look at {self.log}",
+            )
+        )
+
+
+def wait_until(true: Callable[[], object], seconds: float) -> bool:
+    """Poll until `true()`; an OSError, such as a refused connection, counts as no.
+
+    Returns:
+        False when the time was over before.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if true():
+                return True
+        except OSError:
+            pass  # not there yet
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+
+
+def end_marked(folder: Path) -> None:
+    """Kill every process that is marked with `folder` or one below, and all that descend from it.
+
+    Raises:
+        StepError: Some are still there after some time.
+    """
+    if not wait_until(lambda: not _kill_all(folder), _END_SECONDS):
+        left = [f"{p.pid} {p.name()}" for p in _marked(folder)]
+        raise StepError(Problem("processes of the test cluster cannot be ended", received=left))
+
+
+def kill(pids: Sequence[int]) -> None:
+    """Kill processes by id; those that have ended are no error."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _kill_all(folder: Path) -> int:
+    """Kill all, and return how many were found."""
+    found = {p for root in _marked(folder) for p in (root, *_descendants(root))}
+    kill([process.pid for process in found])
+    return len(found)
+
+
+def _marked(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get(_MARK)
+            if mark and Path(mark).is_relative_to(folder) and _alive(process):
+                found.append(process)
+        except psutil.Error:
+            continue  # it ended
+    return found
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _alive(process: psutil.Process) -> bool:
+    # A zombie that is our child is reaped by asking for it; others are init's.
+    return process.status() != psutil.STATUS_ZOMBIE

@@ -1,0 +1,120 @@
+"""The training-operator as a process of this host, under the rights of its own ServiceAccount."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from kubernetes import client
+
+from tests.cluster.control_plane import SERVER
+from tests.cluster.host import BRIDGE_ADDRESS
+from tests.cluster.pki import Authority
+from tests.cluster.processes import Process
+
+NAMESPACE = "kubeflow"
+_NAME = "training-operator"
+_WEBHOOK_PORT = 9443
+_PROBE = "127.0.0.1:18081"
+# Constants of the operator.
+_SECRET = "training-operator-webhook-cert"
+_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
+
+
+def manifests(rendered: Path) -> str:
+    """Return the operator's manifests for an operator outside the cluster.
+
+    Args:
+        rendered: The manifests as the operator ships them.
+
+    Returns:
+        YAML without the Deployment, and with a Service that leads to this host.
+    """
+    kept = [m for m in yaml.safe_load_all(rendered.read_text()) if m["kind"] != "Deployment"]
+    for manifest in kept:
+        if manifest["kind"] == "Service":
+            del manifest["spec"]["selector"]
+            ports = [
+                {"name": port["name"], "port": port["targetPort"]}
+                for port in manifest["spec"]["ports"]
+                if port["targetPort"] == _WEBHOOK_PORT
+            ]
+    kept.append(
+        {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": {"name": _NAME, "namespace": NAMESPACE},
+            "subsets": [{"addresses": [{"ip": BRIDGE_ADDRESS}], "ports": ports}],
+        }
+    )
+    return yaml.safe_dump_all(kept)
+
+
+class TrainingOperator:
+    """The operator; its manifests must have been applied.
+
+    Args:
+        programs: Of `binaries.build`.
+        state: Of the cluster.
+        logs: The folder of the logs.
+        authority: Signs its client certificate.
+        api: An administrator's client, which reads the certificate the operator makes for itself.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Path],
+        state: Path,
+        logs: Path,
+        authority: Authority,
+        api: client.ApiClient,
+    ) -> None:
+        account = f"/CN=system:serviceaccount:{NAMESPACE}:{_NAME}"
+        kubeconfig = authority.kubeconfig(_NAME, account, SERVER)
+        self._api = api
+        self._process = Process(
+            _NAME,
+            [
+                programs["training-operator"],
+                "--metrics-bind-address=0",
+                f"--health-probe-bind-address={_PROBE}",
+                f"--webhook-server-port={_WEBHOOK_PORT}",
+            ],
+            logs,
+            state,
+            {"KUBECONFIG": str(kubeconfig)},
+        )
+
+    def start(self) -> None:
+        """Start it and wait until its controllers and webhooks are there."""
+        self._process.start()
+        self._process.wait_until(self._mount_certificates)
+        self._process.wait_until(_ready)
+
+    def stop(self) -> None:
+        """End it: TFJobs are neither admitted nor reconciled until it is started again."""
+        self._process.stop()
+
+    def _mount_certificates(self) -> bool:
+        """Do what the volume of the Deployment does with the Secret the operator fills."""
+        data = client.CoreV1Api(self._api).read_namespaced_secret(_SECRET, NAMESPACE).data or {}
+        if not {"tls.crt", "tls.key", "ca.crt"} <= set(data):
+            return False
+        _CERTIFICATES.mkdir(parents=True, exist_ok=True)
+        for name, value in data.items():
+            (_CERTIFICATES / name).write_bytes(base64.b64decode(value))
+        return True
+
+
+def remove_certificates() -> None:
+    """Remove what the operator's fixed path holds."""
+    shutil.rmtree(_CERTIFICATES.parent, ignore_errors=True)
+
+
+def _ready() -> bool:
+    with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2) as answer:
+        return answer.status == 200
