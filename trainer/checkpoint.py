@@ -1,0 +1,206 @@
+"""Checkpoints: everything that is needed to go on as if nothing had happened.
+
+    checkpoints/<step>/checkpoint.json     what is in the other file, and where the training stood
+    checkpoints/<step>/variables.bin       the bytes of all variables, one after the other
+
+The chief alone writes and reads them; the other replicas get everything from the chief.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.errors import ConfigurationError, Problem
+
+FORMAT = "kfp-tfjob/checkpoint/1"
+KEEP = 3
+_STATE, _VARIABLES = "checkpoint.json", "variables.bin"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a training stands.
+
+    Attributes:
+        step: Steps done since the start.
+        epoch: The epoch that is under way, from 0.
+        step_in_epoch: Steps of that epoch that are done; when it is all of them, the evaluation of
+            the epoch is still to come.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint.
+
+    Attributes:
+        position: Where the training stood.
+        settings: What has to be equal for the position to mean the same: seed, batch, rows.
+        variables: Name and value of every variable of the model and the optimizer, in order.
+        metrics: The running sums of the metrics, one text of bytes for each process.
+        callbacks: State of the callbacks, for JSON.
+        best: Values of the best weights so far, when early stopping keeps them.
+    """
+
+    position: Position
+    settings: Mapping[str, Any]
+    variables: Sequence[tuple[str, np.ndarray]]
+    metrics: Sequence[bytes] = ()
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    best: Sequence[np.ndarray] = ()
+
+    def write(self, folder: Path) -> Path:
+        """Write it to `folder/<step>`, which appears complete or not at all; keep the newest few.
+
+        A step that is there already is left alone: the same step has the same content.
+        """
+        target = folder / str(self.position.step)
+        if target.exists():
+            return target
+        partial = folder / f".{target.name}.tmp"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        digest, entries = sha256(), []
+        with open(partial / _VARIABLES, "wb") as file:
+            for name, value in [*self.variables, *(("best", value) for value in self.best)]:
+                data = np.ascontiguousarray(value).tobytes()
+                entries.append(_Entry(name, list(value.shape), str(value.dtype)))
+                digest.update(data)
+                file.write(data)
+        state = {
+            "format": FORMAT,
+            "position": vars(self.position),
+            "settings": dict(self.settings),
+            "variables": [vars(entry) for entry in entries[: len(self.variables)]],
+            "best": [vars(entry) for entry in entries[len(self.variables) :]],
+            "metrics": [item.hex() for item in self.metrics],
+            "callbacks": dict(self.callbacks),
+            "sha256": digest.hexdigest(),
+        }
+        (partial / _STATE).write_text(json.dumps(state, indent=1) + "\n")
+        partial.rename(target)
+        for old in steps(folder)[:-KEEP]:
+            # A reader must never find half of it under its name.
+            (folder / str(old)).rename(folder / f".{old}.tmp")
+            shutil.rmtree(folder / f".{old}.tmp", ignore_errors=True)
+        return target
+
+    def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
+        """Check that it belongs to this model and this training.
+
+        Args:
+            variables: Name and variable, as they are now.
+            settings: As they are now.
+
+        Raises:
+            ConfigurationError: It belongs to another one.
+        """
+        now = [(name, tuple(item.shape), _dtype(item)) for name, item in variables]
+        then = [(name, tuple(item.shape), str(item.dtype)) for name, item in self.variables]
+        problems = [
+            Problem(
+                f"the checkpoint of step {self.position.step} was made with another {name}",
+                received=self.settings.get(name),
+                expected=value,
+                fix="start a new run, or give the parameters the run was started with",
+            )
+            for name, value in settings.items()
+            if self.settings.get(name) != value
+        ]
+        if now != then:
+            other = next(
+                (pair for pair in zip(then, now, strict=False) if pair[0] != pair[1]), None
+            )
+            problems.append(
+                Problem(
+                    f"the checkpoint of step {self.position.step} is of another model",
+                    received=_in_words(other[0]) if other else f"{len(then)} variables",
+                    expected=_in_words(other[1]) if other else f"{len(now)} variables",
+                    fix="start a new run, or give the model code and hyperparameters the run was"
+                    " started with",
+                )
+            )
+        ConfigurationError.raise_if(problems)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+def steps(folder: Path) -> list[int]:
+    """Return the steps there are checkpoints of, in order."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(item.name) for item in folder.iterdir() if item.name.isdecimal())
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an end by force has left unfinished."""
+    for partial in folder.glob(".*.tmp"):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole, or None."""
+    for step in reversed(steps(folder)):
+        try:
+            return _read(folder / str(step))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("the checkpoint of step %d is damaged and not used: %s", step, error)
+    return None
+
+
+def _read(folder: Path) -> Checkpoint:
+    state = json.loads((folder / _STATE).read_text())
+    if state["format"] != FORMAT:
+        raise ValueError(f"format {state['format']!r}")
+    data = (folder / _VARIABLES).read_bytes()
+    if sha256(data).hexdigest() != state["sha256"]:
+        raise ValueError(f"{_VARIABLES} has another SHA-256")
+    values, at = [], 0
+    for entry in [*state["variables"], *state["best"]]:
+        dtype = _numpy_dtype(entry["dtype"])
+        count = int(np.prod(entry["shape"], dtype=np.int64))
+        values.append(np.frombuffer(data, dtype, count, at).reshape(entry["shape"]))
+        at += count * dtype.itemsize
+    names = [entry["name"] for entry in state["variables"]]
+    return Checkpoint(
+        position=Position(**state["position"]),
+        settings=state["settings"],
+        variables=list(zip(names, values, strict=False)),
+        metrics=[bytes.fromhex(item) for item in state["metrics"]],
+        callbacks=state["callbacks"],
+        best=values[len(names) :],
+    )
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    import ml_dtypes  # bfloat16 and its kin; TensorFlow brings it
+
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _dtype(variable: Any) -> str:
+    return str(getattr(variable.dtype, "name", variable.dtype))
+
+
+def _in_words(entry: tuple[str, tuple[int, ...], str]) -> str:
+    return f"{entry[0]} {entry[1]} {entry[2]}"

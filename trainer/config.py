@@ -1,0 +1,283 @@
+"""What a replica is told by its environment, checked: all problems at once."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, Problem
+
+# The variables of ARCHITECTURE.md, "The environment of a replica", and what --help says of them.
+VARIABLES = {
+    "RUN_ID": "the run",
+    "ATTEMPT": "the attempt, from 1",
+    "DATASET_URI": "s3:// address of the prepared dataset",
+    "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
+    "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
+    "EPOCHS": "how often the training rows are seen",
+    "BATCH_SIZE": "rows of one step, over all replicas together",
+    "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping, mixed_precision,"
+    " checkpoint_seconds",
+    "JOB_DIR": "scratch of this replica",
+    "OUTPUT_DIR": "where the model goes",
+    "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
+    "START_DEADLINE": "seconds this replica waits for the others to appear",
+}
+_EARLY_STOPPING = {
+    "monitor": str,
+    "patience": int,
+    "min_delta": float,
+    "mode": str,
+    "baseline": float,
+    "restore_best_weights": bool,
+    "start_from_epoch": int,
+}
+_PRECISIONS = ("mixed_bfloat16", "mixed_float16")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The replicas of the job.
+
+    Attributes:
+        size: Chief and workers together.
+        name: This replica, for instance `worker 1`.
+    """
+
+    size: int = 1
+    name: str = "chief"
+
+
+@dataclass(frozen=True)
+class Options:
+    """TRAIN_OPTIONS.
+
+    Attributes:
+        seed: Of the weights, the order of the rows and dropout.
+        class_weight: Weight of a class by its name, `balanced`, or None.
+        early_stopping: The arguments of keras.callbacks.EarlyStopping, or None.
+        mixed_precision: The policy of Keras, or empty for float32.
+        checkpoint_seconds: The longest time between two checkpoints.
+    """
+
+    seed: int = 0
+    class_weight: Mapping[str, float] | str | None = None
+    early_stopping: Mapping[str, Any] | None = None
+    mixed_precision: str = ""
+    checkpoint_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a replica is told; the attributes are the variables of the same names."""
+
+    dataset_uri: S3Address
+    model_code: str
+    epochs: int
+    batch_size: int
+    job_dir: Path
+    output_dir: Path
+    run_id: str = ""
+    attempt: int = 1
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+    cluster: Cluster = field(default_factory=Cluster)
+    expected_gpus: int | None = None
+    start_deadline: int = 900
+    replicas_on_this_machine: int = 1
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Config:
+        """Read the environment.
+
+        Raises:
+            ConfigurationError: Variables are missing or wrong; one problem for each.
+        """
+        reader = _Reader(environment)
+        values = {
+            "dataset_uri": reader.address("DATASET_URI"),
+            "model_code": reader.model_code("MODEL_CODE"),
+            "epochs": reader.number("EPOCHS"),
+            "batch_size": reader.number("BATCH_SIZE"),
+            "job_dir": Path(reader.text("JOB_DIR")),
+            "output_dir": Path(reader.text("OUTPUT_DIR")),
+            "run_id": environment.get("RUN_ID", ""),
+            "attempt": reader.number("ATTEMPT", 1),
+            "hyperparameters": reader.object("HYPERPARAMETERS"),
+            "options": reader.options("TRAIN_OPTIONS"),
+            "cluster": reader.cluster("TF_CONFIG"),
+            "expected_gpus": reader.number("EXPECTED_GPUS", 0, least=0)
+            if environment.get("EXPECTED_GPUS")
+            else None,
+            "start_deadline": reader.number("START_DEADLINE", 900),
+            "replicas_on_this_machine": reader.number("REPLICAS_ON_THIS_MACHINE", 1),
+        }
+        ConfigurationError.raise_if(reader.problems)
+        return cls(**values)
+
+
+class _Reader:
+    """Reads variables one by one and collects what is wrong with them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.problems: list[Problem | str] = []
+
+    def text(self, name: str) -> str:
+        value = self.environment.get(name, "").strip()
+        if not value:
+            self._wrong(f"{name} is not set", None, VARIABLES[name], f"set {name}")
+        return value
+
+    def number(self, name: str, default: int | None = None, least: int = 1) -> int:
+        value = self.environment.get(name, "").strip()
+        if not value and default is not None:
+            return default
+        if not value.isdecimal() or int(value) < least:
+            kind = f"a whole number, {least} or more"
+            self._wrong(f"{name} is not valid", repr(value), kind, f"correct {name}")
+            return least
+        return int(value)
+
+    def address(self, name: str) -> S3Address:
+        try:
+            return S3Address.parse(self.environment.get(name, ""), name)
+        except ConfigurationError as error:
+            self.problems += error.problems
+            return S3Address("")
+
+    def model_code(self, name: str) -> str:
+        value = self.text(name)
+        module, colon, function = value.partition(":")
+        parts = [*module.split("."), function]
+        if value and not (colon and all(part.isidentifier() for part in parts)):
+            self._wrong(
+                f"{name} does not name a function",
+                repr(value),
+                "MODULE:FUNCTION, for instance trainer.models:mlp",
+                f"correct {name}",
+            )
+        return value
+
+    def object(self, name: str) -> dict[str, Any]:
+        value = self.environment.get(name, "").strip() or "{}"
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            self._wrong(f"{name} is not a JSON object", value, '{"key": value}', f"correct {name}")
+            return {}
+        return parsed
+
+    def cluster(self, name: str) -> Cluster:
+        value = self.object(name)
+        if not value:
+            return Cluster()
+        try:
+            members = {kind: len(names) for kind, names in value["cluster"].items()}
+            kind, index = str(value["task"]["type"]), int(value["task"]["index"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._wrong(f"{name} is not valid", value, "cluster and task", "look at the TFJob")
+            return Cluster()
+        if other := sorted({*members, kind} - {"chief", "worker"}):
+            # A parameter server in the cluster makes TensorFlow wait for ever.
+            self._wrong(
+                f"{name} has replicas this trainer does not train with",
+                ", ".join(other),
+                "chief and worker",
+                "use only Chief and Worker, or give train_options a command of your own",
+            )
+        return Cluster(sum(members.values()), f"{kind} {index}" if kind == "worker" else kind)
+
+    def options(self, name: str) -> Options:
+        value = self.object(name)
+        known = Options.__dataclass_fields__
+        values = {}
+        for key, item in value.items():
+            if key not in known:
+                self._unknown(name, key, known)
+            elif item is not None:
+                checked = getattr(self, f"_{key}")(f"{name}.{key}", item)
+                values |= {} if checked is None else {key: checked}
+        return Options(**values)
+
+    def _seed(self, name: str, value: Any) -> int | None:
+        return self._valid(
+            name,
+            value,
+            _is_whole(value) and 0 <= value < 2**31,
+            "a whole number from 0 to 2147483647",
+            int,
+        )
+
+    def _class_weight(self, name: str, value: Any) -> Any:
+        fine = value == "balanced" or (
+            isinstance(value, dict)
+            and all(_is_number(item) and item >= 0 for item in value.values())
+        )
+        expected = '"balanced", or a weight of 0 or more for each class by its name'
+        return self._valid(name, value, fine, expected, lambda found: found)
+
+    def _early_stopping(self, name: str, value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, dict):
+            return self._valid(name, value, False, 'an object, for instance {"patience": 3}', dict)
+        for key, item in value.items():
+            if key not in _EARLY_STOPPING:
+                self._unknown(name, key, _EARLY_STOPPING)
+                continue
+            kind = _EARLY_STOPPING[key]
+            fine = {str: isinstance(item, str), bool: isinstance(item, bool)}.get(
+                kind, _is_number(item) and (kind is float or _is_whole(item) and item >= 0)
+            )
+            if key == "mode":
+                fine = item in ("auto", "min", "max")
+            word = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+            expected = "auto, min or max" if key == "mode" else word[kind]
+            self._valid(f"{name}.{key}", item, fine, expected, lambda found: found)
+        return {
+            key: _EARLY_STOPPING[key](item)
+            for key, item in value.items()
+            if key in _EARLY_STOPPING
+            and (isinstance(item, str) or _is_number(item) or item is True or item is False)
+        }
+
+    def _mixed_precision(self, name: str, value: Any) -> str | None:
+        if isinstance(value, bool):
+            return _PRECISIONS[0] if value else ""
+        expected = f"true, false, {' or '.join(_PRECISIONS)}"
+        return self._valid(name, value, value in (*_PRECISIONS, ""), expected, str)
+
+    def _checkpoint_seconds(self, name: str, value: Any) -> float | None:
+        fine = _is_number(value) and value > 0
+        return self._valid(name, value, fine, "seconds, more than 0", float)
+
+    def _valid(
+        self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]
+    ) -> Any:
+        if fine:
+            return cast(value)
+        self._wrong(f"{name} is not valid", repr(value), expected, f"correct {name}")
+        return None
+
+    def _unknown(self, name: str, key: str, known: Mapping[str, Any]) -> None:
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        fix = f"did you mean {close[0]!r}?" if close else f"remove {key!r}"
+        self._wrong(f"{name} has no key {key!r}", key, f"one of {', '.join(sorted(known))}", fix)
+
+    def _wrong(self, what: str, received: object, expected: object, fix: str) -> None:
+        self.problems.append(Problem(what, received, expected, fix))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and float(value).is_integer()

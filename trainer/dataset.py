@@ -1,0 +1,145 @@
+"""The prepared dataset as a model sees it: names, statistics, classes, rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.errors import ConfigurationError, DataError, Problem
+
+FORMAT = "kfp-tfjob/schema/1"
+CLASSIFICATION, REGRESSION = "classification", "regression"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What `build_model(dataset, ...)` is given.
+
+    Attributes:
+        folder: Where its files lie on this machine.
+        task: `classification` or `regression`.
+        feature_names: The columns, in the order in which they are packed.
+        mean: (features,) float32, of the training rows.
+        std: (features,) float32, of the training rows; 1 where a column is constant.
+        class_names: The classes in the order of their numbers; empty for a regression.
+        label_name: The column that is predicted.
+        label_mean: Of the training rows; 0 for a classification.
+        label_std: Of the training rows; 1 for a classification or a constant label.
+        rows: Number of rows by split: `train`, `validation`, `test`.
+        schema: The content of schema.json.
+        statistics: The content of statistics.json.
+    """
+
+    folder: Path
+    task: str
+    feature_names: tuple[str, ...]
+    mean: np.ndarray
+    std: np.ndarray
+    class_names: tuple[str, ...]
+    label_name: str
+    label_mean: float
+    label_std: float
+    rows: Mapping[str, int]
+    schema: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Dataset:
+        """Read schema.json and statistics.json of a folder.
+
+        Raises:
+            DataError: They are not of the format this trainer reads.
+        """
+        try:
+            schema = json.loads((folder / "schema.json").read_text())
+            statistics = json.loads((folder / "statistics.json").read_text())
+            if schema["format"] != FORMAT or schema["task"] not in (CLASSIFICATION, REGRESSION):
+                raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
+            names = tuple(str(feature["name"]) for feature in schema["features"])
+            columns = [statistics["features"][name] for name in names]
+            label = statistics["label"] if schema["task"] == REGRESSION else {}
+            return cls(
+                folder=folder,
+                task=schema["task"],
+                feature_names=names,
+                mean=np.array([column["mean"] for column in columns], np.float32),
+                std=_scale([column["std"] for column in columns]),
+                class_names=tuple(str(name) for name in schema["label"].get("classes") or ()),
+                label_name=str(schema["label"]["name"]),
+                label_mean=float(label.get("mean", 0.0)),
+                label_std=float(_scale([label.get("std", 1.0)])[0]),
+                rows={name: int(split["rows"]) for name, split in schema["splits"].items()},
+                schema=schema,
+                statistics=statistics,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                Problem(
+                    "the dataset cannot be read",
+                    received=f"{type(error).__name__}: {error}",
+                    expected=f"schema.json of the format {FORMAT}, and statistics.json",
+                    fix="prepare it again with prepare_data of the same version",
+                )
+            ) from error
+
+    @property
+    def num_features(self) -> int:
+        """How many columns a row has."""
+        return len(self.feature_names)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; 0 for a regression."""
+        return len(self.class_names)
+
+    def shards(self, split: str) -> list[Path]:
+        """Return the TFRecord files of a split; none when it has no rows."""
+        listed = self.schema["splits"].get(split, {}).get("shards", [])
+        names = [item if isinstance(item, str) else item["name"] for item in listed]
+        return [self.folder / name for name in names]
+
+    def class_weights(self, option: Mapping[str, float] | str, labels: np.ndarray) -> np.ndarray:
+        """Return (classes,) float32 weights.
+
+        Args:
+            option: `balanced`, or a weight by class name; the others have 1.
+            labels: (rows,) the class of every training row.
+
+        Raises:
+            ConfigurationError: This is a regression, or a class does not exist.
+        """
+        if self.task != CLASSIFICATION:
+            raise ConfigurationError(
+                Problem(
+                    "train_options.class_weight needs classes",
+                    received=f"a {self.task}",
+                    expected=f"a {CLASSIFICATION}",
+                    fix="remove class_weight",
+                )
+            )
+        if not isinstance(option, Mapping):
+            counts = np.bincount(labels, minlength=self.num_classes)
+            weights = len(labels) / (self.num_classes * np.maximum(counts, 1))
+            return np.where(counts, weights, 0).astype(np.float32)
+        ConfigurationError.raise_if(
+            Problem(
+                f"train_options.class_weight names a class that does not exist: {name!r}",
+                received=name,
+                expected=f"classes of {', '.join(self.class_names)}",
+                fix="correct class_weight",
+            )
+            for name in option
+            if name not in self.class_names
+        )
+        return np.array([option.get(name, 1.0) for name in self.class_names], np.float32)
+
+
+def _scale(deviations: list[float]) -> np.ndarray:
+    """Return what to divide by; a column that is constant, or almost, is left as it is."""
+    found = np.array(deviations, np.float32)
+    return np.where(np.isfinite(found) & (found > 1e-12), found, np.float32(1))

@@ -1,0 +1,130 @@
+"""The finished model: model.keras for training on, and a SavedModel for whoever serves it.
+
+    serve          one argument (batch,) float32 for each raw column
+    serve_packed   features (batch, n) float32, the columns in the order of the schema
+
+Both return `probabilities` (batch, classes) and `class` (batch,) text, or `prediction` (batch,).
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.dataset import CLASSIFICATION, Dataset
+
+COLUMNS = "assets.extra/columns.json"
+
+
+def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
+    """Write `model.keras` and `model/`; each appears complete or not at all.
+
+    Args:
+        model: Trained and compiled.
+        dataset: What it was trained on.
+        output: OUTPUT_DIR.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    partial = output / ".model.keras"  # Keras wants this ending
+    model.save(partial)
+    partial.replace(output / "model.keras")
+    folder = output / ".model.tmp"
+    shutil.rmtree(folder, ignore_errors=True)
+    _saved_model(model, dataset, folder)
+    shutil.rmtree(output / "model", ignore_errors=True)
+    folder.rename(output / "model")
+
+
+def argument_names(columns: tuple[str, ...]) -> list[str]:
+    """Return the arguments of `serve` for the columns: the names, where TensorFlow allows them.
+
+    Letters, digits and _ are kept and everything else becomes _, as TensorFlow does; a number is
+    added where that makes two names equal.
+    """
+    names: list[str] = []
+    for column in columns:
+        name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
+        if not (name[0].isalpha() or name[0] == "_") or keyword.iskeyword(name) or name == "self":
+            name = f"arg_{name}"
+        unique, number = name, 1
+        while unique in names:
+            unique, number = f"{name}_{number}", number + 1
+        names.append(unique)
+    return names
+
+
+def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
+    names = argument_names(dataset.feature_names)
+    outputs = _outputs(model, dataset)
+
+    @tf.function
+    def serve(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        return outputs(tf.stack([columns[name] for name in names], axis=1))
+
+    @tf.function
+    def serve_packed(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        return outputs(features)
+
+    holder = tf.Module()
+    holder.model = model
+    column = {name: tf.TensorSpec([None], tf.float32, name) for name in names}
+    packed = tf.TensorSpec([None, dataset.num_features], tf.float32, "features")
+    tf.saved_model.save(
+        holder,
+        str(folder),
+        signatures={
+            "serve": serve.get_concrete_function(**column),
+            "serve_packed": serve_packed.get_concrete_function(packed),
+        },
+    )
+    mapping = [
+        {"column": column, "argument": name}
+        for column, name in zip(dataset.feature_names, names, strict=True)
+    ]
+    (folder / COLUMNS).parent.mkdir(exist_ok=True)
+    (folder / COLUMNS).write_text(json.dumps(mapping, indent=1, ensure_ascii=False) + "\n")
+
+
+def _outputs(model: keras.Model, dataset: Dataset) -> Any:
+    """Return the function from packed rows to what a signature returns."""
+    if dataset.task != CLASSIFICATION:
+        return lambda rows: {
+            "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)
+        }
+    logits = gives_logits(model)
+    classes = tf.constant(dataset.class_names)
+
+    def classify(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        scores = tf.cast(model(rows, training=False), tf.float32)
+        if scores.shape[1] == 1:
+            positive = tf.sigmoid(scores) if logits else scores
+            probabilities = tf.concat([1 - positive, positive], axis=1)
+        else:
+            probabilities = tf.nn.softmax(scores) if logits else scores
+        return {
+            "probabilities": probabilities,
+            "class": tf.gather(classes, tf.argmax(probabilities, axis=1)),
+        }
+
+    return classify
+
+
+def gives_logits(model: keras.Model) -> bool:
+    """Tell whether a model ends in logits: its loss says so, or else its last activation."""
+    loss = model.loss
+    if isinstance(loss, str):
+        return False  # the losses Keras knows by name take probabilities
+    if hasattr(loss, "from_logits"):
+        return bool(loss.from_logits)
+    last = [
+        layer for layer in model._flatten_layers(recursive=True) if hasattr(layer, "activation")
+    ]
+    name = getattr(getattr(last[-1], "activation", None), "__name__", "") if last else ""
+    return name not in ("softmax", "sigmoid")

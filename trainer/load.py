@@ -1,0 +1,57 @@
+"""Importing TensorFlow and Keras: quietly, and without what only costs time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def load(gpus: int | None) -> None:
+    """Import TensorFlow and Keras.
+
+    Args:
+        gpus: How many GPUs this replica was given; with 0 it sees none, even on a machine that has
+            some. None when nobody said.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if gpus == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    # Keras imports scikit-learn for a wrapper nobody here uses: a fifth of the time this takes.
+    hidden = "sklearn" not in sys.modules
+    if hidden:
+        sys.modules["sklearn"] = None  # type: ignore[assignment]
+    try:
+        with _silent_unless_it_fails():
+            import keras  # noqa: F401
+            import tensorflow as tf
+
+            if gpus == 0:
+                tf.config.list_physical_devices()  # the search is what complains about CUDA
+    finally:
+        if hidden:
+            del sys.modules["sklearn"]
+    # absl is what TensorFlow logs with; its lines on every collective are for its developers.
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def _silent_unless_it_fails() -> Iterator[None]:
+    """Hold back what the C++ side writes before its log level can be set."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(real, held.read())
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)

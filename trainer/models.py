@@ -1,0 +1,120 @@
+"""Sample models. A model of your own looks the same: a function of the dataset that compiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import keras
+
+from storage.errors import ConfigurationError, Problem
+from trainer.dataset import CLASSIFICATION, Dataset
+
+
+def mlp(
+    dataset: Dataset,
+    hidden: Sequence[int] = (64, 64),
+    dropout: float = 0.0,
+    learning_rate: float = 1e-3,
+) -> keras.Model:
+    """Build a multi-layer perceptron for columns of numbers.
+
+    Args:
+        dataset: What it is trained on.
+        hidden: Units of each hidden layer.
+        dropout: Share of units left out after each hidden layer, 0 for none.
+        learning_rate: Of Adam.
+
+    Returns:
+        A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
+    """
+    inputs = keras.Input((dataset.num_features,))
+    x = _normalised(dataset, inputs)
+    for units in hidden:
+        x = keras.layers.Dense(int(units), activation="relu")(x)
+        if dropout:
+            x = keras.layers.Dropout(dropout)(x)
+    return _compiled(dataset, inputs, x, learning_rate)
+
+
+def cnn(
+    dataset: Dataset,
+    height: int = 0,
+    width: int = 0,
+    channels: int = 1,
+    filters: Sequence[int] = (16, 32),
+    dense: int = 64,
+    dropout: float = 0.0,
+    learning_rate: float = 1e-3,
+) -> keras.Model:
+    """Build a small convolutional network for images whose pixels are the columns, row by row.
+
+    Args:
+        dataset: What it is trained on.
+        height: Pixels; 0 for a square image.
+        width: Pixels; 0 for a square image.
+        channels: Values of a pixel, side by side.
+        filters: Of each convolution; the image is halved after it.
+        dense: Units of the hidden layer before the output.
+        dropout: Share of its units left out, 0 for none.
+        learning_rate: Of Adam.
+
+    Returns:
+        A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
+
+    Raises:
+        ConfigurationError: The columns are not such an image.
+    """
+    height, width = _image_size(dataset.num_features, height, width, channels)
+    inputs = keras.Input((dataset.num_features,))
+    x = _normalised(dataset, inputs)
+    x = keras.layers.Reshape((height, width, channels))(x)
+    for number in filters:
+        x = keras.layers.Conv2D(int(number), 3, padding="same", activation="relu")(x)
+        x = keras.layers.MaxPooling2D(2, padding="same")(x)
+    x = keras.layers.Flatten()(x)
+    x = keras.layers.Dense(int(dense), activation="relu")(x)
+    if dropout:
+        x = keras.layers.Dropout(dropout)(x)
+    return _compiled(dataset, inputs, x, learning_rate)
+
+
+def _normalised(dataset: Dataset, inputs: keras.KerasTensor) -> keras.KerasTensor:
+    """Normalise inside the model, so that whoever serves it sends the raw columns."""
+    return keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
+
+
+def _compiled(
+    dataset: Dataset, inputs: keras.KerasTensor, x: keras.KerasTensor, learning_rate: float
+) -> keras.Model:
+    # The output stays float32 under mixed precision: 16 bits are too coarse for a loss.
+    if dataset.task == CLASSIFICATION:
+        outputs = keras.layers.Dense(dataset.num_classes, dtype="float32")(x)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metrics = ["accuracy"]
+    else:
+        x = keras.layers.Dense(1, dtype="float32")(x)
+        scale = keras.layers.Rescaling(dataset.label_std, dataset.label_mean, dtype="float32")
+        outputs, loss, metrics = scale(x), "mean_squared_error", ["mean_absolute_error"]
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.Adam(learning_rate), loss=loss, metrics=metrics)
+    return model
+
+
+def _image_size(features: int, height: int, width: int, channels: int) -> tuple[int, int]:
+    pixels = features // max(channels, 1)
+    if not height and not width:
+        height = width = math.isqrt(pixels)
+    elif not height or not width:
+        height, width = height or pixels // width, width or pixels // height
+    if channels < 1 or height < 1 or width < 1 or height * width * channels != features:
+        raise ConfigurationError(
+            Problem(
+                "the columns are not the pixels of such an image",
+                received=f"{features} columns for {height} x {width} pixels of {channels} channels",
+                expected="height x width x channels columns; a square when neither is given",
+                fix="give height, width and channels in model_hyperparameters, or use"
+                " trainer.models:mlp",
+            )
+        )
+    return height, width

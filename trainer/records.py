@@ -1,0 +1,171 @@
+"""Random access to the records of TFRecord files, and the order in which they are read.
+
+The order is a function of the seed and the epoch alone. So it is the same for any number of
+replicas, and a training that is resumed finds its place without having read what lies before.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from storage.errors import DataError, Problem
+
+_LENGTH = struct.Struct("<Q")
+_BEFORE, _AFTER = 12, 4  # bytes around a record: its length and the two checksums
+
+
+class Records:
+    """The records of some TFRecord files, in the order of the files.
+
+    Args:
+        paths: Uncompressed TFRecord files.
+
+    Raises:
+        DataError: A file ends within a record.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._maps: list[mmap.mmap] = []
+        files, offsets, lengths = [], [], []
+        for number, path in enumerate(path for path in paths if path.stat().st_size):
+            with open(path, "rb") as file:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps.append(content)
+            for offset, length in _index(content, path):
+                files.append(number)
+                offsets.append(offset)
+                lengths.append(length)
+        self._files = np.array(files, np.int32)
+        self._offsets = np.array(offsets, np.int64)
+        self._lengths = np.array(lengths, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def take(self, rows: np.ndarray) -> list[bytes]:
+        """Return the records of these rows, in their order."""
+        places = zip(
+            self._files[rows].tolist(),
+            self._offsets[rows].tolist(),
+            (self._offsets[rows] + self._lengths[rows]).tolist(),
+            strict=True,
+        )
+        return [self._maps[file][start:end] for file, start, end in places]
+
+
+def _index(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
+    at, size = 0, len(content)
+    while at < size:
+        length = _LENGTH.unpack_from(content, at)[0] if at + _BEFORE <= size else size
+        if at + _BEFORE + length + _AFTER > size:
+            raise DataError(
+                Problem(
+                    f"{path.name} is cut off",
+                    received=f"{size} bytes, with a record of {length} bytes at {at}",
+                    expected="a TFRecord file without compression",
+                    fix="prepare the dataset again",
+                )
+            )
+        yield at + _BEFORE, length
+        at += _BEFORE + length + _AFTER
+
+
+def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
+    """Return the rows of a step: the batch, or what a small split allows.
+
+    Args:
+        rows: Of the training split.
+        batch_size: As configured, over all replicas.
+        replicas: Over which a batch is divided evenly.
+
+    Raises:
+        DataError: There is not even one row for each replica.
+    """
+    if rows < replicas:
+        raise DataError(
+            Problem(
+                "the split train is too small",
+                received=f"{rows} rows",
+                expected=f"a row for each of {replicas} replicas",
+                fix="give more data, or fewer workers",
+            )
+        )
+    return batch_size if rows >= batch_size else rows // replicas * replicas
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
+    """Return (rows,) int64, the order in which an epoch reads the rows."""
+    return np.random.default_rng([seed, epoch]).permutation(rows)
+
+
+def split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:
+    """Return [start, end) of `parts` slices whose sizes differ by one at most."""
+    bounds = [rows * part // parts for part in range(parts + 1)]
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def train_slices(
+    rows: int, batch: int, seed: int, start: tuple[int, int], mine: range, replicas: int
+) -> Iterator[np.ndarray]:
+    """Yield without end the rows of each step for the replicas of this process, one by one.
+
+    The rows of an epoch that do not fill a batch are left out; the next order has others there.
+
+    Args:
+        rows: Of the training split.
+        batch: Rows of a step, a multiple of `replicas`.
+        seed: Of the order.
+        start: Epoch and step within it to begin with.
+        mine: The numbers of the replicas of this process.
+        replicas: All replicas of the job.
+    """
+    size = batch // replicas
+    epoch, step = start
+    while True:
+        order = epoch_order(rows, seed, epoch)
+        for first in range(step * batch, rows - batch + 1, batch):
+            for replica in mine:
+                yield order[first + replica * size : first + (replica + 1) * size]
+        epoch, step = epoch + 1, 0
+
+
+def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndarray]]:
+    """Return the rows of each evaluation step for each replica: every row exactly once.
+
+    The steps have nearly equal sizes, and so have the slices of one step; none is empty, because
+    metrics over no rows are not defined.
+
+    Args:
+        rows: Of the split.
+        batch: The most rows of a step, at least `replicas`.
+        replicas: All replicas of the job.
+
+    Raises:
+        DataError: There are rows, but not one for each replica.
+    """
+    if 0 < rows < replicas:
+        raise DataError(
+            Problem(
+                "the split validation is too small",
+                received=f"{rows} rows",
+                expected=f"a row for each of {replicas} replicas, or none at all",
+                fix="give more data, or change the split in data_options",
+            )
+        )
+    steps = min(-(-rows // batch), rows // replicas)
+    return (
+        [
+            [
+                np.arange(first + low, first + high)
+                for low, high in split_evenly(last - first, replicas)
+            ]
+            for first, last in split_evenly(rows, steps)
+        ]
+        if rows
+        else []
+    )

@@ -1,0 +1,167 @@
+"""The replicas of the job: the strategy, and what they tell each other beside gradients.
+
+Everything that speaks to other replicas must be called by all of them, in the same order, from the
+main thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from storage.errors import ConfigurationError, Problem
+from trainer.config import Config
+
+log = logging.getLogger(__name__)
+_CHUNK = 16 << 20  # bytes of one broadcast; a whole model at once would need its size three times
+
+
+class Replicas:
+    """The strategy, and which part of it this process is.
+
+    Args:
+        strategy: Of TensorFlow; the default one for a process that is alone.
+
+    Attributes:
+        count: Replicas of the job: GPUs, or processes without any.
+        processes: Chief and workers.
+        index: Of this process.
+        mine: The numbers of the replicas of this process.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        self.count = strategy.num_replicas_in_sync
+        self.processes = getattr(strategy.extended, "_num_workers", 1)
+        self.index = getattr(strategy.extended, "_id_in_cluster", None) or 0
+        local = self.count // self.processes
+        self.mine = range(self.index * local, (self.index + 1) * local)
+        self._sum = tf.function(
+            self._sum_in_graph, input_signature=[tf.TensorSpec([None], tf.int32)]
+        )
+
+    @classmethod
+    def start(cls, config: Config) -> Replicas:
+        """Choose the devices, wait for the other replicas, and build the strategy.
+
+        Raises:
+            ConfigurationError: There are fewer GPUs than the job was given.
+        """
+        gpus = _prepare_devices(config)
+        if config.cluster.size > 1:
+            strategy = _wait_for_peers(config, bool(gpus))
+        else:
+            strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
+        replicas = cls(strategy or tf.distribute.get_strategy())
+        what = f"{len(gpus)} GPUs" if gpus else "the CPU"
+        log.info(
+            "%s of %d processes, %d replicas, on %s",
+            config.cluster.name,
+            replicas.processes,
+            replicas.count,
+            what,
+        )
+        return replicas
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes checkpoints and the model."""
+        return self.index == 0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all processes of (n,) int32 values."""
+        if self.processes == 1:
+            return values
+        return self._sum(tf.constant(values, tf.int32)).numpy()
+
+    def broadcast(self, data: bytes | None, size: int) -> bytes:
+        """Return the chief's bytes on every process.
+
+        Args:
+            data: On the chief, `size` bytes; ignored elsewhere.
+            size: The same everywhere.
+        """
+        if self.processes == 1:
+            return data or b""
+        parts = [self._share(data, at, min(_CHUNK, size - at)) for at in range(0, size, _CHUNK)]
+        return b"".join(parts)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every process, which must be equally many, by index."""
+        size = len(data)
+        everyone = bytearray(size * self.processes)
+        everyone[self.index * size : (self.index + 1) * size] = data
+        summed = self._sum_bytes(bytes(everyone)) if self.processes > 1 else bytes(everyone)
+        return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
+
+    def _share(self, data: bytes | None, start: int, length: int) -> bytes:
+        mine = data[start : start + length] if self.chief and data is not None else bytes(length)
+        return self._sum_bytes(mine)
+
+    def _sum_bytes(self, data: bytes) -> bytes:
+        # Only one process has other bytes than 0 at a place, so the sum of words moves bytes.
+        words = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
+        return self.sum(words).tobytes()[: len(data)]
+
+    def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
+        def reduce(values: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            # A process counts once, however many GPUs it has.
+            number = tf.convert_to_tensor(context.replica_id_in_sync_group)
+            counts = tf.cast(number % len(self.mine) == 0, tf.int32)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, values * counts)
+
+        result = self.strategy.run(reduce, args=(values,))
+        return self.strategy.experimental_local_results(result)[0]
+
+
+def parts_of(variable: object) -> Iterator[tf.Variable]:
+    """Yield the copies of a Keras variable on the devices of this process."""
+    value = getattr(variable, "value", variable)
+    yield from getattr(value, "values", (value,))
+
+
+def _prepare_devices(config: Config) -> list[object]:
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < (config.expected_gpus or 0):
+        raise ConfigurationError(
+            Problem(
+                "this replica does not see its GPUs",
+                received=f"{len(gpus)} GPUs",
+                expected=f"{config.expected_gpus} (EXPECTED_GPUS)",
+                fix="check that train_image has CUDA and that the node has its driver and device"
+                " plugin; training on the CPU instead would only be slow",
+            )
+        )
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if not gpus:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        threads = max(1, (cores or 1) // config.replicas_on_this_machine)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    return gpus
+
+
+def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
+    """Build the strategy, which returns only once every replica has done so."""
+    implementation = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementation.NCCL if gpus else implementation.RING
+    )
+    log.info(
+        "waiting for %d other replicas, at most %d s",
+        config.cluster.size - 1,
+        config.start_deadline,
+    )
+    # The constructor holds the lock of the interpreter, so only the kernel can end this wait; the
+    # supervisor turns the signal into exit code 142.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(config.start_deadline)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    signal.alarm(0)
+    return strategy

@@ -1,0 +1,164 @@
+"""The state of a training on all replicas: saved by the chief, restored on everyone, compared."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from storage.errors import StepError
+from trainer import checkpoint
+from trainer.checkpoint import Checkpoint, Position
+from trainer.replicas import Replicas, parts_of
+from trainer.stopping import EarlyStopping
+
+log = logging.getLogger(__name__)
+
+
+class State:
+    """Variables, running sums of the metrics, and what early stopping remembers.
+
+    Args:
+        model: With all variables created.
+        replicas: Of the job.
+        stopping: Early stopping, or None.
+        folder: Of the checkpoints; only the chief's counts.
+        settings: What has to be equal for a checkpoint to be of this training.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        replicas: Replicas,
+        stopping: EarlyStopping | None,
+        folder: Path,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._replicas, self._stopping = replicas, stopping
+        self._folder, self._settings = folder, settings
+        self._weights = list(model.weights)
+        self._variables = [
+            *((f"model/{item.path}", item) for item in model.variables),
+            *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
+        ]
+        self._metrics = [item for metric in model.metrics for item in metric.variables]
+
+    def metric_sums(self) -> bytes:
+        """Return the running sums of this process, to the last bit."""
+        return b"".join(
+            np.ascontiguousarray(part.numpy()).tobytes()
+            for variable in self._metrics
+            for part in parts_of(variable)
+        )
+
+    def save(self, position: Position, sums: bytes) -> None:
+        """Write a checkpoint on the chief; every process has to call this.
+
+        Args:
+            position: Where the training stands.
+            sums: The metric sums of this process at that position.
+        """
+        everyone = self._replicas.gather(sums)
+        if not self._replicas.chief:
+            return
+        stopping = self._stopping
+        Checkpoint(
+            position,
+            self._settings,
+            [(name, item.numpy()) for name, item in self._variables],
+            everyone,
+            stopping.state if stopping else {},
+            stopping.best_weights if stopping else (),
+        ).write(self._folder)
+        log.info("saved the checkpoint of step %d", position.step)
+
+    def restore(self) -> Position:
+        """Bring every process to the chief's newest checkpoint, if there is one.
+
+        Returns:
+            Where the training goes on.
+
+        Raises:
+            ConfigurationError: The checkpoint is of another model or training.
+        """
+        found = None
+        if self._replicas.chief:
+            checkpoint.sweep(self._folder)
+            if found := checkpoint.newest(self._folder):
+                found.check_fits(self._variables, self._settings)
+                if self._stopping:
+                    self._stopping.restore(found.callbacks, found.best)
+        header = _header(found)
+        size = int(self._replicas.sum(np.array([len(header)], np.int32))[0])
+        if not size:
+            return Position()
+        content = json.loads(self._replicas.broadcast(header, size))
+        values = [value for _, value in found.variables] if found else None
+        self._assign([item for _, item in self._variables], values)
+        self._set_metric_sums([bytes.fromhex(item) for item in content["metrics"]])
+        position = Position(**content["position"])
+        log.info("restored the checkpoint of step %d", position.step)
+        return position
+
+    def share_weights(self) -> None:
+        """Give every process the weights of the chief."""
+        values = [item.numpy() for item in self._weights] if self._replicas.chief else None
+        self._assign(self._weights, values)
+
+    def compare_weights(self) -> str:
+        """Return the SHA-256 of the weights, which is that of every process.
+
+        Raises:
+            StepError: The replicas have different weights.
+        """
+        digest = sha256()
+        for item in self._weights:
+            digest.update(np.ascontiguousarray(item.numpy()).tobytes())
+        log.info("weights sha256 %s", digest.hexdigest())
+        everyone = [item.hex() for item in self._replicas.gather(digest.digest())]
+        if len(set(everyone)) > 1:
+            raise StepError(
+                "the replicas ended with different weights: "
+                + ", ".join(f"process {at}: {item[:12]}" for at, item in enumerate(everyone))
+            )
+        return digest.hexdigest()
+
+    def _assign(self, variables: Sequence[Any], values: Sequence[np.ndarray] | None) -> None:
+        """Assign the chief's values on every process, on all its devices."""
+        now = [item.numpy() for item in variables]
+        data = b"".join(np.ascontiguousarray(item).tobytes() for item in values or ())
+        data = self._replicas.broadcast(data, sum(item.nbytes for item in now))
+        at = 0
+        for variable, old in zip(variables, now, strict=True):
+            value = np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape)
+            at += old.nbytes
+            for part in parts_of(variable):
+                part.assign(value)
+
+    def _set_metric_sums(self, everyone: Sequence[bytes]) -> None:
+        size = len(self.metric_sums())
+        if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
+            log.warning(
+                "the checkpoint is of another number of replicas: the metrics of this epoch start"
+                " in its middle"
+            )
+            return
+        data, at = everyone[self._replicas.index], 0
+        for variable in self._metrics:
+            for part in parts_of(variable):
+                old = part.numpy()
+                part.assign(np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape))
+                at += old.nbytes
+
+
+def _header(found: Checkpoint | None) -> bytes:
+    if found is None:
+        return b""
+    metrics = [item.hex() for item in found.metrics]
+    return json.dumps({"position": vars(found.position), "metrics": metrics}).encode()

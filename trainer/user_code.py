@@ -1,0 +1,280 @@
+"""The user's model: found, built, and checked before anything is trained with it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from storage.errors import ConfigurationError, Problem, StepError
+from trainer.dataset import CLASSIFICATION, Dataset
+
+BuildModel = Callable[..., keras.Model]
+
+
+def find(model_code: str, folder: Path) -> BuildModel:
+    """Return the function `module:function`.
+
+    Args:
+        model_code: As in MODEL_CODE.
+        folder: Searched before everything else.
+
+    Raises:
+        ConfigurationError: The module does not import, or has no such function.
+    """
+    name, _, function = model_code.partition(":")
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                f"the model code {name} cannot be imported",
+                received=_where(error),
+                expected="a module that imports in the trainer image",
+                fix="correct the code; other packages have to be in train_image",
+            )
+        ) from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ConfigurationError(_no_function(module, function))
+    return found
+
+
+def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, Any]) -> Any:
+    """Return what the user's function returns.
+
+    Raises:
+        ConfigurationError: It does not take these hyperparameters, or fails.
+    """
+    _check_hyperparameters(function, hyperparameters)
+    try:
+        return function(dataset, **hyperparameters)
+    except StepError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                f"{function.__name__} failed",
+                received=_where(error),
+                expected="a compiled keras.Model",
+                fix="correct the model code or model_hyperparameters",
+            )
+        ) from error
+
+
+def check(model: Any, function: BuildModel, dataset: Dataset, replicas: int) -> None:
+    """Check that a model can be trained on a dataset, and create all its variables.
+
+    Args:
+        model: What the user's function returned.
+        function: For messages.
+        dataset: What it is trained on.
+        replicas: Of the job.
+
+    Raises:
+        ConfigurationError: It cannot; all reasons that can be seen at once.
+    """
+    name = function.__name__
+    if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
+        what = "a keras.Model that is not compiled" if isinstance(model, keras.Model) else ""
+        raise ConfigurationError(
+            Problem(
+                f"{name} did not return a compiled model",
+                received=what or f"{type(model).__module__}.{type(model).__name__}: {model!r:.100}",
+                expected="a keras.Model after model.compile(optimizer, loss, metrics)",
+                fix=f"end {name} with model.compile(...) and return model",
+            )
+        )
+    ConfigurationError.raise_if(_unsupported(model, replicas))
+    output = _output_shape(model, dataset)
+    if problem := _shape_problem(output, dataset):
+        raise ConfigurationError(problem)
+    try:
+        model._symbolic_build(data_batch=_example(dataset))
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                "the loss or the metrics of the model do not fit the labels",
+                received=_last_line(error),
+                expected=_labels_in_words(dataset),
+                fix="use a sparse_ loss and sparse_ metrics for classes, for instance"
+                " sparse_categorical_crossentropy"
+                if dataset.task == CLASSIFICATION
+                else "use a loss and metrics for numbers, for instance mean_squared_error",
+            )
+        ) from error
+
+
+def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> None:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return
+    kinds = inspect.Parameter
+    named = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    if not parameters or parameters[0].kind is kinds.KEYWORD_ONLY:
+        raise ConfigurationError(
+            Problem(
+                f"{function.__name__} takes no dataset",
+                received=f"{function.__name__}{inspect.signature(function)}",
+                expected=f"{function.__name__}(dataset, ...)",
+                fix="give it a first parameter `dataset`",
+            )
+        )
+    known = [item.name for item in parameters[1:] if item.kind in named]
+    anything = any(item.kind is kinds.VAR_KEYWORD for item in parameters)
+    problems = []
+    for name in given:
+        if name not in known and not anything:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            problems.append(
+                Problem(
+                    f"{function.__name__} has no hyperparameter {name!r}",
+                    received=name,
+                    expected=f"one of {', '.join(known)}" if known else "none at all",
+                    fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
+                )
+            )
+    problems += [
+        Problem(
+            f"{function.__name__} needs the hyperparameter {item.name!r}",
+            fix=f"give it in model_hyperparameters, or give {item.name!r} a default",
+        )
+        for item in parameters[1:]
+        if item.kind in named and item.default is kinds.empty and item.name not in given
+    ]
+    ConfigurationError.raise_if(problems)
+
+
+def _unsupported(model: keras.Model, replicas: int) -> list[Problem]:
+    """Return what this trainer would silently compute differently than Keras does."""
+    problems = [
+        Problem(
+            f"the model has a {name} of its own",
+            received=f"{type(model).__name__}.{name}",
+            expected=f"the {name} of keras.Model, or an own compute_loss",
+            fix="move it into compute_loss, or train with your own program (train_options.command)",
+        )
+        for name in ("train_step", "test_step")
+        if getattr(type(model), name) is not getattr(keras.Model, name)
+    ]
+    if replicas == 1:
+        return problems
+    plain = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+    ]
+    if plain:
+        problems.append(
+            Problem(
+                "BatchNormalization would have other statistics on every replica",
+                received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
+                expected="keras.layers.BatchNormalization(synchronized=True)",
+                fix="add synchronized=True, or train with one replica",
+            )
+        )
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if inner.gradient_accumulation_steps:
+        problems.append(
+            Problem(
+                "Keras cannot accumulate gradients with more than one replica",
+                received=f"gradient_accumulation_steps={inner.gradient_accumulation_steps}",
+                expected="None",
+                fix="remove it; each replica can take a smaller share of a batch with more workers",
+            )
+        )
+    return problems
+
+
+def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
+    rows = keras.KerasTensor((None, dataset.num_features), "float32")
+    try:
+        output = model.compute_output_spec(rows) if model.built else model(rows)
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                "the model does not take the rows of the dataset",
+                received=_last_line(error),
+                expected=f"one input of shape (batch, {dataset.num_features}), float32: the"
+                " columns in the order of dataset.feature_names",
+                fix=f"start with keras.Input(({dataset.num_features},)); a Reshape layer makes"
+                " images of it",
+            )
+        ) from error
+    return getattr(output, "shape", output)
+
+
+def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:
+    classes = dataset.num_classes
+    if dataset.task == CLASSIFICATION:
+        widths = {classes, 1} if classes == 2 else {classes}
+        expected = f"(batch, {classes}), one column for each class"
+        expected += ", or (batch, 1) with a sigmoid" if classes == 2 else ""
+        fix = "end the model with Dense(dataset.num_classes)"
+    else:
+        widths, expected = {1}, "(batch, 1), the predicted number"
+        fix = "end the model with Dense(1)"
+    fits = isinstance(shape, tuple) and len(shape) == 2 and shape[1] in widths
+    return None if fits else Problem("the output does not fit the labels", shape, expected, fix)
+
+
+def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
+    """Return what a batch looks like, without any rows."""
+    label = "int64" if dataset.task == CLASSIFICATION else "float32"
+    return (
+        keras.KerasTensor((None, dataset.num_features), "float32"),
+        keras.KerasTensor((None,), label),
+        keras.KerasTensor((None,), "float32"),
+    )
+
+
+def _labels_in_words(dataset: Dataset) -> str:
+    if dataset.task == CLASSIFICATION:
+        return f"labels of shape (batch,), whole numbers from 0 to {dataset.num_classes - 1}"
+    return "labels of shape (batch,), float32"
+
+
+def _no_function(module: ModuleType, function: str) -> Problem:
+    names = [name for name, item in vars(module).items() if inspect.isfunction(item)]
+    close = difflib.get_close_matches(function, names, n=1, cutoff=0.5)
+    where = getattr(module, "__file__", None) or module.__name__
+    return Problem(
+        f"the model code has no function {function!r}",
+        received=f"{where} with {', '.join(sorted(names)) or 'no function'}",
+        expected=f"def {function}(dataset, ...) that returns a compiled keras.Model",
+        fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
+    )
+
+
+def _where(error: Exception) -> str:
+    """Return the last line of a traceback, with the place in the user's code it came from."""
+    if isinstance(error, SyntaxError):
+        return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    here = [
+        frame
+        for frame in frames
+        if "site-packages" not in frame.filename
+        and "importlib" not in frame.filename
+        and Path(frame.filename) != Path(__file__)
+    ]
+    place = here[-1] if here else None
+    return _last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
