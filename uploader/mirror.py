@@ -198,6 +198,9 @@ class Mirror:
         """Find out, once, what an earlier life of this sidecar or an earlier attempt stored."""
         try:
             self._remote |= set(self._store.numbers(self._run.checkpoints))
+            for step, files in _by_step(scan)[0].items():
+                if step in self._remote:
+                    self._recognise(step, files)
             manifest = manifest_at(self._store, self._run.base)
             if manifest and (manifest.run_id, manifest.attempt) == (self._run_id, self._attempt):
                 known = {item.key.removeprefix("output/"): item for item in manifest.objects}
@@ -214,26 +217,29 @@ class Mirror:
         for file in same_content(self._folder, new, known):
             self._stored[file.path] = Stored(file, known[file.path])
 
+    def _recognise(self, step: int, files: frozenset[LocalFile]) -> None:
+        """Count a checkpoint as stored that was here before this process, with the same bytes."""
+        prefix = f"checkpoints/{step}/"
+        paths = {file.path: file for file in files}
+        manifest = manifest_at(self._store, self._run.checkpoints / str(step))
+        known = {
+            prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
+            for item in (manifest.objects if manifest else ())
+        }
+        self._adopt(paths, known)
+        if known.keys() == paths.keys() and all(self._has(file) for file in files):
+            self._published[step] = files
+            log.info("checkpoint %d is stored already: %d files", step, len(files))
+
     def _store_step(
         self, step: int, files: frozenset[LocalFile], ended: Callable[[], bool]
     ) -> None:
         address = self._run.checkpoints / str(step)
         prefix = f"checkpoints/{step}/"
         paths = {file.path: file for file in files}
-        if step in self._remote and (there := manifest_at(self._store, address)):
-            known = {
-                prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
-                for item in there.objects
-            }
-            self._adopt(paths, known)
-            if known.keys() == paths.keys() and all(
-                self._has(file) and self._stored[path].object == known[path]
-                for path, file in paths.items()
-            ):
-                self._published[step] = files
-                log.info("checkpoint %d is stored already: %d files", step, len(files))
-                return
-            # The step was written anew, with other bytes: nobody may trust it meanwhile.
+        if step in self._remote:
+            # Half sent, or written anew: nobody may trust it meanwhile. What lies there is not
+            # compared, because a step is also written anew after it was found to be damaged.
             self._store.delete(address / manifests.NAME)
         self._remote.add(step)
         sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
