@@ -45,7 +45,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
             )
         )
     try:
-        return group.model_validate(_whole_numbers(value))
+        return group.model_validate(whole_numbers(value))
     except pydantic.ValidationError as error:
         raise ConfigurationError(*_problems(group, name, error)) from None
 
@@ -62,12 +62,12 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
     )
 
 
-def _whole_numbers(value: Any) -> Any:
+def whole_numbers(value: Any) -> Any:
     """Undo what a JSON number goes through in KFP: 3.0 is 3 again, in dicts and lists too."""
     if isinstance(value, Mapping):
-        return {str(key): _whole_numbers(item) for key, item in value.items()}
+        return {str(key): whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole_numbers(item) for item in value]
+        return [whole_numbers(item) for item in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value

@@ -251,6 +251,7 @@ def _words(judgement: Judgement, follower: Follower) -> list[str]:
 
 
 def _failure(judgement: Judgement, words: list[str]) -> JobFailedError:
-    said = "\n" + "\n".join(f"    {line}" for line in words) + "\n " if words else None
-    problem = Problem(judgement.sentence, received=said, fix=judgement.verdict.remedy)
-    return JobFailedError(judgement.code, str(judgement.verdict), problem)
+    message = str(Problem(judgement.sentence, fix=judgement.verdict.remedy))
+    if words:
+        message += "\n".join([" Its last words:", *(f"    {line}" for line in words)])
+    return JobFailedError(judgement.code, str(judgement.verdict), message)

@@ -120,9 +120,9 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     }
     metadata: dict[str, Any] = {
         "name": identity.job_name,
-        "labels": labels
-        | (spec.pod.all.labels or {})
-        | ({"kueue.x-k8s.io/queue-name": queue} if queue else {}),
+        "labels": (spec.pod.all.labels or {})
+        | ({"kueue.x-k8s.io/queue-name": queue} if queue else {})
+        | labels,
         "annotations": {HASH_ANNOTATION: spec_hash({"spec": body})},
     }
     if identity.namespace:
@@ -200,7 +200,7 @@ class _Replica:
         return {
             "metadata": {
                 "annotations": annotations | (settings.annotations or {}),
-                "labels": {**labels, "sidecar.istio.io/inject": "false"} | (settings.labels or {}),
+                "labels": {"sidecar.istio.io/inject": "false"} | (settings.labels or {}) | labels,
             },
             "spec": {key: value for key, value in pod.items() if value is not None},
         }
@@ -221,7 +221,8 @@ class _Replica:
         if spec.options.command:
             environment += self._keys_of_the_store()
         environment += [{"name": k, "value": v} for k, v in (settings.env or {}).items()]
-        container = self._container(CONTAINER, spec.image, resources, environment)
+        last = {item["name"]: item for item in environment}  # a name must not stand there twice
+        container = self._container(CONTAINER, spec.image, resources, list(last.values()))
         container["command"] = ["python3", "$(JOB_DIR)/supervisor.py", "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},

@@ -10,14 +10,17 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem, StepError
 from storage.layout import RunLayout
-from storage.store import Store
+
+if TYPE_CHECKING:
+    from storage.store import Store
 
 log = logging.getLogger(__name__)
 _REPOSITORY = Path(__file__).parents[2]
@@ -65,12 +68,12 @@ class Task:
         )
 
 
-def run(task: Task, store: Store) -> int | None:
+def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     """Prepare a replica.
 
     Args:
         task: What it needs.
-        store: Where code and checkpoints lie.
+        open_store: Gives the store with code and checkpoints, which not every replica needs.
 
     Returns:
         The step of the checkpoint that was restored, or None.
@@ -83,6 +86,9 @@ def run(task: Task, store: Store) -> int | None:
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
         folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_REPOSITORY / "trainer/supervisor.py", task.job_dir / "supervisor.py")
+    if not (task.code or task.restore):
+        return None
+    store = open_store()
     if task.code:
         pull(store, task.code, task.job_dir / "code")
     return restore(task, store) if task.restore else None
@@ -125,6 +131,12 @@ def _restore_progress(task: Task, store: Store) -> None:
     (task.output_dir / "progress.jsonl").write_bytes(lines)
 
 
+def _open_store() -> Store:
+    from storage.store import Store  # half a second, which most replicas need not spend
+
+    return Store(os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_REGION", ""))
+
+
 def main() -> int:
     """Prepare the replica this process belongs to."""
     logging.basicConfig(
@@ -132,8 +144,7 @@ def main() -> int:
     )
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
-        task = Task.from_environment(os.environ)
-        run(task, Store(os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_REGION", "")))
+        run(Task.from_environment(os.environ), _open_store)
     except StepError as error:
         log.error("%s", error)
         return error.code

@@ -10,7 +10,7 @@ from typing import Any
 
 from components import images
 from components.launch_tfjob.options import PodOptions, TrainOptions
-from components.parameters import parse
+from components.parameters import parse, whole_numbers
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem, StepError
 
@@ -134,7 +134,7 @@ class JobSpec:
 
         def whole(name: str, value: Any, least: int) -> int:
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and value == int(value) and value >= least:
+            if number and value % 1 == 0 and value >= least:
                 return int(value)
             expected = f"a whole number from {least} on"
             problems.append(
@@ -151,7 +151,7 @@ class JobSpec:
             model_name=str(model_name).strip(),
             model_entry=str(model_entry).strip(),
             code_uri=str(code_uri).strip(),
-            hyperparameters=model_hyperparameters,
+            hyperparameters=whole_numbers(model_hyperparameters),
             workers=whole("train_workers", train_workers, 0),
             gpus=whole("train_gpus", train_gpus, 0),
             epochs=whole("train_epochs", train_epochs, 1),

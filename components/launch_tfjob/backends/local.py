@@ -115,9 +115,8 @@ class LocalBackend:
 
     def delete(self, name: str) -> None:
         """End a job, wait for its processes and remove its volumes."""
-        if job := self._jobs.get(name):
+        if job := self._jobs.pop(name, None):
             job.end()
-            del self._jobs[name]
 
     def close(self) -> None:
         """End every job; nothing it started runs any more after that."""

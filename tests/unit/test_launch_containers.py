@@ -1,0 +1,99 @@
+"""What the local back end makes of a manifest, and what it refuses."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from launch_parameters import EVERYTHING, RUN_ID
+
+from components.launch_tfjob.backends import open_backend
+from components.launch_tfjob.backends.container import PodInfo, environment, expand, place
+from components.launch_tfjob.backends.local import LocalBackend
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import JobSpec
+from storage.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)/x", "1/x"),
+        ("$(A)$(B)", "1two"),
+        ("$(NO)", "$(NO)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A ${A} $ $(", "$A ${A} $ $("),
+        ("$$", "$"),
+        ("$()", "$()"),
+    ],
+)
+def test_references_are_expanded_as_kubernetes_does(text, expanded):
+    assert expand(text, {"A": "1", "B": "two"}) == expanded
+
+
+def test_only_whole_paths_are_placed():
+    mounts = {"/a": Path("/1"), "/a/b": Path("/2")}
+    assert place("/a/x", mounts) == "/1/x"
+    assert place("/a/b/x", mounts) == "/2/x"
+    assert place("/a", mounts) == "/1"
+    assert place("/ab", mounts) == "/ab"
+    assert place("--out=/a", mounts) == "--out=/a"
+
+
+def test_the_environment_of_a_container(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "of somebody else")
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/id").write_text("secret\n")
+    pod = PodInfo({"name": "p-0", "labels": {"a/b": "c"}}, tmp_path)
+
+    def secret(key: str, optional: bool) -> dict:
+        return {"secretKeyRef": {"name": "keys", "key": key, "optional": optional}}
+
+    env = [
+        {"name": "DIR", "value": "/mnt/x"},
+        {"name": "FILE", "value": "$(DIR)/f"},
+        {"name": "PRICE", "value": "5$$(DIR)"},
+        {"name": "ID", "valueFrom": secret("id", False)},
+        {"name": "NONE", "valueFrom": secret("none", True)},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}},
+    ]
+    found = environment({"env": env}, pod, {"/mnt": tmp_path / "v"}, {"MORE": "1"})
+    assert found["FILE"] == f"{tmp_path}/v/x/f"
+    assert (found["PRICE"], found["ID"], found["POD"], found["LABEL"]) == (
+        "5$(DIR)",
+        "secret",
+        "p-0",
+        "c",
+    )
+    assert "NONE" not in found and "TF_CONFIG" not in found and found["MORE"] == "1"
+    with pytest.raises(LookupError, match="keys has no key none"):
+        environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
+
+
+def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
+    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
+    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    wrong = copy.deepcopy(job)
+    wrong_pod = wrong["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    wrong_pod["hostNetwork"] = True
+    wrong_pod["containers"][0]["livenessProbe"] = {}
+    with LocalBackend(tmp_path, tmp_path / "secrets") as backend:
+        with pytest.raises(ConfigurationError) as refused:
+            backend.create(wrong)
+        assert backend.get(job["metadata"]["name"]) is None
+    text = str(refused.value)
+    assert "hostNetwork of the Worker pod" in text
+    assert "livenessProbe of the Worker container tensorflow" in text
+    assert len(refused.value.problems) == 2 and pod["containers"]
+
+
+def test_the_back_end_is_chosen_by_the_environment(monkeypatch):
+    monkeypatch.delenv("KFP_TFJOB_BACKEND", raising=False)
+    with pytest.raises(ConfigurationError, match="kubernetes.*Expected: local"):
+        open_backend()
+    monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
+    with open_backend() as backend:
+        assert backend.get("none") is None and backend.pods("none") == []
+        assert list(backend.logs("none")) == []
+        backend.delete("none")

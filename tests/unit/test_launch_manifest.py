@@ -1,0 +1,156 @@
+"""Whole manifests against golden files.
+
+Write the golden files anew, and read the difference before it is committed:
+
+    WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/test_launch_manifest.py
+"""
+
+import copy
+import json
+import os
+import re
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
+
+from components.launch_tfjob.manifest import Identity, build_tfjob, run_label, spec_hash
+from components.launch_tfjob.render import render, to_yaml
+from components.launch_tfjob.spec import JobSpec
+
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def _containers(manifest):
+    for role, replica in manifest["spec"]["tfReplicaSpecs"].items():
+        pod = replica["template"]["spec"]
+        for container in (*pod["initContainers"], *pod["containers"]):
+            yield role, container
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_golden(name, repository: Path):
+    parameters, identity = JOBS[name]
+    text = to_yaml(build_tfjob(JobSpec.parse(**parameters), identity))
+    path = repository / "tests/golden" / f"{name}.yaml"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_kubeflow_sdk_reads_every_part(name):
+    from kubeflow.training import ApiClient
+
+    parameters, identity = JOBS[name]
+    manifest = build_tfjob(JobSpec.parse(**parameters), identity)
+
+    class Response:
+        data = json.dumps(manifest)
+
+    client = ApiClient()
+    model = client.deserialize(Response, "KubeflowOrgV1TFJob")
+    assert client.sanitize_for_serialization(model) == manifest
+
+
+def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():
+    spec = JobSpec.parse(**EVERYTHING)
+    first = build_tfjob(spec, Identity(RUN_ID, 1))
+    untouched = to_yaml(first)
+    second = build_tfjob(JobSpec.parse(**copy.deepcopy(EVERYTHING)), Identity(RUN_ID, 1))
+    assert to_yaml(second) == untouched
+    first["spec"]["tfReplicaSpecs"]["Chief"]["template"]["metadata"]["labels"]["x"] = "y"
+    assert to_yaml(build_tfjob(spec, Identity(RUN_ID, 1))) == untouched
+
+
+def test_the_hash_is_that_of_what_would_run():
+    spec = JobSpec.parse(**DEFAULTS)
+    job = build_tfjob(spec, Identity(RUN_ID, 1))
+    assert job["metadata"]["annotations"]["kfp-tfjob/spec-hash"] == spec_hash(job)
+    owned = build_tfjob(spec, Identity(RUN_ID, 1, namespace="a", owner={"uid": "u"}))
+    assert spec_hash(owned) == spec_hash(job)
+    other = build_tfjob(JobSpec.parse(**DEFAULTS | {"train_epochs": 21}), Identity(RUN_ID, 1))
+    assert spec_hash(other) != spec_hash(job)
+
+
+@given(
+    run_id=st.one_of(st.uuids().map(str), st.text(min_size=1, max_size=80)),
+    attempt=st.integers(1, 99),
+)
+def test_names_and_labels_are_valid_for_any_run_id(run_id, attempt):
+    name = Identity(run_id, attempt).job_name
+    assert DNS_1035.fullmatch(name) and len(name) <= 50 and name.endswith(f"-{attempt}")
+    assert LABEL.fullmatch(run_label(run_id))
+
+
+@given(st.lists(st.text(string.ascii_letters + "-_ ", max_size=60), unique=True, max_size=20))
+def test_different_runs_have_different_names(run_ids):
+    assert len({Identity(run_id, 1).job_name for run_id in run_ids}) == len(run_ids)
+
+
+def test_a_uuid_stays_readable():
+    assert Identity(RUN_ID, 2).job_name == f"tfjob-{RUN_ID}-2"
+    assert run_label(RUN_ID) == RUN_ID
+
+
+def test_no_workers_no_worker_key():
+    job = build_tfjob(JobSpec.parse(**DEFAULTS | {"train_workers": 0}), Identity(RUN_ID, 1))
+    assert list(job["spec"]["tfReplicaSpecs"]) == ["Chief"]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_container_is_restricted_and_has_limits(name):
+    parameters, identity = JOBS[name]
+    job = build_tfjob(JobSpec.parse(**parameters), identity)
+    for _, container in _containers(job):
+        limits = container["resources"]["limits"]
+        assert container["resources"]["requests"] == limits
+        assert {"cpu", "memory", "ephemeral-storage"} <= set(limits)
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_no_command_names_a_path_or_a_port():
+    job = build_tfjob(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1))
+    for _, container in _containers(job):
+        assert not [word for word in container["command"] if word.startswith("/") or ":" in word]
+
+
+def test_only_the_chief_restores_and_answers_for_its_output():
+    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
+    for role, container in _containers(job):
+        values = {item["name"]: item.get("value") for item in container["env"]}
+        assert (values.get("RESTORE"), values.get("FLUSH_BARRIER")) == (
+            ("1", "1") if role == "Chief" else (None, None)
+        )
+    names = {(role, container["name"]) for role, container in _containers(job)}
+    assert [role for role, name in names if name == "uploader"] == ["Chief"]
+
+
+def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
+    spec = JobSpec.parse(**EVERYTHING)
+    folders = set()
+    for attempt in (1, 2):
+        for role, container in _containers(build_tfjob(spec, Identity(RUN_ID, attempt))):
+            if role == "Chief":
+                folders |= {e["value"] for e in container["env"] if e["name"] == "OUTPUT_DIR"}
+    assert len(folders) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "entry", "copied"),
+    [("trainer.models:mlp", "trainer.models:mlp", False), ("a/own.py:build", "own:build", True)],
+)
+def test_render_takes_the_parameters_of_the_form(code, entry, copied):
+    values = {k: v for k, v in DEFAULTS.items() if k not in ("model_entry", "tools_image")}
+    del values["dataset_uri"], values["code_uri"]
+    text = render(values | {"model_code": code, "data_uri": "x", "gate": {}}, "RUN-ID")
+    assert f"value: {entry}\n" in text
+    assert ("CODE_URI" in text) is copied
+    assert "name: tfjob-run-id-" in text

@@ -1,0 +1,121 @@
+"""The job spec: every problem at once, each with what to do."""
+
+import json
+import re
+
+import pytest
+from launch_parameters import DEFAULTS, EVERYTHING
+
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import RESERVED, JobSpec
+from storage.errors import ConfigurationError
+from trainer.config import Config
+
+
+def problems(**changes) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        JobSpec.parse(**DEFAULTS | changes)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_numbers_of_kfp_are_cast():
+    spec = JobSpec.parse(**EVERYTHING)
+    assert (spec.workers, spec.replicas, spec.total_gpus) == (3, 4, 9)
+    assert spec.hyperparameters["units"] == [64, 32]
+    assert all(isinstance(unit, int) for unit in spec.hyperparameters["units"])
+    assert spec.options.for_trainer == {
+        "seed": 7,
+        "class_weight": {"yes": 3.0, "no": 1.0},
+        "early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.01},
+        "mixed_precision": "mixed_bfloat16",
+        "checkpoint_seconds": 300.0,
+    }
+
+
+def test_the_trainer_understands_what_it_is_told():
+    spec = JobSpec.parse(**EVERYTHING)
+    config = Config.from_environment(
+        {
+            "DATASET_URI": spec.dataset_uri,
+            "MODEL_CODE": spec.model_entry,
+            "EPOCHS": "1",
+            "BATCH_SIZE": "2",
+            "JOB_DIR": "/j",
+            "OUTPUT_DIR": "/o",
+            "TRAIN_OPTIONS": json.dumps(spec.options.for_trainer),
+        }
+    )
+    assert config.options.early_stopping == spec.options.for_trainer["early_stopping"]
+    assert config.options.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train_workers": -1.0}, "train_workers.*-1.0.*whole number from 0"),
+        ({"train_workers": 1.5}, "train_workers.*1.5"),
+        ({"train_workers": True}, "train_workers.*True"),
+        ({"train_epochs": 0}, "train_epochs.*from 1"),
+        ({"train_epochs": float("nan")}, "train_epochs.*nan"),
+        ({"train_batch_size": 63}, "does not divide.*63.*multiple of 2.*62 or 64"),
+        ({"train_batch_size": 1, "train_workers": 3, "train_gpus": 2}, "multiple of 8.*to 8"),
+        ({"storage_secret": " "}, "storage_secret.*blank name would be an invalid pod"),
+        ({"train_image": ""}, "train_image"),
+        ({"model_hyperparameters": [1]}, "model_hyperparameters is not a dict"),
+        ({"model_hyperparameters": {"a": float("inf")}}, "model_hyperparameters is not JSON"),
+        ({"model_entry": "models.py"}, "neither a model function nor a command"),
+        ({"dataset_uri": "/tmp/x"}, "dataset_uri is not an address"),
+        ({"train_options": {"sed": 1}}, "no key 'sed'.*did you mean 'seed'"),
+        ({"train_options": {"early_stopping": {"patient": 1}}}, "did you mean 'patience'"),
+        ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
+        ({"train_options": {"command": [" "]}}, "starts with a program"),
+        ({"pod": {"cheif": {}}}, "no key 'cheif'.*did you mean 'chief'"),
+        ({"pod": {"worker": {"memroy": "1Gi"}}}, "pod.worker.*did you mean 'memory'"),
+        ({"pod": {"all": {"memory": "512m"}}}, "pod.all.memory.*512m.*16Gi"),
+        ({"pod": {"all": {"cpu": "four"}}}, "pod.all.cpu.*number of cores"),
+        ({"pod": {"all": {"run_as_user": 0}}}, "pod.all.run_as_user"),
+        ({"pod": {"all": {"tolerations": [{"efect": "NoSchedule"}]}}}, "efect"),
+        ({"pod": {"all": {"env": {"RUN_ID": "x"}}}}, "pod.all.env.RUN_ID is not yours"),
+        ({"pod": {"all": {"env": {"a-b": "x"}}}}, "name of an environment variable"),
+        ({"pod": {"chief": {"volumes": [{"claim": "c", "path": "/etc/x"}]}}}, "mounted at /etc/x"),
+        ({"pod": {"worker": {"output_claim": "c"}}}, "no key 'output_claim'"),
+        ({"pod": {"Master": {}}}, "TensorFlow 2 refuses.*use chief"),
+        ({"pod": {"ps": {"replicas": 1}}}, "pod.ps.replicas needs a program of your own"),
+        ({"pod": {"evaluator": {"replicas": 2}}}, "pod.evaluator.replicas"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, words):
+    found = problems(**changes)
+    assert len(found) == 1
+    assert re.search(words, found[0]), found[0]
+
+
+def test_all_problems_come_at_once():
+    found = problems(
+        train_workers=-1, train_image="", storage_secret="", train_options={"sed": 1}, pod={"x": 1}
+    )
+    assert len(found) == 5
+
+
+def test_a_program_of_ones_own_needs_no_model_and_any_batch():
+    options = {"command": ["python3", "train.py"]}
+    changes = {"train_options": options, "model_entry": "", "train_batch_size": 63}
+    assert JobSpec.parse(**DEFAULTS | changes).options.command == ("python3", "train.py")
+
+
+def test_roles_override_all_key_by_key():
+    spec = JobSpec.parse(**EVERYTHING)
+    chief, worker = spec.pod.of("chief"), spec.pod.of("worker")
+    assert (chief.memory, worker.memory) == ("96Gi", "64Gi")
+    assert (chief.grace_seconds, worker.grace_seconds) == (1200, 300)
+    assert worker.env == {"NCCL_DEBUG": "INFO", "LEVEL": "2"}
+    assert chief.env == {"NCCL_DEBUG": "INFO", "LEVEL": "1"}
+    assert worker.labels == {"team": "a", "tier": "worker"}
+
+
+def test_every_variable_of_the_manifest_is_reserved():
+    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity("r", 1))
+    setup = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["initContainers"][0]
+    names = {item["name"] for item in setup["env"]}
+    # What a user may well want to say otherwise.
+    assert names - RESERVED == {"AWS_ENDPOINT_URL", "AWS_REGION", "PYTHONUNBUFFERED"}

@@ -1,0 +1,81 @@
+"""Verdicts from the status of jobs and pods, in the shape Kubernetes has them."""
+
+import pytest
+
+from components.launch_tfjob.verdict import Verdict, condition, judge
+
+PREFIX = "training.kubeflow.org/"
+
+
+def job(*kinds: str) -> dict:
+    conditions = [{"type": kind, "status": "True", "message": kind} for kind in kinds]
+    # The order of conditions means nothing, and old ones stay with status False.
+    return {"status": {"conditions": [{"type": "Running", "status": "False"}, *conditions]}}
+
+
+def pod(name: str, code: int | None = None, at: int = 0, container="tensorflow", **status) -> dict:
+    kind, index = name.split("-")
+    ended = {"exitCode": code, "reason": "Error", "finishedAt": f"2026-01-01T00:00:{at:02d}Z"}
+    ended |= {"reason": status.pop("killed")} if "killed" in status else {}
+    state = {"running": {}} if code is None else {"terminated": ended}
+    group = "containerStatuses" if container == "tensorflow" else "initContainerStatuses"
+    phase = "Running" if code is None else "Failed" if code else "Succeeded"
+    return {
+        "metadata": {"labels": {PREFIX + "replica-type": kind, PREFIX + "replica-index": index}},
+        "status": {"phase": phase, group: [{"name": container, "state": state}]} | status,
+    }
+
+
+@pytest.mark.parametrize(
+    ("conditions", "pods", "verdict", "code"),
+    [
+        (["Succeeded"], [pod("chief-0", 0)], "succeeded", None),
+        (["Failed", "Succeeded"], [pod("chief-0", 0), pod("worker-0", 1)], "succeeded", None),
+        (["Succeeded", "Failed"], [pod("chief-0", 143), pod("worker-0", 1)], "user_error", 1),
+        (["Failed"], [pod("chief-0"), pod("worker-0", 1)], "user_error", 1),
+        (["Failed"], [pod("chief-0", 138, 1), pod("worker-0", 3, 2)], "user_error", 3),
+        (["Failed"], [pod("chief-0", 4)], "user_error", 4),
+        (["Failed"], [pod("chief-0", 2, container="setup")], "user_error", 2),
+        (["Failed"], [pod("chief-0", 3, container="uploader")], "preempted_or_lost", 1),
+        # A peer that is killed makes the others fail with whatever code their program gives.
+        (["Failed"], [pod("chief-0", 1, 2), pod("worker-0", 137, 1)], "preempted_or_lost", 137),
+        (["Failed"], [pod("chief-0", 1, 1), pod("worker-0", 137, 2)], "user_error", 1),
+        # 138 and 143 are what the others end with, whichever is seen first.
+        (["Failed"], [pod("chief-0", 143, 1), pod("worker-0", 1, 2)], "user_error", 1),
+        (["Failed"], [pod("chief-0", 138)], "preempted_or_lost", 138),
+        (["Failed"], [pod("chief-0", 142)], "preempted_or_lost", 142),
+        (["Failed"], [pod("chief-0", 139)], "preempted_or_lost", 139),
+        (["Failed"], [pod("chief-0", 143)], "preempted_or_lost", 143),
+        (["Failed"], [pod("chief-0", 145)], "store_unavailable", 145),
+        (["Failed"], [pod("chief-0", 5)], "orphaned", 5),
+        (["Failed"], [pod("worker-0", 137, killed="OOMKilled")], "out_of_memory", 2),
+        (["Failed"], [pod("chief-0", 143, reason="DeadlineExceeded")], "deadline", 2),
+        (
+            ["Failed"],
+            [pod("chief-0", 137, reason="Evicted", message="low on resource: ephemeral-storage")],
+            "out_of_disk",
+            2,
+        ),
+        (["Failed"], [pod("chief-0", 137, reason="Evicted")], "preempted_or_lost", 1),
+        (["Failed"], [], "preempted_or_lost", 1),
+    ],
+)
+def test_judge(conditions, pods, verdict, code):
+    found = judge(job(*conditions), pods)
+    assert found.verdict == verdict
+    if code is not None:
+        assert found.code == code
+
+
+def test_a_job_that_is_gone_was_cancelled():
+    assert judge(None, []).verdict == Verdict.CANCELLED
+
+
+def test_a_condition_that_is_false_says_nothing():
+    assert condition(job("Failed"), "Running") is None
+
+
+def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
+    assert all(verdict.remedy for verdict in Verdict)
+    recovered = {verdict for verdict in Verdict if verdict.recoverable}
+    assert recovered == {Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED}
