@@ -8,6 +8,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from components.evaluate.text import short, tick
+
 COLORS = ("#1a5fb4", "#e66100", "#77767b")
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each
 _SIDE, _LEFT, _BOTTOM = 300, 56, 44
@@ -28,11 +30,11 @@ def confusion_matrix(names: Sequence[str], matrix: NDArray[np.int64]) -> str:
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     for i, name in enumerate(names):
         middle = (i + 0.5) * cell
-        parts.append(_text(left - 6, top + middle + 4, _short(name), "end", "small"))
+        parts.append(_text(left - 6, top + middle + 4, short(name, 16), "end", "small"))
         x, y = left + middle + 4, top - 6
         parts.append(
             f'<text x="{x:.0f}" y="{y}" class="small" transform="rotate(-50 {x:.0f} {y})">'
-            f"{escape(_short(name))}</text>"
+            f"{escape(short(name, 16))}</text>"
         )
         for j, other in enumerate(names):
             count, share = int(matrix[i, j]), float(shares[i, j])
@@ -46,7 +48,9 @@ def confusion_matrix(names: Sequence[str], matrix: NDArray[np.int64]) -> str:
             if count and cell >= 30:
                 shade = "light" if share > 0.5 else "small"
                 x, y = left + (j + 0.5) * cell, top + middle + 4
-                parts.append(_text(x, y, _count(count), "middle", shade))
+                parts.append(
+                    _text(x, y, tick(count) if count >= 10_000 else str(count), "middle", shade)
+                )
     return _svg(left + size + 40, top + size + 8, parts, "Confusion matrix")
 
 
@@ -59,10 +63,10 @@ def roc(curves: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -
         color = COLORS[index % len(COLORS)]
         parts.append(frame.line(fpr, tpr, color))
         parts.append(
-            f'<text x="{_LEFT + _SIDE - 8}" y="{_SIDE - 14 * index}" fill="{color}"'
+            f'<text x="{_LEFT + _SIDE - 8}" y="{_SIDE - 14 * index}" style="fill:{color}"'
             f' text-anchor="end">{escape(name)}</text>'
         )
-    return _svg(_LEFT + _SIDE + 16, _SIDE + _BOTTOM + 10, parts, "ROC curve")
+    return _svg(_LEFT + _SIDE + 24, _SIDE + _BOTTOM + 10, parts, "ROC curve")
 
 
 def scatter(true: NDArray[np.float32], predicted: NDArray[np.float32]) -> str:
@@ -75,7 +79,7 @@ def scatter(true: NDArray[np.float32], predicted: NDArray[np.float32]) -> str:
     parts.append(frame.line(np.array(ends), np.array(ends), "#c0bfbc", "4 4"))
     for x, y in zip(frame.x(true), frame.y(predicted), strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" class="dot"/>')
-    return _svg(_LEFT + _SIDE + 16, _SIDE + _BOTTOM + 10, parts, "Predicted and true values")
+    return _svg(_LEFT + _SIDE + 24, _SIDE + _BOTTOM + 10, parts, "Predicted and true values")
 
 
 def histogram(errors: NDArray[np.float64]) -> str:
@@ -91,7 +95,7 @@ def histogram(errors: NDArray[np.float64]) -> str:
             f' height="{_SIDE + 10 - top:.1f}" class="dot"><title>{count} rows from {low:.4g}'
             f" to {high:.4g}</title></rect>"
         )
-    return _svg(_LEFT + _SIDE + 16, _SIDE + _BOTTOM + 10, parts, "Errors")
+    return _svg(_LEFT + _SIDE + 24, _SIDE + _BOTTOM + 10, parts, "Errors")
 
 
 class _Frame:
@@ -120,9 +124,9 @@ class _Frame:
         parts = [f'<rect x="{_LEFT}" y="10" width="{_SIDE}" height="{_SIDE}" class="frame"/>']
         for share in (0.0, 0.5, 1.0):
             at = self._x[0] + share * (self._x[1] - self._x[0])
-            parts.append(_text(_LEFT + share * _SIDE, _SIDE + 26, f"{at:.3g}", "middle", "small"))
+            parts.append(_text(_LEFT + share * _SIDE, _SIDE + 26, tick(at), "middle", "small"))
             at = self._y[0] + share * (self._y[1] - self._y[0])
-            parts.append(_text(_LEFT - 5, 14 + (1 - share) * _SIDE, f"{at:.3g}", "end", "small"))
+            parts.append(_text(_LEFT - 5, 14 + (1 - share) * _SIDE, tick(at), "end", "small"))
         parts.append(_text(_LEFT + _SIDE / 2, _SIDE + 44, x, "middle", "axis"))
         middle = 10 + _SIDE / 2
         parts.append(
@@ -144,11 +148,3 @@ def _text(x: float, y: float, text: str, anchor: str, style: str) -> str:
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{style}">'
         f"{escape(text)}</text>"
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else name[:15] + "…"
-
-
-def _count(count: int) -> str:
-    return str(count) if count < 10_000 else f"{count:.0e}".replace("e+0", "e")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,28 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from components.evaluate import report
-from components.evaluate.gate import Decision, Rival, decide
-from components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
+from components.evaluate.artifacts import confusion, kfp_metrics, roc
+from components.evaluate.gate import decide
 from components.evaluate.model import Scorer, Task, weights_digest
 from components.evaluate.opponent import Opponent
 from components.evaluate.options import parse_gate
 from components.evaluate.predictions import (
-    ClassPredictions,
     Predictions,
     constant_classifier,
     constant_regression,
 )
 from components.evaluate.rows import TestData
 from components.evaluate.scored import Scored
-from components.publish.champion import Champion, read_champion
+from components.evaluate.verdict import Judged, build
+from components.publish.champion import read_champion
 from components.step import Step
 from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem
+from storage.errors import ConfigurationError, DataError, Problem
+from storage.manifest import Manifest
 from uploader import pull
 
-FORMAT = "kfp-tfjob/verdict/1"
 _MODEL = "output/model"  # below runs/<run_id>
-_INTERVALS = 0.95  # of an empty gate, which names no confidence
+_CONFIDENCE = 0.95  # of an empty gate, which names none
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,6 @@ def run(
         DataError: The model or the dataset is missing, damaged, or does not fit the other.
     """
     options = parse_gate(gate)
-    confidence = options.confidence if options else _INTERVALS
     model = S3Address.parse(model_uri, "model_uri")
     source = _run_of(model)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
@@ -88,50 +86,47 @@ def run(
         dataset = S3Address.parse(dataset_uri, "dataset_uri")
         data = TestData.fetch(step.store, dataset, folder / "data")
         task = Task.of(data.schema)
-        manifest = pull(step.store, source, folder / "run", _below(_MODEL))
+        manifest = pull(step.store, source, folder / "run", _is_model)
+        _require_model(manifest, source)
         challenger_folder = folder / "run" / _MODEL
         digest = weights_digest(challenger_folder)
         champion = read_champion(step.store, step.layout, model_name)
         challenger = Scorer(challenger_folder, task, "the model")
-        opponent = champion and Opponent(
-            step, model_name, champion, digest, data.schema, task, folder / "champion"
+        opponent = (
+            Opponent(step, model_name, champion, digest, data.schema, task, folder / "champion")
+            if champion
+            else None
         )
         predictions = _one_pass(data, challenger, opponent)
     rival = opponent.rival() if opponent else None
-    classes = list(task.classes)
     baseline = _baseline(task, data.statistics, predictions)
-    decision = decide(options, predictions, baseline, rival, classes)
-    scored = {"model": Scored.of(predictions, confidence, classes)}
+    decision = decide(options, predictions, baseline, rival, list(task.classes))
+    scored = {"model": predictions, "baseline": baseline}
     if rival and rival.predictions is not None:
-        scored[rival.name] = Scored.of(rival.predictions, confidence, classes)
-    scored["baseline"] = Scored.of(baseline, confidence, classes)
-    verdict = {
-        "format": FORMAT,
-        **_decision(decision),
-        "confidence": confidence,
-        "rows": predictions.rows,
-        **_measured(scored["model"]),
-        "baseline": _measured(scored["baseline"])["metrics"],
-        "champion": _champion(champion, rival, scored),
-        "model_name": model_name,
-        "model_uri": str(model),
-        "run_id": manifest.run_id,
-        "model_digest": manifest.digest,
-        "weights_digest": digest,
-        "dataset_digest": data.digest,
-        "schema_digest": data.schema["schema_digest"],
-        "gate": dict(gate),
-    }
-    html = report.render(verdict, task, scored)
+        scored = {"model": predictions, rival.name: rival.predictions, "baseline": baseline}
+    confidence = options.confidence if options else _CONFIDENCE
+    judged = Judged(
+        model_name=model_name,
+        model_uri=str(model),
+        run_id=manifest.run_id,
+        model_digest=manifest.digest,
+        weights_digest=digest,
+        dataset_digest=data.digest,
+        schema_digest=data.schema["schema_digest"],
+        gate=dict(gate),
+    )
+    measured = {who: Scored.of(one, confidence, list(task.classes)) for who, one in scored.items()}
+    verdict = build(decision, judged, measured, confidence, champion, rival)
+    html = report.render(verdict, task, measured)
     _write(step, verdict, html)
     log.info("%s", decision.line)
     return Evaluation(
         decision.blessed,
         str(step.run.evaluation / "verdict.json"),
-        _kfp_metrics(scored, predictions.rows),
+        kfp_metrics(measured),
         html,
-        _confusion(predictions, classes),
-        _roc(predictions),
+        confusion(predictions, list(task.classes)),
+        roc(predictions),
     )
 
 
@@ -159,108 +154,33 @@ def _run_of(model: S3Address) -> S3Address:
     return S3Address(model.bucket, key)
 
 
-def _below(prefix: str) -> Any:
-    return lambda key: key.startswith(f"{prefix}/")
+def _is_model(key: str) -> bool:
+    return key.startswith(f"{_MODEL}/")
+
+
+def _require_model(manifest: Manifest, run: S3Address) -> None:
+    if not any(_is_model(item.key) for item in manifest.objects):
+        raise DataError(
+            Problem(
+                f"{run} has no SavedModel",
+                received=f"{len(manifest.objects)} objects, none below {_MODEL}/",
+                expected="a SavedModel, which the training leaves in $OUTPUT_DIR/model",
+                fix="let the training command export its model there",
+            )
+        )
 
 
 def _baseline(task: Task, statistics: Mapping[str, Any], of: Predictions) -> Predictions:
     label = statistics["label"]
     if task.name == "regression":
-        return constant_regression(of.labels, float(label["mean"]))
-    return constant_classifier(of.labels, [label["counts"][name] for name in task.classes])
-
-
-def _decision(decision: Decision) -> dict[str, Any]:
-    return {
-        "blessed": decision.blessed,
-        "reasons": list(decision.reasons),
-        "primary_metric": decision.primary_metric,
-        "mode": decision.mode,
-        "checks": [
-            {
-                "name": check.name,
-                "metric": check.metric,
-                "value": check.value,
-                "interval": list(check.interval),
-                "threshold": check.threshold,
-                "pass": check.passed,
-                "explanation": check.explanation,
-            }
-            for check in decision.checks
-        ],
-        "minimum_detectable_gain": decision.comparison.detectable if decision.comparison else None,
-    }
-
-
-def _measured(scored: Scored) -> dict[str, Any]:
-    everything = {**scored.measured, **scored.classes}
-    return {
-        "metrics": {name: item.value for name, item in scored.measured.items()},
-        "class_metrics": {name: item.value for name, item in scored.classes.items()},
-        "intervals": {name: [item.low, item.high] for name, item in everything.items()},
-    }
-
-
-def _champion(
-    champion: Champion | None, rival: Rival | None, scored: Mapping[str, Scored]
-) -> dict[str, Any] | None:
-    """Return what the verdict says of the champion; publish relies on `number`."""
-    if champion is None or rival is None:
-        return None
-    found = scored.get(rival.name)
-    return {
-        "number": champion.number,
-        "version": champion.version,
-        "run_id": champion.run_id,
-        "weights_digest": champion.weights_digest,
-        "schema_digest": champion.schema_digest,
-        "compared": found is not None,
-        "obstacle": rival.obstacle,
-        "metrics": _measured(found)["metrics"] if found else {},
-    }
+        return constant_regression(of.labels, float(label["train"]["mean"]))
+    counts = label["counts"]["train"]
+    return constant_classifier(of.labels, [counts[name] for name in task.classes])
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
     """Write the report, and then the verdict, which says that both are there."""
-    page = html.encode()
-    step.store.write(step.run.evaluation / "report.html", page, "text/html; charset=utf-8")
-    body = json.dumps(_plain(verdict), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    step.store.write(step.run.evaluation / "verdict.json", body.encode(), "application/json")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: what is not a number is null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _kfp_metrics(scored: Mapping[str, Scored], rows: int) -> dict[str, float]:
-    """Return the numbers for the form of Kubeflow Pipelines, which takes finite ones only."""
-    found: dict[str, float] = {"test_rows": rows}
-    for who, one in scored.items():
-        prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
-        found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
-    found |= {name: item.value for name, item in scored["model"].classes.items()}
-    return finite(found)
-
-
-def _confusion(
-    predictions: Predictions, classes: list[str]
-) -> tuple[list[str], list[list[int]]] | None:
-    if not isinstance(predictions, ClassPredictions):
-        return None
-    names, matrix = condense(predictions.confusion(), classes, MOST_SHOWN_CLASSES)
-    return [name[:60] for name in names], matrix.tolist()
-
-
-def _roc(predictions: Predictions) -> tuple[list[float], list[float], list[float]] | None:
-    if not isinstance(predictions, ClassPredictions) or predictions.classes != 2:
-        return None
-    if not predictions.finite or len(set(predictions.labels.tolist())) < 2:
-        return None
-    curve = roc_curve(predictions.labels, predictions.scores[:, 0])
-    fpr, tpr, thresholds = ([round(float(value), 6) for value in part] for part in curve)
-    return fpr, tpr, thresholds
+    place = step.run.evaluation
+    step.store.write(place / "report.html", html.encode(), "text/html; charset=utf-8")
+    body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    step.store.write(place / "verdict.json", body.encode(), "application/json")

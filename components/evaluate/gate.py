@@ -14,6 +14,7 @@ from components.evaluate.metrics import estimate
 from components.evaluate.names import CLASSIFICATION, REGRESSION
 from components.evaluate.options import GateOptions, Threshold
 from components.evaluate.predictions import ClassPredictions, Predictions
+from components.evaluate.text import number, rough
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _finite(
     metric: str, value: float, predictions: Predictions, classes: list[str] | None
 ) -> Check:
     if math.isfinite(value):
-        explanation = f"{metric} is {value:.4f}"
+        explanation = f"{metric} is {number(value)}"
     else:
         explanation = f"{metric} {_why_unknown(metric, predictions, classes)}"
     return Check("primary_metric", math.isfinite(value), explanation, metric, value)
@@ -176,13 +177,13 @@ def _threshold(
     classes: list[str] | None,
 ) -> Check:
     found = estimate(challenger, name, classes)
+    limits = threshold.model_dump(exclude_none=True)
     if not math.isfinite(found.value):
         text = f"{name} {_why_unknown(name, challenger, classes)}"
-        return Check("threshold", False, text, name, threshold=threshold.model_dump())
+        return Check("threshold", False, text, name, threshold=limits)
     passed = threshold.passes(found.value)
-    text = f"{name} {found.value:.4f} is {'' if passed else 'not '}{threshold}"
+    text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
     interval = found.interval(options.confidence)
-    limits = threshold.model_dump(exclude_none=True)
     return Check("threshold", passed, text, name, found.value, interval, limits)
 
 
@@ -204,7 +205,7 @@ def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
     passed = found.low >= -options.margin
     words = "is not worse than" if passed else "may be worse than"
     text = (
-        f"{found.metric} {found.challenger:.4f} {words} {against} {found.other:.4f}"
+        f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
         f" by more than {options.margin:g} ({_bound(found)})"
     )
     return _check("champion", found, passed, text, -options.margin)
@@ -215,7 +216,7 @@ def _superior(name: str, found: Comparison, against: str) -> Check:
     text = f"{_values(found, against, passed)} ({_bound(found)})"
     if not passed and found.gain > 0 and found.known:
         text += (
-            f": not enough test data to tell, it would show a gain of {found.detectable:.2g}"
+            f": not enough test data to tell, a true gain of {rough(found.detectable)} is noticed"
             " 8 times in 10"
         )
     return _check(name, found, passed, text, 0.0)
@@ -223,12 +224,12 @@ def _superior(name: str, found: Comparison, against: str) -> Check:
 
 def _values(found: Comparison, against: str, better: bool) -> str:
     words = "beats" if better else "does not beat"
-    return f"{found.metric} {found.challenger:.4f} {words} {against} {found.other:.4f}"
+    return f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
 
 
 def _bound(found: Comparison) -> str:
     if found.known:
-        return f"{found.confidence * 100:g} % bound {found.low:+.2g}"
+        return f"{found.confidence * 100:g} % bound {rough(found.low, sign=True)}"
     if math.isfinite(found.gain):
         return f"not enough test data: {found.support} rows count, at least {LEAST_ROWS} must"
     return "there is no value to compare"

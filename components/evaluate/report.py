@@ -13,6 +13,7 @@ from components.evaluate.model import Task
 from components.evaluate.names import PER_CLASS
 from components.evaluate.predictions import ClassPredictions
 from components.evaluate.scored import Scored
+from components.evaluate.text import number, rough, short
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #241f31; background: #fff; }
@@ -71,14 +72,16 @@ def _checks(verdict: Mapping[str, Any]) -> str:
     rows = []
     for check in verdict["checks"]:
         passed = check["pass"]
-        interval = " to ".join(_number(end) for end in check["interval"])
+        interval = _interval(*check["interval"])
         held = check["threshold"]
         if isinstance(held, Mapping):
             held = ", ".join(f"{name} {value:g}" for name, value in held.items())
+        elif held is not None:
+            held = f"{held:g}"
         cells = [
             f"<td>{escape(check['name'])}</td><td>{escape(check['metric'])}</td>",
-            f'<td class="n">{_number(check["value"])}</td><td class="n">{interval}</td>',
-            f'<td class="n">{"" if held is None else escape(str(held))}</td>',
+            f'<td class="n">{number(check["value"])}</td><td class="n">{interval}</td>',
+            f'<td class="n">{escape(held or "")}</td>',
             f'<td class="{"yes" if passed else "no"}">{"pass" if passed else "fail"}</td>',
             f"<td>{escape(check['explanation'])}</td>",
         ]
@@ -90,8 +93,8 @@ def _checks(verdict: Mapping[str, Any]) -> str:
         "For a comparison the value is the gain, above 0 is better, and the interval its two"
         " one-sided bounds."
     )
-    if detectable is not None and math.isfinite(detectable):
-        note += f" These rows would show a true gain of {detectable:.2g} 8 times in 10."
+    if detectable is not None:
+        note += f" With these rows a true gain of {rough(detectable)} is noticed 8 times in 10."
     return f'<table><tr>{head}</tr>{"".join(rows)}</table><p class="muted">{escape(note)}</p>'
 
 
@@ -112,7 +115,7 @@ def _charts(task: Task, scored: Mapping[str, Scored]) -> str:
             for who, one in scored.items()
             if isinstance(one.predictions, ClassPredictions) and who != "baseline"
         }
-        html += f"<h2>ROC curve of {escape(task.classes[1])}</h2>{charts.roc(curves)}"
+        html += f"<h2>ROC curve of {escape(short(task.classes[1], 60))}</h2>{charts.roc(curves)}"
     return html
 
 
@@ -138,13 +141,12 @@ def _identity(verdict: Mapping[str, Any]) -> str:
 
 
 def _measured(item: Measured) -> str:
-    text = _number(item.value)
+    text = number(item.value)
     if math.isfinite(item.low):
-        text += f' <span class="small">({_number(item.low)} to {_number(item.high)})</span>'
+        text += f' <span class="small">({_interval(item.low, item.high)})</span>'
     return f'<td class="n">{text}</td>'
 
 
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.5g}"
+def _interval(low: float | None, high: float | None) -> str:
+    known = low is not None and math.isfinite(low)
+    return f"{number(low)} to {number(high)}" if known else "–"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, summary
@@ -20,8 +19,8 @@ class Scored:
     """
 
     predictions: Predictions
-    measured: Mapping[str, Measured]
-    classes: Mapping[str, Measured]
+    measured: dict[str, Measured]
+    classes: dict[str, Measured]
 
     @classmethod
     def of(cls, predictions: Predictions, confidence: float, classes: list[str]) -> Scored:

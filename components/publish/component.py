@@ -15,7 +15,6 @@ def publish(
     storage_region: str,
     model_name: str,
     model_uri: str,
-    verdict_uri: str,
     dataset_uri: str,
     card: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("version", int), ("version_uri", str), ("champion_uri", str)]):
@@ -28,7 +27,6 @@ def publish(
         storage_region: As in the form.
         model_name: As in the form.
         model_uri: The SavedModel of the run.
-        verdict_uri: What evaluate wrote about it.
         dataset_uri: The dataset it was judged on.
         card: The model card.
 
@@ -41,7 +39,8 @@ def publish(
     from components.step import step
 
     with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
-        done = run(context, model_name, model_uri, verdict_uri, dataset_uri)
+        verdict = str(context.run.evaluation / "verdict.json")
+        done = run(context, model_name, model_uri, verdict, dataset_uri)
         with open(card.path, "w") as file:
             file.write(done.card)
     return done.version, done.version_uri, done.champion_uri

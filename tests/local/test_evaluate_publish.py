@@ -70,7 +70,8 @@ class Bench:
             "schema_digest": schema_digest,
         }
         counts = dict(zip(CLASSES, np.bincount(self.rows.labels).tolist(), strict=True))
-        label = {"mean": float(labels.mean())} if regression else {"counts": counts}
+        mean = {"train": {"mean": float(labels.mean())}}
+        label = mean if regression else {"counts": {"train": counts}}
         (folder / "schema.json").write_text(json.dumps(schema))
         (folder / "statistics.json").write_text(json.dumps({"label": label}))
         details = {"schema_digest": schema_digest}
@@ -338,7 +339,7 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
     with pytest.raises(DataError, match="does not return probabilities"):
         bench.evaluate("logits")
     bench.train("regression", 0.1, columns)
-    with pytest.raises(DataError, match=r"received: shape \(900, 1\).*\(900, 3\)|predicts another"):
+    with pytest.raises(DataError, match="predicts another shape"):
         bench.evaluate("regression")
     with pytest.raises(DataError, match="manifest"):
         bench.evaluate("never-trained")
@@ -354,7 +355,7 @@ def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path)
     run = ("r1", str(bench.layout.root), "", "")
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     report = dsl.HTML(uri=str(tmp_path / "report.html"))
-    blessed, verdict_uri = evaluate.python_func(
+    blessed = evaluate.python_func(
         *run,
         dataset_uri=str(bench.dataset),
         model_name=MODEL,
@@ -376,7 +377,6 @@ def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path)
         *run,
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
-        verdict_uri=verdict_uri,
         dataset_uri=str(bench.dataset),
         card=card,
     )

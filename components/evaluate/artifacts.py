@@ -1,0 +1,49 @@
+"""What Kubeflow Pipelines shows: small, finite, and of Python's own types, or it fails the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
+from components.evaluate.predictions import ClassPredictions, Predictions
+from components.evaluate.scored import Scored
+from components.evaluate.text import short
+
+_LONGEST_NAME = 60
+_DIGITS = 6
+
+
+def kfp_metrics(scored: Mapping[str, Scored]) -> dict[str, float]:
+    """Return finite numbers: the model's by name, the others' with `champion_` or `baseline_`."""
+    found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
+    for who, one in scored.items():
+        prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
+        found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
+    found |= {
+        short(name, _LONGEST_NAME): item.value for name, item in scored["model"].classes.items()
+    }
+    return finite(found)
+
+
+def confusion(
+    predictions: Predictions, classes: list[str]
+) -> tuple[list[str], list[list[int]]] | None:
+    """Return (names, counts) of at most 30 classes; None for a regression."""
+    if not isinstance(predictions, ClassPredictions):
+        return None
+    names, matrix = condense(predictions.confusion(), classes, MOST_SHOWN_CLASSES)
+    return [short(name, _LONGEST_NAME) for name in names], matrix.tolist()
+
+
+def roc(predictions: Predictions) -> tuple[list[float], list[float], list[float]] | None:
+    """Return (false positive rate, true positive rate, threshold), at most 100 points each.
+
+    None unless there are two classes and rows of both.
+    """
+    if not isinstance(predictions, ClassPredictions) or predictions.classes != 2:
+        return None
+    if not predictions.finite or not 0 < predictions.labels.mean() < 1:
+        return None
+    curve = roc_curve(predictions.labels, predictions.scores[:, 0])
+    fpr, tpr, thresholds = ([round(float(value), _DIGITS) for value in part] for part in curve)
+    return fpr, tpr, thresholds

@@ -1,0 +1,35 @@
+"""Numbers and names as people read them, in the log, the verdict and the report."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None) -> str:
+    """Return a metric with the digits that matter; a dash where it is unknown."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size >= 1e9 or 0 < size < 0.01:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4f}" if size < 100 else f"{value:,.1f}"
+
+
+def rough(value: float, sign: bool = False) -> str:
+    """Return a number with two digits, for instance a bound."""
+    plus = "+" if sign else ""
+    return f"{value:{plus},.0f}" if 100 <= abs(value) < 1e9 else f"{value:{plus}.2g}"
+
+
+def tick(value: float) -> str:
+    """Return a number short enough for the axis of a chart."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            unit = 1e3 if letter == "k" else size
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def short(name: str, most: int) -> str:
+    """Return a name of at most `most` characters."""
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,125 @@
+"""verdict.json: every check with value, interval and threshold, and what exactly was judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from components.evaluate.gate import Decision, Rival
+from components.evaluate.scored import Scored
+from components.publish.champion import Champion
+
+FORMAT = "kfp-tfjob/verdict/1"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a verdict is about; publish refuses it for anything else.
+
+    Attributes:
+        model_name: Whose champion it was compared with.
+        model_uri: The SavedModel.
+        run_id: The run that trained it.
+        model_digest: Of the manifest of that run.
+        weights_digest: SHA-256 of the variables.
+        dataset_digest: Of the dataset.
+        schema_digest: Of its schema.
+        gate: As in the form.
+    """
+
+    model_name: str
+    model_uri: str
+    run_id: str
+    model_digest: str
+    weights_digest: str
+    dataset_digest: str
+    schema_digest: str
+    gate: Mapping[str, Any]
+
+
+def build(
+    decision: Decision,
+    judged: Judged,
+    scored: Mapping[str, Scored],
+    confidence: float,
+    champion: Champion | None,
+    rival: Rival | None,
+) -> dict[str, Any]:
+    """Return the content of verdict.json; what is not a finite number is null.
+
+    Args:
+        decision: Of the gate.
+        judged: What it is about.
+        scored: `model`, `baseline`, and the champion by its name where it was compared.
+        confidence: Of the intervals.
+        champion: The record of the champion; None when there is none.
+        rival: The champion as the gate saw it.
+    """
+    found = decision.comparison
+    return _plain(
+        {
+            "format": FORMAT,
+            "blessed": decision.blessed,
+            "reasons": decision.reasons,
+            "primary_metric": decision.primary_metric,
+            "mode": decision.mode,
+            "confidence": confidence,
+            "checks": [
+                {
+                    "name": check.name,
+                    "metric": check.metric,
+                    "value": check.value,
+                    "interval": check.interval,
+                    "threshold": check.threshold,
+                    "pass": check.passed,
+                    "explanation": check.explanation,
+                }
+                for check in decision.checks
+            ],
+            "minimum_detectable_gain": found.detectable if found else None,
+            "rows": scored["model"].predictions.rows,
+            "metrics": _values(scored["model"]),
+            "class_metrics": {name: item.value for name, item in scored["model"].classes.items()},
+            "intervals": {
+                name: (item.low, item.high)
+                for name, item in (scored["model"].measured | scored["model"].classes).items()
+            },
+            "baseline": _values(scored["baseline"]),
+            "champion": _champion(champion, rival, scored),
+            **asdict(judged),
+        }
+    )
+
+
+def _values(scored: Scored) -> dict[str, float]:
+    return {name: item.value for name, item in scored.measured.items()}
+
+
+def _champion(
+    champion: Champion | None, rival: Rival | None, scored: Mapping[str, Scored]
+) -> dict[str, Any] | None:
+    """Return what the verdict says of the champion; publish relies on `number`."""
+    if champion is None or rival is None:
+        return None
+    found = scored.get(rival.name)
+    return {
+        "number": champion.number,
+        "version": champion.version,
+        "run_id": champion.run_id,
+        "weights_digest": champion.weights_digest,
+        "schema_digest": champion.schema_digest,
+        "compared": found is not None,
+        "obstacle": rival.obstacle,
+        "metrics": _values(found) if found else {},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

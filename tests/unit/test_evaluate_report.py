@@ -1,0 +1,144 @@
+"""The report and what Kubeflow Pipelines shows: small, self-contained, escaped, finite."""
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from kfp import dsl
+
+from components.evaluate import report
+from components.evaluate.artifacts import confusion, kfp_metrics, roc
+from components.evaluate.gate import Rival, decide
+from components.evaluate.model import Task
+from components.evaluate.options import parse_gate
+from components.evaluate.predictions import (
+    ClassPredictions,
+    Predictions,
+    ValuePredictions,
+    constant_classifier,
+    constant_regression,
+)
+from components.evaluate.scored import Scored
+from components.evaluate.verdict import Judged, build
+from components.publish.champion import Champion
+
+NASTY = '<script>alert("x")</script>&'
+GATE = {"thresholds": {"log_loss": {"max": 3}, "rmse": {"min": 0}}}
+
+
+def classes(count: int) -> tuple[Task, Predictions, Predictions]:
+    names = (NASTY, *(f"class {index} {'long ' * 20}" for index in range(1, count)))
+    rng = np.random.default_rng(count)
+    labels = np.arange(3000) % count
+    logits = rng.normal(size=(3000, count)) + 2 * np.eye(count)[labels]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    baseline = constant_classifier(labels, [1] * count)
+    task = Task("classification", ("a", "b"), names)
+    return task, ClassPredictions.of(labels, probabilities), baseline
+
+
+def broken() -> tuple[Task, Predictions, Predictions]:
+    task, good, baseline = classes(3)
+    scores = np.full((good.rows, 3), np.nan)
+    return task, ClassPredictions.of(good.labels, scores), baseline
+
+
+def regression() -> tuple[Task, Predictions, Predictions]:
+    rng = np.random.default_rng(1)
+    truth = 1e5 * rng.normal(size=20_000)
+    values = ValuePredictions.of(truth, truth + 2e4 * rng.normal(size=len(truth)))
+    return Task("regression", ("a",)), values, constant_regression(truth, 0.0)
+
+
+CASES = {
+    "two classes": lambda: classes(2),
+    "ten classes": lambda: classes(10),
+    "thirty classes": lambda: classes(30),
+    "two hundred classes": lambda: classes(200),
+    "no numbers": broken,
+    "regression": regression,
+}
+
+
+def evaluated(case: str) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
+    """Return the task, the verdict and everybody's metrics, with a champion like the baseline."""
+    task, predictions, baseline = CASES[case]()
+    names = list(task.classes)
+    rival = Rival("champion 7", predictions=baseline)
+    champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
+    decision = decide(parse_gate(GATE), predictions, baseline, rival, names)
+    everyone = {"model": predictions, "champion 7": baseline, "baseline": baseline}
+    scored = {who: Scored.of(one, 0.95, names) for who, one in everyone.items()}
+    judged = Judged(NASTY, "s3://b/m", "r1", "m", "w", "d", "s", GATE)
+    return task, build(decision, judged, scored, 0.95, champion, rival), scored
+
+
+class Tags(HTMLParser):
+    """Collects what a page consists of, and that every element is closed."""
+
+    void = {"meta", "br"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.open: list[str] = []
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
+    task, verdict, scored = evaluated(case)
+    html = report.render(verdict, task, scored)
+    assert len(html.encode()) < 1_000_000
+    tags = Tags()
+    tags.feed(html)
+    assert not tags.open
+    assert not tags.seen & {"script", "img", "link", "iframe", "a", "image", "use"}
+    assert not tags.attributes & {"src", "href", "onload", "onclick"}
+    assert "nan" not in html.lower()
+    for reason in verdict["reasons"]:
+        assert report.escape(reason) in html
+    assert ("svg" in tags.seen) is (case != "no numbers")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metadata_is_finite_and_small(case: str) -> None:
+    task, verdict, scored = evaluated(case)
+    predictions = scored["model"].predictions
+    metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
+    for name, value in kfp_metrics(scored).items():
+        metrics.log_metric(name, value)
+    if found := confusion(predictions, list(task.classes)):
+        classification.log_confusion_matrix(*found)
+    if curve := roc(predictions):
+        classification.log_roc_curve(*curve)
+    text = json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
+    assert len(text) < 32 * 1024
+    assert (curve is not None) is (case == "two classes")
+    assert metrics.metadata["test_rows"] == predictions.rows
+    json.dumps(verdict, allow_nan=False)
+    assert verdict["blessed"] is False  # the threshold of the other task
+
+
+def test_the_verdict_names_the_champion_it_was_judged_against() -> None:
+    _, verdict, _ = evaluated("ten classes")
+    assert verdict["champion"]["number"] == 4
+    assert verdict["champion"]["version"] == 7
+    checks = {check["name"]: check for check in verdict["checks"]}
+    assert checks["champion"]["pass"] and checks["champion"]["value"] > 0.3
+    assert checks["champion"]["interval"][0] < checks["champion"]["value"]
+    assert not verdict["checks"][2]["pass"] and verdict["checks"][2]["value"] is None
