@@ -1,16 +1,17 @@
-"""A real Kubernetes with the training-operator on this host, without a registry or a container engine.
+"""A real Kubernetes with the training-operator on one host, without registry or container engine.
 
     with Cluster() as cluster:
         cluster.kubectl("get", "nodes")
 
 Every server is a process of this host, every file lies below one folder, and all of it ends with
-the cluster; what a killed session left is cleaned at the next start. Only the logs stay, until then.
+the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import subprocess
 import tempfile
@@ -37,7 +38,7 @@ _READY_SECONDS = 60
 
 
 class Cluster(Access):
-    """A cluster of one node; `add_node` gives it more. There is at most one on a host.
+    """A cluster of one node, node-1; `add_node` gives it more. There is at most one on a host.
 
     Attributes:
         logs: A file for each server.
@@ -56,6 +57,7 @@ class Cluster(Access):
         self.logs = _STATE / "logs"
         self.phases: dict[str, float] = {}
         self.nodes: dict[str, Node] = {}
+        self._numbers = itertools.count(1)
         self._controllers: list[Process] = []
         self._lock = None
 
@@ -80,7 +82,6 @@ class Cluster(Access):
 
     def stop(self) -> None:
         """End every process, and leave nothing but the logs."""
-        self.operator = None
         _clean()
         if self._lock is not None:
             self._lock.close()
@@ -141,8 +142,8 @@ class Cluster(Access):
             raise TimeoutError(f"{node} does not show {count} GPUs")
 
     def add_node(self) -> Node:
-        """Start one more node on this host, with a runtime and a kubelet of its own, until Ready."""
-        number = len(self.nodes) + 1
+        """Start one more node on this host, with its own runtime and kubelet, and wait for it."""
+        number = next(self._numbers)
         node = Node(number, self._programs, _STATE, self.logs, self._authority)
         host.add_address(node.address)
         self.nodes[node.name] = node
@@ -150,6 +151,14 @@ class Cluster(Access):
         node.start_kubelet()
         self._wait_for_node(node)
         return node
+
+    def remove_node(self, node: Node) -> None:
+        """Kill a node, its pods with it, and forget it."""
+        node.kill()
+        self.core.delete_node(node.name)
+        host.remove_address(node.address)
+        host.remove(_STATE / node.name)
+        del self.nodes[node.name]
 
     def load_image(self, archive: Path) -> None:
         """Import the images of a docker-archive on every node."""
@@ -168,10 +177,11 @@ class Cluster(Access):
             images.archive()
         with self._phase("host"):
             _clean()
+            host.remove(self.logs)
             self.logs.mkdir(parents=True)
             host.take(_STATE)
             self._authority = Authority(_STATE / "pki")
-        node = Node(1, self._programs, _STATE, self.logs, self._authority)
+        node = Node(next(self._numbers), self._programs, _STATE, self.logs, self._authority)
         self.nodes[node.name] = node
         common = (self._programs, _STATE, self.logs)
         with ThreadPoolExecutor() as pool:

@@ -106,6 +106,11 @@ def add_address(address: str) -> None:
     _run("ip", "address", "add", f"{address}/16", "dev", BRIDGE)
 
 
+def remove_address(address: str) -> None:
+    """Take the address of a node away."""
+    _run("ip", "address", "delete", f"{address}/16", "dev", BRIDGE)
+
+
 def give_back(state: Path) -> None:
     """Undo `take`, and what nodes left; works on a stale state too."""
     if shutil.which("iptables"):

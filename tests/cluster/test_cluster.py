@@ -1,0 +1,229 @@
+"""The fixture itself: what the other tests of this folder take for granted."""
+
+import json
+
+import pytest
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from components.images import TOOLS
+from tests.cluster.access import Access
+from tests.cluster.cluster import GPU, Cluster
+from tests.cluster.processes import wait_until
+from tests.cluster.workloads import container, pod, template, tfjob
+
+pytestmark = pytest.mark.cluster
+
+_SECONDS = 90
+
+
+def finish(cluster: Access, namespace: str, name: str) -> tuple[str, str]:
+    """Wait until a pod has ended; return its phase and its log."""
+
+    def phase() -> str:
+        return cluster.core.read_namespaced_pod(name, namespace).status.phase
+
+    assert wait_until(lambda: phase() in ("Succeeded", "Failed"), _SECONDS), phase()
+    return phase(), cluster.core.read_namespaced_pod_log(name, namespace)
+
+
+def run(cluster: Access, namespace: str, name: str, main: dict) -> str:
+    """Run a pod to Succeeded; return its log."""
+    cluster.core.create_namespaced_pod(namespace, pod(name, main))
+    phase, log = finish(cluster, namespace, name)
+    assert phase == "Succeeded", log
+    return log
+
+
+def succeed(cluster: Access, namespace: str, body: dict) -> None:
+    """Create a TFJob and wait until it is Succeeded."""
+    cluster.create_tfjob(namespace, body)
+    name = body["metadata"]["name"]
+    ended = {"Succeeded", "Failed"}
+    assert wait_until(lambda: cluster.conditions(namespace, name) & ended, _SECONDS)
+    assert "Succeeded" in cluster.conditions(namespace, name)
+
+
+def test_nodes_are_ready(cluster: Access) -> None:
+    names = [node.metadata.name for node in cluster.core.list_node().items]
+    assert names and all(cluster.node_is_ready(name) for name in names)
+
+
+def test_pod_runs_as_user_1000_and_resolves_names(cluster: Access) -> None:
+    code = """
+import os, socket
+print(os.getuid(), socket.gethostbyname("kubernetes.default.svc"))
+"""
+    with cluster.namespace({"pod-security.kubernetes.io/enforce": "restricted"}) as namespace:
+        user, address = run(cluster, namespace, "whoami", container(code)).split()
+    assert user == "1000"
+    assert address == cluster.core.read_namespaced_service("kubernetes", "default").spec.cluster_ip
+
+
+def test_pod_has_the_project_and_what_it_needs(cluster: Access, namespace: str) -> None:
+    code = "import boto3, pydantic, storage.store, uploader.mirror; print(storage.store.__name__)"
+    assert run(cluster, namespace, "imports", container(code, image=TOOLS)) == "storage.store\n"
+
+
+def test_pod_reaches_the_api_with_its_account(cluster: Access, namespace: str) -> None:
+    cluster.kubeconfig_for(
+        namespace, "reader", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    ).unlink()
+    code = f"""
+from kubernetes import client, config
+config.load_incluster_config()
+print(*[pod.metadata.name for pod in client.CoreV1Api().list_namespaced_pod("{namespace}").items])
+"""
+    body = pod("inside", container(code), serviceAccountName="reader")
+    cluster.core.create_namespaced_pod(namespace, body)
+    assert finish(cluster, namespace, "inside") == ("Succeeded", "inside\n")
+
+
+def test_account_has_its_rights_and_no_others(cluster: Access, namespace: str) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    core = client.CoreV1Api(cluster.client_for(namespace, "reader", rules))
+    assert core.list_namespaced_pod(namespace).items == []
+    with pytest.raises(ApiException) as refused:
+        core.list_namespaced_secret(namespace)
+    assert refused.value.status == 403
+
+
+def test_tfjob_tells_its_replicas_of_each_other(cluster: Access, namespace: str) -> None:
+    # The chief ends when each replica has told it who it is, at the addresses of TF_CONFIG.
+    code = """
+import json, os, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, task = config["cluster"], config["task"]
+if task["type"] == "chief":
+    server = socket.create_server(("", 2222))
+    server.settimeout(60)
+    for _ in cluster["worker"]:
+        print(server.accept()[0].makefile().readline(), flush=True)
+else:
+    host, port = cluster["chief"][0].split(":")
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection((host, port), 5).sendall(json.dumps(config).encode() + b"\\n")
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+"""
+    replica = template(container(code))
+    succeed(cluster, namespace, tfjob("peers", {"Chief": replica, "Worker": replica}, Worker=2))
+    log = cluster.core.read_namespaced_pod_log("peers-chief-0", namespace)
+    told = [json.loads(line) for line in log.splitlines() if line]
+    assert sorted(config["task"]["index"] for config in told) == [0, 1]
+    for config in told:
+        assert config["cluster"] == {
+            "chief": [f"peers-chief-0.{namespace}.svc:2222"],
+            "worker": [f"peers-worker-{i}.{namespace}.svc:2222" for i in (0, 1)],
+        }
+
+
+def test_webhook_refuses_a_tfjob_without_the_container(cluster: Access, namespace: str) -> None:
+    body = tfjob("wrong", {"Chief": template(container("", name="trainer"))})
+    with pytest.raises(ApiException) as refused:
+        cluster.create_tfjob(namespace, body)
+    assert refused.value.status == 403
+    assert "must have at least one container with name tensorflow" in refused.value.body
+
+
+def test_unknown_image_is_refused_at_once(own_cluster: Cluster, namespace: str) -> None:
+    body = pod("unknown", container("", image="kfp-tfjob-test/absent:1"))
+    own_cluster.core.create_namespaced_pod(namespace, body)
+
+    def waiting() -> str:
+        statuses = own_cluster.core.read_namespaced_pod("unknown", namespace).status
+        states = [status.state.waiting for status in statuses.container_statuses or []]
+        return states[0].reason if states and states[0] else ""
+
+    pull_errors = ("ErrImagePull", "ImagePullBackOff")
+    assert wait_until(lambda: waiting() in pull_errors, _SECONDS), waiting()
+
+
+def test_fake_gpus_bound_what_is_scheduled(own_cluster: Cluster, namespace: str) -> None:
+    own_cluster.fake_gpus(1)
+    run(own_cluster, namespace, "fits", container("", gpus=1))
+    own_cluster.core.create_namespaced_pod(namespace, pod("waits", container("", gpus=2)))
+
+    def unschedulable() -> str:
+        found = own_cluster.core.read_namespaced_pod("waits", namespace).status.conditions or []
+        return next((c.message for c in found if c.reason == "Unschedulable"), "")
+
+    assert wait_until(unschedulable, _SECONDS)
+    assert f"Insufficient {GPU}" in unschedulable()
+    own_cluster.fake_gpus(2)
+    assert finish(own_cluster, namespace, "waits")[0] == "Succeeded"
+    own_cluster.fake_gpus(0)
+
+
+def test_pod_stores_an_object(own_cluster: Cluster, namespace: str) -> None:
+    own_cluster.objects.make_bucket("pods")
+    own_cluster.storage_secret(namespace)
+    code = "import boto3; boto3.client('s3').put_object(Bucket='pods', Key='k', Body=b'from a pod')"
+    run(own_cluster, namespace, "stores", container(code, secret="objstore-cred"))
+    stored = own_cluster.objects.client().get_object(Bucket="pods", Key="k")
+    assert stored["Body"].read() == b"from a pod"
+
+
+def test_operator_away_and_back(own_cluster: Cluster, namespace: str) -> None:
+    body = tfjob("late", {"Chief": template(container(""))})
+    own_cluster.operator.stop()
+    try:
+        with pytest.raises(ApiException) as refused:
+            own_cluster.create_tfjob(namespace, body)
+        assert refused.value.status == 500
+        assert "failed calling webhook" in refused.value.body
+    finally:
+        own_cluster.operator.start()
+    succeed(own_cluster, namespace, body)
+
+
+def test_api_server_restart_is_survived(own_cluster: Cluster, namespace: str) -> None:
+    body = tfjob("through", {"Chief": template(container("import time; time.sleep(10)"))})
+    own_cluster.create_tfjob(namespace, body)
+    running = {"Running"}
+    assert wait_until(lambda: running <= own_cluster.conditions(namespace, "through"), _SECONDS)
+    own_cluster.apiserver.restart()
+    ended = {"Succeeded", "Failed"}
+    assert wait_until(lambda: ended & own_cluster.conditions(namespace, "through"), _SECONDS)
+    assert "Succeeded" in own_cluster.conditions(namespace, "through")
+    assert all(own_cluster.node_is_ready(name) for name in own_cluster.nodes)
+
+
+def test_lost_node_loses_its_pods(own_cluster: Cluster, namespace: str) -> None:
+    node = own_cluster.add_node()
+    try:
+        where = {"kubernetes.io/hostname": node.name}
+        main = container("import time; print('here', flush=True); time.sleep(600)")
+        own_cluster.core.create_namespaced_pod(namespace, pod("lost", main, nodeSelector=where))
+
+        def phase() -> str:
+            return own_cluster.core.read_namespaced_pod("lost", namespace).status.phase
+
+        assert wait_until(lambda: phase() == "Running", _SECONDS)
+        node.kill()
+        assert wait_until(lambda: not own_cluster.node_is_ready(node.name), _SECONDS)
+
+        def deleted() -> bool:
+            lost = own_cluster.core.read_namespaced_pod("lost", namespace)
+            return lost.metadata.deletion_timestamp is not None
+
+        assert wait_until(deleted, _SECONDS)
+    finally:
+        own_cluster.remove_node(node)
+    assert [item.metadata.name for item in own_cluster.core.list_node().items] == ["node-1"]
+
+
+def test_frozen_node_comes_back(own_cluster: Cluster) -> None:
+    node = own_cluster.add_node()
+    try:
+        node.freeze()
+        assert wait_until(lambda: not own_cluster.node_is_ready(node.name), _SECONDS)
+        node.thaw()
+        assert wait_until(lambda: own_cluster.node_is_ready(node.name), _SECONDS)
+    finally:
+        own_cluster.remove_node(node)

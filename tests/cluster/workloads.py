@@ -1,0 +1,72 @@
+"""Pods and TFJobs of small Python containers, under the restricted Pod Security level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from components.images import TRAINER
+
+_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def container(
+    code: str, gpus: int = 0, secret: str = "", image: str = TRAINER, name: str = "tensorflow"
+) -> dict[str, object]:
+    """Return a container that runs Python code.
+
+    Args:
+        code: The program.
+        gpus: How many it asks for.
+        secret: Of this Secret every key is in its environment.
+        image: Its image.
+        name: Its name.
+    """
+    resources = {"cpu": "50m", "memory": "64Mi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    body: dict[str, object] = {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-c", code],
+        "resources": {"requests": resources, "limits": resources | {"cpu": "2", "memory": "1Gi"}},
+        "securityContext": _SECURITY,
+    }
+    if secret:
+        body["envFrom"] = [{"secretRef": {"name": secret}}]
+    return body
+
+
+def template(main: Mapping[str, object], **spec: object) -> dict[str, object]:
+    """Return a pod template with one container; `spec` adds fields to the pod's spec."""
+    return {"spec": {"containers": [main], "restartPolicy": "Never"} | spec}
+
+
+def pod(name: str, main: Mapping[str, object], **spec: object) -> dict[str, object]:
+    """Return a pod with one container; `spec` adds fields to its spec."""
+    kind = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    return kind | template(main, **spec)
+
+
+def tfjob(name: str, replicas: Mapping[str, Mapping[str, object]], **counts: int) -> dict:
+    """Return a TFJob that deletes what still runs when it ends.
+
+    Args:
+        name: Its name.
+        replicas: The pod template of each type: {"Chief": ..., "Worker": ...}.
+        **counts: How many of a type; 1 where not named.
+    """
+    specs = {
+        kind: {"replicas": counts.get(kind, 1), "restartPolicy": "Never", "template": made}
+        for kind, made in replicas.items()
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name},
+        "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "tfReplicaSpecs": specs},
+    }
