@@ -141,10 +141,7 @@ def reported(name: str) -> Iterator[Report]:
     Raises:
         SystemExit: As of `step`.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
-    )
-    logging.getLogger("botocore").setLevel(logging.WARNING)
+    _log_to_stdout()
     report = Report()
     try:
         _not_again(name)
@@ -157,6 +154,16 @@ def reported(name: str) -> Iterator[Report]:
             f"{type(error).__name__}: {error}. This is a defect of the step, not of the input."
         )
         _fail(Failure(name, 1, "failed", message), report.step)
+
+
+def _log_to_stdout() -> None:
+    """Print what our own rooms log; KFP's executor has the root logger for itself."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    for room in ("components", "uploader", "storage"):
+        logger = logging.getLogger(room)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
 
 
 def _not_again(name: str) -> None:

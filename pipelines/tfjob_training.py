@@ -3,8 +3,6 @@
 Nothing here is decided when it is compiled: names, ids, times and namespaces belong to a run.
 """
 
-from __future__ import annotations
-
 from kfp import dsl, kubernetes
 
 from components.evaluate.component import evaluate
@@ -23,6 +21,20 @@ Train a Keras model on many pods with all-reduce as a TFJob, mirror what the chi
 prove it, judge it against the current champion and publish it only if it is better. The first
 step, preflight, shows every parameter with its meaning and refuses wrong ones before anything
 else runs. Credentials come from the Secret named by storage_secret, never from a parameter."""
+
+
+def _task(task: dsl.PipelineTask, storage_secret: str, memory: str = "1Gi") -> dsl.PipelineTask:
+    """Give a task what every task needs: the Secret, its own resources, and no cache.
+
+    A cache hit would hand on an address that may have been deleted since; what may be reused is
+    found by its digest instead. The Secret is optional, because a pod with a missing one hangs
+    without a word, while preflight can say that it is missing.
+    """
+    kubernetes.use_secret_as_volume(
+        task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
+    )
+    task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
+    return task.set_caching_options(False)
 
 
 @dsl.pipeline(name="tfjob-training", description=DESCRIPTION)
@@ -142,7 +154,7 @@ def tfjob_training(
             storage_secret,
             memory="4Gi",
         )
-        with dsl.If(judged.output == True, name="blessed"):  # noqa: E712 - KFP's operator
+        with dsl.If(judged.outputs["Output"] == True, name="blessed"):  # noqa: E712 - KFP's operator
             published = _task(
                 publish(
                     model_name=model_name,
@@ -158,19 +170,3 @@ def tfjob_training(
                 reimport=True,
             )
             champion.set_display_name("published model").set_caching_options(False)
-
-
-def _task(
-    task: dsl.PipelineTask, storage_secret: dsl.PipelineChannel, memory: str = "1Gi"
-) -> dsl.PipelineTask:
-    """Give a task what every task needs: the Secret, its own resources, and no cache.
-
-    A cache hit would hand on an address that may have been deleted since; what may be reused is
-    found by its digest instead. The Secret is optional, because a pod with a missing one hangs
-    without a word, while preflight can say that it is missing.
-    """
-    kubernetes.use_secret_as_volume(
-        task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
-    )
-    task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
-    return task.set_caching_options(False)

@@ -84,7 +84,7 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
         ConfigurationError: Everything that is wrong with them.
     """
     groups = ("storage_", "train_", "pod", "model_hyperparameters")
-    given = {name: value for name, value in values.items() if name.startswith(groups)}
+    given = {name: values[name] for name in values if name in MEANING and name.startswith(groups)}
     return JobSpec.parse(
         output_uri="s3://bucket", model_name="model", model_entry="module:function", **given
     )

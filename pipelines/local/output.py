@@ -11,17 +11,18 @@ _ENDED = re.compile(r" - INFO - Task '[^']+' ")
 _INDENT = "    "
 
 
-def readable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that steps printed, each after the name of its step.
+def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (step, text) for every line that a step printed, and (step, "") when one begins.
 
-    kfp.local indents them and puts its executor's messages between them, one of which is followed
-    by the step's whole input as JSON.
+    kfp.local indents what steps print and puts its executor's messages between, one of which is
+    followed by the step's whole input as JSON.
     """
     step, in_input = "", False
     for line in lines:
         line = _COLOUR.sub("", line.rstrip("\n"))
         if task := _TASK.search(line):
             step = task.group(1).replace("-", "_")
+            yield step, ""
             continue
         if _ENDED.search(line):
             step = ""  # what follows are its outputs, in kfp.local's words
@@ -33,4 +34,4 @@ def readable(lines: Iterable[str]) -> Iterator[str]:
         elif text.startswith("[KFP Executor"):
             in_input = "Got executor_input" in text
         elif step:
-            yield f"{step:<13} {text}"
+            yield step, text

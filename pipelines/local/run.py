@@ -20,11 +20,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from components.finish import engine as finish
 from components.publish.champion import read_champion
@@ -133,32 +133,19 @@ def _run_pipeline(
         env=environment,
         start_new_session=True,  # Ctrl-C is for this process, which ends them in order
     )
-    reader = threading.Thread(target=_relay, args=(pipeline, folder / "pipeline.log", show))
-    reader.start()
+    relay = _Relay(pipeline, folder / "pipeline.log", show)
+    relay.start()
     while pipeline.poll() is None and not stopped.number:
         if server:
             server.keep_up()
+        relay.sign_of_life()
         stopped.wait(0.3)
     if stopped.number:
         pipeline.kill()  # first, so that no further step begins
         pipeline.wait()
     else:
-        reader.join()
+        relay.join()
     return pipeline.returncode
-
-
-def _relay(pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]) -> None:
-    """Keep everything the pipeline prints, and show what its steps say."""
-    with open(path, "w") as log_file:
-
-        def kept():
-            for line in pipeline.stdout:
-                log_file.write(line)
-                log_file.flush()
-                yield line
-
-        for line in readable(kept()):
-            show(line)
 
 
 def _tell(
@@ -236,8 +223,8 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         "KFP_TFJOB_BACKEND": "local",
         "KFP_TFJOB_SECRETS": str(home.secrets),
         "KFP_TFJOB_WORK": str(home.run(run_id) / "job"),
-        # Steps print as they go.
-        "PYTHONUNBUFFERED": "1",
+        "PYTHONUNBUFFERED": "1",  # steps print as they go
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow tells at length of the GPUs that are not there
     }
 
 
@@ -261,6 +248,49 @@ def _new_token(home: Home) -> str:
 
 def _pids(server: _Embedded | None) -> set[int]:
     return {server.pid} if server else set()
+
+
+class _Relay(threading.Thread):
+    """Keeps everything the pipeline prints in a file, and shows what its steps say.
+
+    Importing TensorFlow is silent for up to a minute on a small machine; a person who sees nothing
+    for longer than some seconds takes a run for dead.
+    """
+
+    _SILENCE = 4.0  # seconds
+
+    def __init__(
+        self, pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self._pipeline, self._path, self._show = pipeline, path, show
+        self._step, self._began = "", time.monotonic()
+        self._shown = self._began
+
+    def run(self) -> None:
+        """Read until the pipeline ends."""
+        with open(self._path, "w") as kept:
+            for step, text in readable(self._kept(kept)):
+                now = time.monotonic()
+                if step != self._step:
+                    self._step, self._began = step, now
+                if text:
+                    self._say(text)
+
+    def sign_of_life(self) -> None:
+        """Show that the step goes on, if nothing else has for a while."""
+        if self._step and time.monotonic() - self._shown >= self._SILENCE:
+            self._say(f"... working for {time.monotonic() - self._began:.0f} s")
+
+    def _say(self, text: str) -> None:
+        self._shown = time.monotonic()
+        self._show(f"{self._step:<13} {text}")
+
+    def _kept(self, file: TextIO) -> Iterator[str]:
+        for line in self._pipeline.stdout:
+            file.write(line)
+            file.flush()
+            yield line
 
 
 class _only_run:

@@ -26,7 +26,9 @@ PRINTED = """\
 
 def test_steps_own_lines_only() -> None:
     assert list(readable(PRINTED.splitlines(keepends=True))) == [
-        "prepare_data  12:00:01 1797 rows",
-        "prepare_data    indented by the step",
-        "evaluate      12:00:03 blessed",
+        ("prepare_data", ""),
+        ("prepare_data", "12:00:01 1797 rows"),
+        ("prepare_data", "  indented by the step"),
+        ("evaluate", ""),
+        ("evaluate", "12:00:03 blessed"),
     ]
