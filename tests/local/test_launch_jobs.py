@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
+from kfp import dsl
 
 from components.launch_tfjob import launcher
 from components.launch_tfjob.backends.local import LocalBackend
+from components.launch_tfjob.component import launch_tfjob
 from components.launch_tfjob.launcher import JobFailedError
 from components.launch_tfjob.spec import JobSpec
 from components.step import Failure, Step
@@ -183,9 +187,45 @@ def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path
     assert not list(tmp_path.glob("chief-0.*.json"))
 
 
-def test_alone_a_chief_has_no_tf_config(backend, spec, step, tell, tmp_path):
+def test_the_component_trains_and_leaves_what_people_look_at(
+    s3, store, base, script, tell, tmp_path, monkeypatch
+):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/keys").symlink_to(s3.secret, target_is_directory=True)
+    monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
+    monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path / "secrets"))
+    monkeypatch.setenv("KFP_TFJOB_RUN_ID", "run-of-the-component")
     tell(chief_0="exit 0")
-    launcher.run(step, spec(), backend)
+    curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
+    job = dsl.Artifact(uri=str(tmp_path / "job.yaml"))
+    metrics = dsl.Metrics()
+    name, attempts = launch_tfjob.python_func(
+        run_id="1",
+        output_uri=str(base),
+        storage_endpoint="",
+        storage_region="",
+        storage_secret="keys",
+        dataset_uri=str(base / "datasets/d"),
+        model_name="digits",
+        model_entry="trainer.models:mlp",
+        code_uri="",
+        model_hyperparameters={},
+        train_workers=0.0,
+        train_gpus=0.0,
+        train_epochs=1.0,
+        train_batch_size=8.0,
+        train_image="none",
+        train_options={"command": ["python3", str(script), str(tmp_path)]},
+        pod={},
+        curves=curves,
+        job=job,
+        metrics=metrics,
+    )
+    assert (name, attempts) == ("tfjob-run-of-the-component-1", 1)
+    assert metrics.metadata == {"loss": 0.25}
+    assert "accuracy by epoch" in Path(curves.path).read_text()
+    assert yaml.safe_load(Path(job.path).read_text())["metadata"]["name"] == name
+    # With one replica the operator sets no TF_CONFIG.
     assert "TF_CONFIG" not in json.loads((tmp_path / "chief-0.1.json").read_text())
 
 
@@ -270,8 +310,6 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
 
 def test_sigterm_ends_the_launcher_and_its_job(tmp_path, s3, store, base, script, repository):
     """The launcher in a process of its own, as a step has it."""
-    import subprocess
-
     body = f"""
 import components.launch_tfjob.engine as engine
 from components.step import Step

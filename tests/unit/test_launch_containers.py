@@ -73,11 +73,12 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
 
 def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
     job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
-    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     wrong = copy.deepcopy(job)
     wrong_pod = wrong["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     wrong_pod["hostNetwork"] = True
     wrong_pod["containers"][0]["livenessProbe"] = {}
+    wrong_pod["containers"][0]["volumeMounts"][0]["subPath"] = "x"
+    wrong_pod["volumes"].append({"name": "c", "configMap": {"name": "c"}})
     with LocalBackend(tmp_path, tmp_path / "secrets") as backend:
         with pytest.raises(ConfigurationError) as refused:
             backend.create(wrong)
@@ -85,7 +86,9 @@ def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
     text = str(refused.value)
     assert "hostNetwork of the Worker pod" in text
     assert "livenessProbe of the Worker container tensorflow" in text
-    assert len(refused.value.problems) == 2 and pod["containers"]
+    assert "subPath of the mount /kfp-tfjob/job of the Worker container tensorflow" in text
+    assert "configMap of the Worker volume c" in text
+    assert len(refused.value.problems) == 4
 
 
 def test_the_back_end_is_chosen_by_the_environment(monkeypatch):

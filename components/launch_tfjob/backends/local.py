@@ -32,20 +32,26 @@ SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"
 # Said by the manifest and without a meaning among processes of one machine.
 IGNORED = {
+    "run policy": frozenset({"ttlSecondsAfterFinished"}),
     "pod": frozenset(
         "affinity automountServiceAccountToken enableServiceLinks imagePullSecrets nodeSelector"
         " priorityClassName schedulerName securityContext serviceAccountName tolerations".split()
     ),
     "container": frozenset("image resources securityContext".split()),
-    "volume": frozenset("medium sizeLimit readOnly".split()),
-    "job": frozenset("ttlSecondsAfterFinished ownerReferences".split()),
+    "mount": frozenset({"readOnly"}),
+    "volume": frozenset(),
+    "emptyDir": frozenset("medium sizeLimit".split()),
 }
 _KNOWN = {
+    "run policy": frozenset({"cleanPodPolicy"}),
     "pod": frozenset(
         "activeDeadlineSeconds containers initContainers terminationGracePeriodSeconds"
         " volumes".split()
     ),
     "container": frozenset("name command args env volumeMounts restartPolicy".split()),
+    "mount": frozenset("name mountPath".split()),
+    "volume": frozenset("name emptyDir secret persistentVolumeClaim".split()),
+    "emptyDir": frozenset(),
 }
 # Below the ports the system gives to outgoing connections, which would take ours meanwhile.
 _PORTS = range(20000, 32000)
@@ -303,18 +309,30 @@ def _labels(job: str, kind: str, index: int) -> dict[str, str]:
 
 
 def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    for role, spec in manifest["spec"]["tfReplicaSpecs"].items():
-        pod = spec["template"]["spec"]
-        parts = [("pod", f"{role} pod", pod)]
+    for kind, where, part in _parts(manifest["spec"]):
+        for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
+            yield Problem(
+                f"the local back end cannot do {key} of the {where}",
+                received=key,
+                fix=f"remove {key}, or run on a cluster",
+            )
+
+
+def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield every part of a job with its kind and where it stands."""
+    yield "run policy", "run policy", spec["runPolicy"]
+    for role, replica in spec["tfReplicaSpecs"].items():
+        pod = replica["template"]["spec"]
+        yield "pod", f"{role} pod", pod
+        for volume in pod.get("volumes", []):
+            where = f"{role} volume {volume['name']}"
+            yield "volume", where, volume
+            yield "emptyDir", where, volume.get("emptyDir", {})
         for container in (*pod.get("initContainers", []), *pod["containers"]):
-            parts.append(("container", f"{role} container {container['name']}", container))
-        for kind, where, part in parts:
-            for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
-                yield Problem(
-                    f"the local back end cannot do {key} of the {where}",
-                    received=key,
-                    fix=f"remove {key}, or run on a cluster",
-                )
+            where = f"{role} container {container['name']}"
+            yield "container", where, container
+            for mount in container.get("volumeMounts", []):
+                yield "mount", f"mount {mount['mountPath']} of the {where}", mount
 
 
 def _free_ports(count: int) -> list[int]:
