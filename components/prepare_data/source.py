@@ -88,6 +88,8 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
                 return [no_rows(source.files[0].name)] if len(source.files) == 1 else []
             faults = Faults()
             faults.add(rows.faults)
+            if shape := faults.shape_problem():
+                return [shape]
             fail = options.on_bad_row == "fail"
             return list(faults.column_problems().values()) if fail else []
     except DataError as error:
