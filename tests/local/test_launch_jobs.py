@@ -139,9 +139,8 @@ def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
 
 
 def test_a_chief_and_two_workers_end_with_a_proven_output(
-    backend, spec, step, tell, tmp_path, caplog
+    backend, spec, step, tell, tmp_path, capsys
 ):
-    caplog.set_level("INFO")
     tell(chief_0="exit 0", worker_0="exit 0", worker_1="exit 0")
     launched = launcher.run(step, spec(workers=2), backend)
     assert launched.job_name == f"tfjob-{step.run_id}-1"
@@ -173,7 +172,7 @@ def test_a_chief_and_two_workers_end_with_a_proven_output(
     assert any(item.key.endswith("model/weights.bin") for item in manifest.objects)
     claim = json.loads(step.store.read(step.run.attempts / "0001.json"))
     assert (claim["job"], claim["attempt"]) == (launched.job_name, 1)
-    assert "[worker-1] hello from worker-1" in caplog.messages
+    assert "[worker-1] hello from worker-1" in capsys.readouterr().out.splitlines()
     assert backend.get(launched.job_name)["status"]["conditions"][-1]["type"] == "Succeeded"
 
 
