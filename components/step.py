@@ -141,7 +141,7 @@ def reported(name: str) -> Iterator[Report]:
     Raises:
         SystemExit: As of `step`.
     """
-    _log_to_stdout()
+    log_to_stdout()
     report = Report()
     try:
         _not_again(name)
@@ -156,7 +156,7 @@ def reported(name: str) -> Iterator[Report]:
         _fail(Failure(name, 1, "failed", message), report.step)
 
 
-def _log_to_stdout() -> None:
+def log_to_stdout() -> None:
     """Print what our own rooms log; KFP's executor has the root logger for itself."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -185,5 +185,7 @@ def _fail(failure: Failure, context: Step | None) -> None:
             context.store.write(context.run.failure("json"), failure.to_bytes())
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
-    log.error("%s failed (%s): %s", failure.step, failure.verdict, failure.message)
+    # The local run shows the message itself, as the last thing a person reads.
+    message = "" if path else f": {failure.message}"
+    log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
     raise SystemExit(failure.code)

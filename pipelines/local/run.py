@@ -273,7 +273,7 @@ class _Relay(threading.Thread):
             for step, text in readable(self._kept(kept)):
                 now = time.monotonic()
                 if step != self._step:
-                    self._step, self._began = step, now
+                    self._step, self._began, self._shown = step, now, now
                 if text:
                     self._say(text)
 

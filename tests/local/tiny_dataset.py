@@ -63,7 +63,7 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
     }
     statistics = {
         "features": {name: _moments(features["train"][:, at]) for at, name in enumerate(FEATURES)},
-        "label": _moments(labels["train"]),
+        "label": {"train": _moments(labels["train"])},
     }
     (folder / "schema.json").write_text(json.dumps(schema))
     (folder / "statistics.json").write_text(json.dumps(statistics))
