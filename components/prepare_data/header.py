@@ -80,10 +80,10 @@ def choose(
     return (None if problems else Columns(tuple(features), label)), problems
 
 
-def no_rows(name: str) -> Problem:
+def no_rows() -> Problem:
     """Describe a source with a header and nothing else."""
     return Problem(
-        f"{name} has a header but no rows",
+        "data_uri has a header but no rows",
         expected="at least a few rows for each of train, validation and test",
         fix="correct data_uri, or write the file again",
     )

@@ -58,7 +58,10 @@ class Rows:
         keep = faults.good
         if keep.all():
             return cls(features, labels, codes, faults.lines, faults, size)
-        return cls(features[keep], labels, codes[keep], faults.lines[keep], faults, size)
+        # A label that only bad rows have is not a class.
+        used, codes = np.unique(codes[keep], return_inverse=True)
+        labels = [labels[code] for code in used.tolist()]
+        return cls(features[keep], labels, codes, faults.lines[keep], faults, size)
 
 
 class Table(Protocol):

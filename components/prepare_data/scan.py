@@ -109,7 +109,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
     """
     faults, vocabulary = scan.faults, scan.vocabulary
     if not faults.seen:
-        raise DataError(no_rows("data_uri"))
+        raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*faults.problems())
     label = vocabulary.decide(options.task)
