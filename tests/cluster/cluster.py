@@ -3,6 +3,8 @@
     with Cluster() as cluster:
         cluster.kubectl("get", "nodes")
 
+    python -m tests.cluster.cluster     starts one to look at, until Ctrl-C
+
 Every server is a process of this host, every file lies below one folder, and all of it ends with
 the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
@@ -13,6 +15,7 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import signal
 import subprocess
 import tempfile
 import time
@@ -201,7 +204,7 @@ class Cluster(Access):
                 runtime.result()
                 node.start_kubelet()
         with self._phase("operator"):
-            rendered = self._programs["training-operator.yaml"]
+            rendered = self._programs["training-operator.json"]
             manifests = training_operator.manifests(rendered)
             self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
             self.operator = TrainingOperator(*common, self._authority, self.api)
@@ -245,3 +248,10 @@ def _clean() -> None:
     for path in _STATE.glob("*"):
         if path.name != "logs":
             host.remove(path) if path.is_dir() else path.unlink()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with Cluster() as started, contextlib.suppress(KeyboardInterrupt):
+        print(f"export KUBECONFIG={started.kubeconfig}")
+        signal.pause()

@@ -114,7 +114,7 @@ class ApiServer:
 
     def stop(self) -> None:
         """End the API server; etcd keeps the data, and `start` brings it back."""
-        self._server.stop()
+        self._server.stop(grace=1)  # it would wait for its watches, which never end
 
     def restart(self) -> None:
         """End the API server, with every watch, and start it again."""
