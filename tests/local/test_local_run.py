@@ -246,7 +246,7 @@ def test_wrong_credentials_and_an_absent_endpoint_are_told_apart(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-key-of-this-store")
     for endpoint, expected in (
-        (s3.endpoint, "the store does not know this access key"),
+        (s3.endpoint, "the secret key does not belong to the access key"),
         ("http://127.0.0.1:1", "the store did not answer"),
     ):
         refused = Run(tmp_path, "--data", str(data), "--label", "digit", "--endpoint", endpoint)

@@ -25,7 +25,7 @@ def test_images_are_baked_in(tmp_path: Path) -> None:
     text = (tmp_path / "tfjob_training.yaml").read_text()
     images = set(re.findall(r"^ +image: (\S+)$", text, re.MULTILINE))
     assert images == {"registry/tools:7", "registry/trainer:8"}
-    assert "kfp-tfjob/" not in text
+    assert "kfp-tfjob/tools" not in text and "kfp-tfjob/trainer" not in text
 
 
 def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
