@@ -21,15 +21,19 @@ NODE_SILENT_SECONDS = 16
 EVICTED_AFTER_SECONDS = 4
 
 _COREFILE = """
-.:53 {{
+cluster.local:53 {{
     bind {address}
     errors
     kubernetes cluster.local {{
         kubeconfig {kubeconfig}
         ttl 1
     }}
-    # Pods have no way out, so every other name is known not to exist, at once.
-    template ANY ANY . {{
+}}
+# Pods have no way out, so every other name is known not to exist, at once. A zone of its own: in
+# one zone `template` is asked before `kubernetes`, whatever the order here.
+.:53 {{
+    bind {address}
+    template ANY ANY {{
         rcode NXDOMAIN
     }}
 }}
