@@ -154,7 +154,7 @@ def controllers(
             f"--root-ca-file={authority.certificate}",
             "--use-service-account-credentials",
             "--leader-elect=false",
-            "--bind-address=127.0.0.1",
+            f"--flex-volume-plugin-dir={state / 'volume-plugins'}",
             "--secure-port=0",
             "--node-monitor-period=2s",
             f"--node-monitor-grace-period={NODE_SILENT_SECONDS}s",
