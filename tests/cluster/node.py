@@ -10,7 +10,15 @@ from pathlib import Path
 
 from tests.cluster import images
 from tests.cluster.control_plane import SERVER
-from tests.cluster.host import BRIDGE, BRIDGE_ADDRESS, SUBNET, make_cgroup, remove_cgroup, unmount
+from tests.cluster.host import (
+    BRIDGE,
+    BRIDGE_ADDRESS,
+    SUBNET,
+    kill_in_cgroup,
+    make_cgroup,
+    remove_cgroup,
+    unmount,
+)
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked
 
@@ -115,6 +123,10 @@ class Node:
     def kill(self) -> None:
         """Lose the node: kubelet, containerd and every process of its pods, at once."""
         clean_up(self._folder)
+
+    def kill_pod(self, uid: str) -> None:
+        """Kill every process of a pod, also of one the API server has forgotten."""
+        kill_in_cgroup(self._cgroup, f"pod{uid}")
 
     def _configure(self) -> None:
         make_cgroup(self._cgroup)
