@@ -217,7 +217,8 @@ def clean_up(folder: Path) -> None:
     # The directories of these files are constants of containerd and of the CNI library.
     for address in folder.glob("run/io.containerd.runtime.v2.task/k8s.io/*/address"):
         Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
-        for result in _CNI_RESULTS.glob(f"*-{address.parent.name}-*"):
+    for sandbox in folder.glob("images/io.containerd.grpc.v1.cri/sandboxes/*"):
+        for result in _CNI_RESULTS.glob(f"*-{sandbox.name}-*"):
             result.unlink()
     unmount(folder)
 
