@@ -223,6 +223,8 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         "KFP_TFJOB_BACKEND": "local",
         "KFP_TFJOB_SECRETS": str(home.secrets),
         "KFP_TFJOB_WORK": str(home.run(run_id) / "job"),
+        # A step is started as python3, which has to be this one.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go
         "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow tells at length of the GPUs that are not there
     }
