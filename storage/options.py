@@ -6,9 +6,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from storage.credentials import SecretVolume
 from storage.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:  # it imports botocore, and whoever prints the help needs only the names
+    from storage.credentials import SecretVolume
 
 # Name, meaning: printed by `python -m uploader --help`.
 VARIABLES = {

@@ -11,6 +11,7 @@ from storage.address import S3Address
 from storage.credentials import MOUNT_VARIABLE
 from storage.retry import Patience
 from storage.store import Store
+from tests.faults.proxy import FaultProxy
 
 _prefixes = itertools.count()
 
@@ -28,6 +29,13 @@ def store(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store on the server; processes that a test starts find it in their environment."""
     monkeypatch.setenv(MOUNT_VARIABLE, str(s3.secret))
     return Store(patience=Patience(20))
+
+
+@pytest.fixture
+def proxy(s3: Server, store: Store) -> Iterator[FaultProxy]:
+    """A proxy in front of the server that shows every request and does what it is told to."""
+    with FaultProxy(s3.endpoint, {p.name: p.read_text() for p in s3.secret.iterdir()}) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -81,13 +81,20 @@ class Progress:
         if time.monotonic() - self._said >= _LINE:
             self._said = time.monotonic()
             log.info(
-                "%s: %d of %d files, %s of %.1f MB",
+                "%s: %d of %d files, %s of %.1f MB, %s",
                 self._what,
                 self.files,
                 self._all_files,
                 self,
                 self._all_size / 1e6,
+                self._eta(),
             )
+
+    def _eta(self) -> str:
+        if not self.size:
+            return "nothing arrived yet"
+        rate = self.size / (time.monotonic() - self._start)
+        return f"{(self._all_size - self.size) / rate:.0f} s to go"
 
     def __str__(self) -> str:
         """Return what moved and how fast, for instance `12.0 MB at 80.1 MB/s`."""

@@ -240,7 +240,10 @@ def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
     sidecar = job.sidecar("--grace", "1")
     until(lambda: "the store is away" in job.log(), "the store is found away")
 
-    assert job.end(sidecar) == 1
+    assert job.end(sidecar) == 145
+    state = json.loads((job.output / ".uploader" / "state.json").read_text())
+    assert (state["verdict"], state["code"]) == ("store_unavailable", 145)
+    assert state["missing"] == ["model.keras"]
     assert "1 not stored: 'model.keras'" in job.log()
     assert job.log().count("the store is away") == 1
 
