@@ -26,6 +26,7 @@ _DENIED = {
     "AccessDenied": "the credentials may not do this",
     "403": "the credentials may not do this",
     "InvalidAccessKeyId": "the store does not know this access key",
+    "XAdminUserNotFound": "the store does not know this access key",  # versitygw's name for it
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
     "ExpiredToken": "the session token has expired",
     "InvalidToken": "the session token is not valid",
@@ -39,6 +40,7 @@ RENEWABLE = {
     "RequestExpired",
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
+    "XAdminUserNotFound",
 }
 SKEWED = "RequestTimeTooSkewed"
 _PASSING = {

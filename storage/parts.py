@@ -16,7 +16,7 @@ from storage.body import Body, FileChangedError
 from storage.checksum import CHUNK, Checksum
 from storage.errors import DataError, Problem
 from storage.failures import code_of
-from storage.link import Link
+from storage.link import Checking, Link
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,9 @@ class PartsUpload:
             f"write {self._address}",
             self._address,
             lambda: self._link.client.create_multipart_upload(
-                **self._at, ChecksumAlgorithm="CRC64NVME", **self._link.options.parameters
+                **self._at,
+                **self._checked({"ChecksumAlgorithm": "CRC64NVME"}),
+                **self._link.options.parameters,
             ),
         )
         self._at["UploadId"] = upload["UploadId"]
@@ -201,14 +203,16 @@ class PartsUpload:
 
     def _complete(self, parts: list[_Part], whole: Checksum) -> None:
         listed = [
-            {"PartNumber": number, "ETag": part.etag, "ChecksumCRC64NVME": part.checksum.base64}
+            {"PartNumber": number, "ETag": part.etag}
+            | self._checked({"ChecksumCRC64NVME": part.checksum.base64})
             for number, part in enumerate(parts, 1)
         ]
+        of_all = self._checked({"ChecksumCRC64NVME": whole.base64})
 
         def attempt() -> None:
             try:
                 self._link.client.complete_multipart_upload(
-                    **self._at, MultipartUpload={"Parts": listed}, ChecksumCRC64NVME=whole.base64
+                    **self._at, MultipartUpload={"Parts": listed}, **of_all
                 )
             except ClientError as error:
                 # The reply to a completion that worked may be lost; the next finds no upload.
@@ -216,6 +220,10 @@ class PartsUpload:
                     raise
 
         self._link.call(f"complete {self._address}", self._address, attempt)
+
+    def _checked(self, parameters: dict[str, str]) -> dict[str, str]:
+        """Return the parameters, or nothing for a store that knows no CRC64NVME."""
+        return {} if self._link.checking is Checking.IGNORES else parameters
 
     def _is_there(self, whole: Checksum) -> bool:
         """Tell whether the object has the bytes that were sent."""

@@ -48,3 +48,37 @@ def base(store: Store) -> S3Address:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fault(name): a line of the table of faults")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if marker := item.get_closest_marker("fault"):
+            where = item.callspec.id.partition("-")[2] if hasattr(item, "callspec") else ""
+            item.user_properties.append(("fault", (marker.args[0], where)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table of faults, and how many of them lost nothing."""
+    table: dict[tuple[str, str], str] = {}
+    for outcome in ("passed", "skipped", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, value in getattr(report, "user_properties", []):
+                if name == "fault":
+                    table[tuple(value)] = outcome
+    if not table:
+        return
+    terminalreporter.section("faults")
+    names = list(dict.fromkeys(name for name, _ in table))
+    for name in names:
+        cells = [f"{where or 'swift'}: {how}" for (of, where), how in table.items() if of == name]
+        terminalreporter.line(f"{name:<56} {', '.join(cells)}")
+    right = sum(how == "passed" for how in table.values())
+    skipped = sum(how == "skipped" for how in table.values())
+    terminalreporter.line(
+        f"{right} of {len(table) - skipped} right: nothing lost, nothing missing called done"
+        + (f"; {skipped} skipped" if skipped else "")
+    )

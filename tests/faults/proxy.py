@@ -332,3 +332,39 @@ def accepts_token(token: str) -> Callable[[Exchange], bool]:
         return False
 
     return action
+
+
+def midway(act: Callable[[], object]) -> Callable[[Exchange], bool]:
+    """Something happens to the client's files while half of the body is on its way."""
+
+    def action(exchange: Exchange) -> bool:
+        half, done = exchange.left // 2, [False]
+
+        def alter(data: bytes) -> bytes:
+            if exchange.left <= half and not done[0]:
+                done[0] = True
+                act()
+            return data
+
+        exchange.alter = alter
+        return False
+
+    return action
+
+
+def away(seconds: float) -> Callable[[Exchange], bool]:
+    """The network is gone for so long from the first request on."""
+    until: list[float] = []
+
+    def action(exchange: Exchange) -> bool:
+        until[:] = until or [time.monotonic() + seconds]
+        return exchange.reset() if time.monotonic() < until[0] else False
+
+    return action
+
+
+def hang_up_after(exchange: Exchange) -> bool:
+    """The server closes a connection it had promised to keep."""
+    exchange.forward()
+    exchange.close_connection = True
+    return True
