@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader, create_loader
 
 from storage.address import S3Address
 from storage.body import Body, Digests, Throttle
@@ -64,6 +65,7 @@ class Link:
         self.throttle = Throttle(self.options.bandwidth)
         self._renewing = Lock()
         session = botocore.session.get_session()
+        session.register_component("data_loader", _descriptions())
         secret.install(session)
         self.client = boto3.Session(botocore_session=session).client(
             "s3",
@@ -154,6 +156,12 @@ class Link:
             if self._keys() == used and hasattr(credentials, "_expiry_time"):
                 credentials._expiry_time = datetime.now(UTC)
             return self._keys() != used
+
+
+@cache
+def _descriptions() -> Loader:
+    """Return what boto3 knows about S3, read once in a process: it takes a fifth of a second."""
+    return create_loader()
 
 
 def setting(name: str, secret: SecretVolume, *others: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class World:
 
     def store(self, seconds: float = 30, secret: Path | None = None) -> Store:
         volume = SecretVolume(secret or self.secret)
-        return Store(self.endpoint, secret=volume, patience=Patience(seconds, longest=0.5))
+        return Store(self.endpoint, secret=volume, patience=Patience(seconds, 0.05, 0.4))
 
     def inject(self, *injected: Fault) -> None:
         self.proxy.faults = list(injected)
@@ -109,10 +110,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path: (folder / path).read_bytes() for path in scan(folder).files}
 
 
-def plant(world: World, files: dict[str, bytes] | None = None) -> None:
+def plant(world: World, files: dict[str, bytes] | None = None, large: bool = False) -> None:
     files = files or {f"s/{i}": os.urandom(1000 + i) for i in range(6)} | {
         "middle": os.urandom(300_000),
-        "large": os.urandom(LARGE),
+        **({"large": os.urandom(LARGE)} if large else {}),
     }
     for path, data in files.items():
         (world.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -172,8 +173,8 @@ def goes_well(name: str, *injected: Callable[[], Fault]) -> None:
     """Add a line where the client gets everything across in spite of faults."""
 
     def run(world: World) -> None:
-        plant(world)
         fresh = [make() for make in injected]
+        plant(world, large=any(re.search("part|uploadId|large", f.target) for f in fresh))
         world.inject(*fresh)
         world.push()
         assert all(fault.happened for fault in fresh), "every fault happened"
@@ -182,7 +183,7 @@ def goes_well(name: str, *injected: Callable[[], Fault]) -> None:
     LINES[name] = run
 
 
-goes_well("503 bursts", lambda: Fault(faults.slow_down, "PUT|POST", times=9))
+goes_well("503 bursts", lambda: Fault(faults.slow_down, "PUT|POST", "large|.", 9))
 goes_well("429 too many requests", lambda: Fault(faults.refuse(429, "TooManyRequests"), times=3))
 goes_well(
     "500 when parts are put together",
