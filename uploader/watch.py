@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 NOT_STORED = 145
 _POLL = 0.1  # seconds; how soon a request or SIGTERM is seen
-_LOCK_SECONDS = 10  # a container that is restarted may meet the end of its predecessor
+_LOCK_SECONDS = 2  # a container that is restarted may meet the end of its predecessor
 _AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
 # Set where the pod's annotations are mounted; `stop-within` shortens a grace period that runs.
 _PODINFO = "PODINFO_DIR"
