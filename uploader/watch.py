@@ -101,6 +101,8 @@ def watch(settings: Settings, store: Store, ended: Event) -> int:
         except AnotherRunError as error:
             write(settings.folder, State(error.verdict, error.code, str(error)), ended=True)
             raise
+        finally:
+            sidecar.returned = True
 
 
 class _Sidecar:
@@ -128,7 +130,8 @@ class _Sidecar:
             Journal(keep, whose),
             self._owner.check,
         )
-        self._ready = False
+        self._grace = _Grace(settings.grace)
+        self._ready = self.returned = False
         self._scan = Scan()
         self._answered = 0.0
         self._told: set[str] = set()
@@ -138,6 +141,7 @@ class _Sidecar:
         folder, ended = self._settings.folder, self._ended
         log.info("mirroring %s to %s", folder, RunLayout(self._settings.run).output)
         write(folder, State("starting"))
+        threading.Thread(target=self._give_up, daemon=True).start()
         while not ended.is_set():
             before, self._scan = self._scan, scan(folder)
             self._tell(self._scan)
@@ -249,8 +253,8 @@ class _Sidecar:
     def _finish(self) -> int:
         """Store what is there, the newest checkpoint first, as long as the pod's grace lasts."""
         log.info("the trainer has ended: storing what is left")
-        grace = _Grace(self._settings.grace)
-        threading.Thread(target=self._give_up, args=(grace,), daemon=True).start()
+        grace = self._grace
+        grace.start()
         missing: list[str] | None = None
         while True:
             self._scan = current = scan(self._settings.folder)
@@ -279,11 +283,16 @@ class _Sidecar:
         write(self._settings.folder, state, ended=True)
         return code
 
-    def _give_up(self, grace: _Grace) -> None:
+    def _give_up(self) -> None:
         """End the process when a call outlasts the grace: the kubelet says not what is lost."""
-        while not grace.over(_AFTERWARDS):
+        self._ended.wait()
+        self._grace.start()
+        while not self._grace.over(_AFTERWARDS):
             time.sleep(_POLL)
+            if self.returned:
+                return
         self._mirror.away = True
+        self._scan = scan(self._settings.folder)
         os._exit(self._not_stored(self._missing()))
 
 
@@ -295,11 +304,18 @@ class _Grace:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._began, self._seconds = time.monotonic(), seconds
+        self._began: float | None = None
+        self._seconds = seconds
+
+    def start(self) -> None:
+        """Count from now on, unless it counts already."""
+        if self._began is None:
+            self._began = time.monotonic()
 
     def over(self, more: float = 0.0) -> bool:
         """Tell whether it is over since `more` seconds."""
-        return time.monotonic() - self._began >= min(self._seconds, _stop_within()) + more
+        began = time.monotonic() if self._began is None else self._began
+        return time.monotonic() - began >= min(self._seconds, _stop_within()) + more
 
 
 def _stop_within() -> float:
