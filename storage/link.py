@@ -12,7 +12,6 @@ from functools import cache, cached_property
 from threading import Lock
 from typing import Any, TypeVar
 
-import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -67,7 +66,8 @@ class Link:
         session = botocore.session.get_session()
         session.register_component("data_loader", _descriptions())
         secret.install(session)
-        self.client = boto3.Session(botocore_session=session).client(
+        # Not boto3.client, which is this and the methods of a transfer manager nobody uses here.
+        self.client = session.create_client(
             "s3",
             endpoint_url=endpoint or None,
             region_name=region,

@@ -27,7 +27,7 @@ from uploader.inventory import scan
 log = logging.getLogger(__name__)
 
 KEPT = 3
-# Writes a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps three.
+# Writes a checkpoint by a rename every 0.2 s, now and then one that is sent in parts, keeps three.
 TRAINER = f"""
 import shutil, sys, time
 from pathlib import Path
@@ -48,7 +48,7 @@ while True:
     with open(output.parent / "steps.tmp", "a") as times:
         times.write(f"{{time.monotonic()}}\\n")
     shutil.rmtree(output / str(step - KEPT), ignore_errors=True)
-    time.sleep(max(0, 0.3 - (time.monotonic() - began)))
+    time.sleep(max(0, 0.2 - (time.monotonic() - began)))
 """
 
 
@@ -156,8 +156,9 @@ def test_a_kill_loses_nothing(
     assert done[-1].acknowledged > done[0].acknowledged, "it goes on after kills"
     in_flight = sum(kill.flight != "nothing" for kill in done)
     assert in_flight >= least, summary
-    # On a machine with other work the trainer itself may be late once.
-    assert statistics.quantiles([b - a for a, b in zip(times, times[1:], strict=False)])[2] < 0.5
+    # On a machine with other work the trainer itself may be late now and then.
+    between = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert statistics.quantiles(between, n=100)[97] < 0.5, summary
 
 
 def one_kill(
