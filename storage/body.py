@@ -50,8 +50,9 @@ class Throttle:
         if not self._rate:
             return
         with self._lock:
-            self._free = max(self._free, time.monotonic())
-            wait = self._free - time.monotonic()
+            now = time.monotonic()
+            self._free = max(self._free, now)
+            wait = self._free - now
             self._free += size / self._rate
         time.sleep(wait)
 

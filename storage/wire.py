@@ -166,9 +166,12 @@ class Wire:
         url = urlsplit(
             self._client.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "k"})
         )
-        if get_environ_proxies(f"{url.scheme}://{url.netloc}") or bucket.endswith("--x-s3"):
+        # boto3 signs URLs for AWS's global host, which redirects what is not in us-east-1.
+        regional = urlsplit(self._client.meta.endpoint_url).netloc
+        host = url.netloc.replace("s3.amazonaws.com", regional)
+        if get_environ_proxies(f"{url.scheme}://{host}") or bucket.endswith("--x-s3"):
             return None
-        return _Route(url.scheme == "https", url.netloc, url.path.removesuffix("k"))
+        return _Route(url.scheme == "https", host, url.path.removesuffix("k"))
 
     def _direct(
         self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, Any]

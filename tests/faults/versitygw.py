@@ -32,16 +32,18 @@ class Versitygw:
     Args:
         program: Of `executable`.
         folder: Where its data lies.
+        tls: Certificate and key; None for plain HTTP.
     """
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, tls: tuple[Path, Path] | None = None) -> None:
         self.folder, self._program = folder, program
+        self._tls = ["--cert", tls[0], "--key", tls[1]] if tls else []
         data = folder / "data"
         data.mkdir(parents=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.secret = folder / "secret"
         self.secret.mkdir()
         for name, value in {
@@ -61,7 +63,8 @@ class Versitygw:
         }
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [self._program, "--port", f"127.0.0.1:{self.port}", "posix", self.folder / "data"],
+                [self._program, "--port", f"127.0.0.1:{self.port}", *self._tls]
+                + ["posix", self.folder / "data"],
                 env=os.environ | keys,
                 stdout=log,
                 stderr=log,
