@@ -76,12 +76,8 @@ def workloads(folder: Path, quick: bool) -> dict[str, Path]:
     return {name: folder / name for name in plans}
 
 
-def measure(line: list[str], target: Target, core: int | None) -> Run:
-    """Run a command to its end.
-
-    Raises:
-        SystemExit: It failed; a benchmark of something that does not work says nothing.
-    """
+def measure(line: list[str], target: Target, core: int | None) -> Run | str:
+    """Run a command to its end; return its last words instead when it failed."""
     cpu, requests = target.cpu(), target.requests()
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -96,7 +92,7 @@ def measure(line: list[str], target: Target, core: int | None) -> Run:
     wall = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(line)} ended with {process.returncode}: {words.decode()}")
+        return words.decode(errors="replace").strip()[-200:] or f"exit {process.returncode}"
     return Run(
         wall,
         usage.ru_utime + usage.ru_stime,
@@ -149,7 +145,13 @@ def compare(
             for name in chance.sample(sorted(all_tools), len(all_tools)):
                 prefix = f"{load}-{name}-{repeat}"
                 line = all_tools[name].command(folder, target.endpoint, prefix)
-                runs.setdefault((load, name), []).append(measure(line, target, core))
+                found = measure(line, target, core)
+                if isinstance(found, Run):
+                    runs.setdefault((load, name), []).append(found)
+                elif name.startswith("ours"):
+                    raise SystemExit(f"{' '.join(line)} failed: {found}")
+                else:
+                    print(f"FAILED: {all_tools[name].name}, {load}: {found}")
     return runs
 
 

@@ -19,11 +19,12 @@ from botocore.loaders import Loader, create_loader
 
 from storage.address import S3Address
 from storage.body import Body, Digests, Throttle
+from storage.connection import CONNECT_SECONDS, READ_SECONDS
 from storage.credentials import SecretVolume
 from storage.failures import RENEWABLE, SKEWED, code_of, explain, transient
 from storage.options import WriteOptions
 from storage.retry import Patience
-from storage.wire import CONNECT_SECONDS, READ_SECONDS, Reply, Wire
+from storage.wire import Reply, Wire
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -154,6 +155,9 @@ class Link:
         with self._renewing:
             credentials = self.client._get_credentials()
             if self._keys() == used and hasattr(credentials, "_expiry_time"):
+                # What botocore keeps has not expired by its own clock, and still was refused.
+                kept = getattr(getattr(credentials._refresh_using, "__self__", None), "_cache", {})
+                kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
             return self._keys() != used
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -82,7 +82,7 @@ class Manifest:
             body |= {"run_id": self.run_id, "attempt": self.attempt}
         body["details"] = dict(self.details)
         body["objects"] = [
-            {name: value for name, value in asdict(item).items() if value is not None}
+            {name: value for name, value in vars(item).items() if value is not None}
             for item in self.objects
         ]
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -7,11 +7,7 @@ stands in between that only boto3 knows how to handle, such as a proxy, PUT is b
 
 from __future__ import annotations
 
-import http.client
 import logging
-import os
-import select
-import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -29,12 +25,11 @@ from botocore.utils import get_environ_proxies
 from storage.address import S3Address
 from storage.body import Body, Digests
 from storage.checksum import CHUNK
+from storage.connection import Connection, HttpReply
 from storage.signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS, READ_SECONDS = 5, 60
-_IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
 _HEADERS = {
     "ChecksumCRC64NVME": "x-amz-checksum-crc64nvme",
     "ContentMD5": "content-md5",
@@ -70,29 +65,6 @@ class _Route:
     prefix: str
 
 
-class _Connection:
-    """One connection with its buffer, used by one thread at a time."""
-
-    def __init__(self, route: _Route, context: ssl.SSLContext | None) -> None:
-        self.http = (
-            http.client.HTTPSConnection(route.host, timeout=CONNECT_SECONDS, context=context)
-            if route.secure
-            else http.client.HTTPConnection(route.host, timeout=CONNECT_SECONDS)
-        )
-        self.http.connect()
-        self.http.sock.settimeout(READ_SECONDS)
-        self.http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.used = time.monotonic()
-
-    def alive(self) -> bool:
-        """Tell whether the store has kept its end open."""
-        if time.monotonic() - self.used > _IDLE_SECONDS:
-            return False
-        poll = select.poll()
-        poll.register(self.http.sock, select.POLLIN)
-        return not poll.poll(0)
-
-
 class Wire:
     """Sends objects and parts of a store.
 
@@ -106,7 +78,7 @@ class Wire:
         self._client, self._ca = client, ca_bundle or where()
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
-        self._idle: dict[_Route, list[_Connection]] = {}
+        self._idle: dict[_Route, list[Connection]] = {}
         self._buffers: list[bytearray] = []
         client.meta.events.register("before-send.s3", self._sign_again)
 
@@ -185,32 +157,35 @@ class Wire:
         headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED}
         signed = sign("PUT", path, query, headers, *self._identity())
         signed["content-length"] = str(body.size)
-        target = f"{path}?{query}" if query else path
         try:
-            connection = self._connect(route)
-            try:
-                with self._buffer(body) as buffer:
-                    reply, data, whole = _exchange(connection.http, target, signed, body, buffer)
-            except BaseException:
-                connection.http.close()
-                raise
-            if whole and not reply.will_close:
-                connection.used = time.monotonic()
-                self._idle[route].append(connection)
-            else:
-                connection.http.close()
-        except (OSError, http.client.HTTPException) as error:
+            reply = self._exchange(route, f"{path}?{query}" if query else path, signed, body)
+        except (OSError, ValueError) as error:
             raise HTTPClientError(error=error, request=None, response=None) from error
-        found = {name.lower(): value for name, value in reply.getheaders()}
-        if reply.status >= 300 or b"<Error" in data:
-            raise _refusal(reply.status, data, found)
-        return Reply(found)
+        if reply.status >= 300 or b"<Error" in reply.body:
+            raise _refusal(reply)
+        return Reply(reply.headers)
+
+    def _exchange(
+        self, route: _Route, target: str, headers: Mapping[str, str], body: Body
+    ) -> HttpReply:
+        connection = self._connect(route)
+        try:
+            with self._buffer(body) as buffer:
+                reply = connection.exchange("PUT", target, headers, body.chunks(buffer))
+        except BaseException:
+            connection.close()
+            raise
+        if connection.reusable:
+            self._idle[route].append(connection)
+        else:
+            connection.close()
+        return reply
 
     def _identity(self) -> tuple[Any, str, float]:
         keys = self._client._get_credentials().get_frozen_credentials()
         return keys, self._client.meta.region_name, time.time() + self.clock_offset
 
-    def _connect(self, route: _Route) -> _Connection:
+    def _connect(self, route: _Route) -> Connection:
         idle = self._idle.setdefault(route, [])
         while idle:
             try:
@@ -219,10 +194,10 @@ class Wire:
                 break
             if connection.alive():
                 return connection
-            connection.http.close()
+            connection.close()
         if route.secure and self._context is None:
             self._context = ssl.create_default_context(cafile=self._ca)
-        return _Connection(route, self._context)
+        return Connection(route.host, self._context if route.secure else None)
 
     @contextmanager
     def _buffer(self, body: Body) -> Iterator[bytearray]:
@@ -257,39 +232,22 @@ class Wire:
             request.headers[name] = signed[name]
 
 
-def _exchange(
-    connection: http.client.HTTPConnection,
-    target: str,
-    headers: Mapping[str, str],
-    body: Body,
-    buffer: bytearray,
-) -> tuple[http.client.HTTPResponse, bytes, bool]:
-    """Send a request and read its reply; False last when the body was not taken as a whole."""
-    whole = True
-    try:
-        connection.request("PUT", target, body.chunks(buffer), headers)
-    except (BrokenPipeError, ConnectionResetError):
-        whole = False  # a store that refuses early says why and hangs up
-    reply = connection.getresponse()
-    return reply, reply.read(), whole
-
-
-def _refusal(status: int, data: bytes, headers: Mapping[str, str]) -> ClientError:
+def _refusal(reply: HttpReply) -> ClientError:
     """Return the error that boto3 would raise for a reply."""
-    code, message = str(status), ""
+    code, message = str(reply.status), ""
     try:
-        tree = ElementTree.fromstring(data)
+        tree = ElementTree.fromstring(reply.body)
         found = {node.tag.rpartition("}")[2]: node.text or "" for node in tree.iter()}
         code, message = found.get("Code", code), found.get("Message", message)
     except ElementTree.ParseError:
-        message = os.fsdecode(data[:200])
+        message = reply.body[:200].decode(errors="replace")
     return ClientError(
         {
             "Error": {"Code": code, "Message": message},
             "ResponseMetadata": {
                 # An error after 200 was already on its way is one of the store's own.
-                "HTTPStatusCode": 500 if status < 300 else status,
-                "HTTPHeaders": dict(headers),
+                "HTTPStatusCode": 500 if reply.status < 300 else reply.status,
+                "HTTPHeaders": dict(reply.headers),
             },
         },
         "PutObject",

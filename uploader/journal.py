@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Journal:
             self.uploads[file.path] = (file, upload_id)
         else:
             self.uploads.pop(file.path, None)
-        self._write({"upload": upload_id, "file": asdict(file)})
+        self._write({"upload": upload_id, "file": vars(file)})
 
     def publish(self, step: int, published: bool = True) -> None:
         """Remember that the manifest of a step is written, or is not there any more."""
@@ -118,7 +118,7 @@ class Journal:
         """Begin a journal with what is known, without the lines that no longer matter."""
         partial = path.with_name(f".{NAME}.part")
         lines = [self._head(), *map(_stored_line, self.stored.values())]
-        lines += [{"upload": id_, "file": asdict(file)} for file, id_ in self.uploads.values()]
+        lines += [{"upload": id_, "file": vars(file)} for file, id_ in self.uploads.values()]
         lines += [{"step": step, "published": True} for step in sorted(self.published)]
         try:
             path.parent.mkdir(exist_ok=True)
@@ -146,4 +146,4 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def _stored_line(stored: Stored) -> dict[str, Any]:
-    return {"file": asdict(stored.file), "object": asdict(stored.object)}
+    return {"file": vars(stored.file), "object": vars(stored.object)}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -15,7 +18,7 @@ from storage.credentials import SecretVolume
 from storage.errors import ConfigurationError
 from storage.retry import Patience
 from storage.store import PART, Store
-from tests.faults.proxy import Exchange, Fault, FaultProxy
+from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
 from tests.faults.versitygw import Versitygw, executable
 from uploader import pull, push
 
@@ -170,3 +173,59 @@ def test_a_body_is_the_same_both_ways(tmp_path):
         assert body.read() == data[400_000:2_900_000]
         body.seek(-5, os.SEEK_END)
         assert (body.tell(), body.read()) == (2_499_995, data[2_899_995:2_900_000])
+
+
+class _TokenService(BaseHTTPRequestHandler):
+    """STS as far as a pod with a service account needs it: the token of the file becomes keys."""
+
+    keys: dict[str, str] = {}
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        name = "AssumeRoleWithWebIdentity"
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        data = (
+            f"<{name}Response xmlns='https://sts.amazonaws.com/doc/2011-06-15/'><{name}Result>"
+            f"<Credentials><AccessKeyId>{self.keys['AWS_ACCESS_KEY_ID']}</AccessKeyId>"
+            f"<SecretAccessKey>{self.keys['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
+            f"<SessionToken>{form['WebIdentityToken'][0]}</SessionToken>"
+            f"<Expiration>{until}</Expiration></Credentials>"
+            f"</{name}Result></{name}Response>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.fault("a web identity whose token expires and is rotated")
+def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
+    """IRSA: no static keys; the credentials of the role expire while the process runs."""
+    _TokenService.keys = {path.name: path.read_text() for path in s3.secret.iterdir()}
+    service = ThreadingHTTPServer(("127.0.0.1", 0), _TokenService)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    token = tmp_path / "token"
+    token.write_text("token-one")
+    for name, value in {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+        "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/training",
+        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{service.server_address[1]}",
+        "STORAGE_SECRET_DIR": str(tmp_path / "none"),
+        "AWS_CONFIG_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    store = Store(proxy.endpoint, patience=Patience(10))
+    try:
+        proxy.faults = [Fault(accepts_token("token-one"), ".*", times=float("inf"))]
+        store.write(base / "a", b"a")
+        token.write_text("token-two")
+        proxy.faults = [Fault(accepts_token("token-two"), ".*", times=float("inf"))]
+        store.write(base / "b", b"b")
+        assert [item.address.name for item in store.list(base)] == ["a", "b"]
+    finally:
+        service.shutdown()
+        service.server_close()
