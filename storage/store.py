@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from storage.address import S3Address
-from storage.body import Body, FileChangedError
+from storage.body import Body, FileChangedError, FileUnreadableError
 from storage.checksum import crc64nvme
 from storage.credentials import SecretVolume
 from storage.errors import (
@@ -283,9 +284,11 @@ class Store:
             resumable: Where the id of an upload in parts is kept, so that a later process goes on.
 
         Raises:
-            FileChangedError: The file was written to meanwhile; what is stored is not it.
+            FileChangedError: The file was written to meanwhile, or is gone; what is stored is not
+                it.
+            FileUnreadableError: It cannot be read.
         """
-        with open(path, "rb", buffering=0) as file:
+        with _opened(path) as file:
             before = os.fstat(file.fileno())
 
             def changed() -> bool:
@@ -347,6 +350,15 @@ class Store:
 
     def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:
         return self.link.call(what, address, call)
+
+
+def _opened(path: Path) -> FileIO:
+    try:
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError as error:
+        raise FileChangedError(path) from error
+    except OSError as error:
+        raise FileUnreadableError(path, error) from error
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -51,14 +51,14 @@ def repository() -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "fault(name): a line of the table of faults")
+    config.addinivalue_line("markers", "fault(name, where): a line of the table of faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if marker := item.get_closest_marker("fault"):
-            where = item.callspec.id.partition("-")[2] if hasattr(item, "callspec") else ""
-            item.user_properties.append(("fault", (marker.args[0], where)))
+            name, where = (*marker.args, "swift")[:2]
+            item.user_properties.append(("fault", (name, where)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("faults")
     names = list(dict.fromkeys(name for name, _ in table))
     for name in names:
-        cells = [f"{where or 'swift'}: {how}" for (of, where), how in table.items() if of == name]
+        cells = [f"{where}: {how}" for (of, where), how in table.items() if of == name]
         terminalreporter.line(f"{name:<56} {', '.join(cells)}")
     right = sum(how == "passed" for how in table.values())
     skipped = sum(how == "skipped" for how in table.values())

@@ -69,11 +69,11 @@ class Ownership:
         while not self._life:
             records = self._records()
             self._check_attempt(records)
-            self._check_run(records)
             last = max((life for attempt, life in records if attempt == self._attempt), default=0)
             if last and self._remembered() == last:
-                self._life = last
+                self._life, self._looked = last, time.monotonic()
                 return
+            self._check_run(records)
             record = {
                 "run_id": self._run_id,
                 "attempt": self._attempt,
@@ -84,7 +84,7 @@ class Ownership:
                 self._store.create(address, json.dumps(record).encode(), "application/json")
             except ObjectExistsError:
                 continue  # another one was quicker: the next number is ours
-            self._life = last + 1
+            self._life, self._looked = last + 1, time.monotonic()
             self._remember()
             log.info("attempt %d is mirrored by uploader %d", self._attempt, self._life)
 

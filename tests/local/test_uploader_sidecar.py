@@ -1,4 +1,7 @@
-"""The sidecar as a process among faults: who owns the run, and how it ends."""
+"""The sidecar as a process among faults: who owns the run, and how it ends.
+
+`make test` runs a part of it, `make test-uploader` all.
+"""
 
 from __future__ import annotations
 
@@ -157,6 +160,7 @@ def test_an_older_attempt_publishes_nothing_any_more(pod, store, run, proxy):
     assert restarted.wait(SECONDS) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault("two uploaders of one attempt: the pod was replaced")
 def test_the_newest_uploader_of_an_attempt_owns_it(pod, store, run, proxy, tmp_path):
     pod.start()
@@ -189,6 +193,7 @@ def test_another_run_is_refused(pod, run, proxy, tmp_path, store):
     assert steps(store, run) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("two uploaders on one folder")
 def test_one_folder_has_one_sidecar(pod):
     pod.start()
@@ -221,6 +226,7 @@ def test_a_restart_goes_on_where_it_was_killed(pod, store, run, proxy):
     assert store.unfinished(run.output) == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault("SIGTERM, twice, in the middle of a large file")
 def test_sigterm_finishes_what_is_on_its_way(pod, store, run, proxy):
     proxy.faults = [Fault(faults.slowly(20e6), target="partNumber", times=EVER)]
@@ -250,6 +256,7 @@ def test_the_end_is_bounded(pod, proxy):
     assert "checkpoints/1/data" in pod.state["missing"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("stop-within shortens the grace")
 def test_stop_within(pod, proxy, tmp_path):
     podinfo = tmp_path / "podinfo"
@@ -265,6 +272,7 @@ def test_stop_within(pod, proxy, tmp_path):
     assert "1 not stored: 'model.keras'" in pod.log()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("the store is away when the sidecar starts")
 def test_a_store_that_comes_later(pod, store, run, proxy):
     proxy.faults = [Fault(faults.away(4), ".*", times=EVER)]
@@ -294,6 +302,7 @@ def test_credentials_are_mended_while_it_runs(pod, s3, store, run, tmp_path, mon
     assert sidecar.wait(SECONDS) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault("write permission is lost and comes back")
 def test_permission_that_comes_back(pod, store, run, proxy):
     sidecar = pod.start()
@@ -312,6 +321,7 @@ def test_permission_that_comes_back(pod, store, run, proxy):
     assert pod.log().count("may not do this") < 10, "not a line for each file"
 
 
+@pytest.mark.slow
 @pytest.mark.fault("no folder for the journal: read-only output")
 def test_output_that_cannot_be_written_to(pod, store, run):
     (pod.output / ".uploader").write_text("in the way")
@@ -323,6 +333,7 @@ def test_output_that_cannot_be_written_to(pod, store, run):
     assert steps(store, run) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("the trainer dies: the output is never called complete")
 def test_a_trainer_that_failed_leaves_no_manifest(pod, store, run):
     """As when it is killed: nothing asks at the barrier, and SIGTERM comes."""
