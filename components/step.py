@@ -27,6 +27,9 @@ FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local makes up a number that nobody knows beforehand.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
+# Whose log lines a step prints.
+ROOMS = ("components", "uploader", "storage")
+
 log = logging.getLogger(__name__)
 
 
@@ -141,7 +144,7 @@ def reported(name: str) -> Iterator[Report]:
     Raises:
         SystemExit: As of `step`.
     """
-    _log_to_stdout()
+    log_to_stdout()
     report = Report()
     try:
         _not_again(name)
@@ -156,11 +159,11 @@ def reported(name: str) -> Iterator[Report]:
         _fail(Failure(name, 1, "failed", message), report.step)
 
 
-def _log_to_stdout() -> None:
+def log_to_stdout() -> None:
     """Print what our own rooms log; KFP's executor has the root logger for itself."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for room in ("components", "uploader", "storage"):
+    for room in ROOMS:
         logger = logging.getLogger(room)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
@@ -185,5 +188,7 @@ def _fail(failure: Failure, context: Step | None) -> None:
             context.store.write(context.run.failure("json"), failure.to_bytes())
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
-    log.error("%s failed (%s): %s", failure.step, failure.verdict, failure.message)
+    # The local run shows the message itself, as the last thing a person reads.
+    message = "" if path else f": {failure.message}"
+    log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
     raise SystemExit(failure.code)

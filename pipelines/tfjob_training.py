@@ -8,7 +8,7 @@ from kfp import dsl, kubernetes
 from components.evaluate.component import evaluate
 from components.evaluate.options import DEFAULT_GATE
 from components.finish.component import finish
-from components.images import TRAINER
+from components.images import TOOLS, TOOLS_VARIABLE, TRAINER, TRAINER_VARIABLE
 from components.launch_tfjob.component import launch_tfjob
 from components.preflight.component import preflight
 from components.prepare_data.component import prepare_data
@@ -33,6 +33,8 @@ def _task(task: dsl.PipelineTask, storage_secret: str, memory: str = "1Gi") -> d
     kubernetes.use_secret_as_volume(
         task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
     )
+    # What `compile` was told of the images is what a job is made of, too.
+    task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
     task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
     return task.set_caching_options(False)
 

@@ -36,7 +36,7 @@ class Problem:
         if self.expected is not None:
             parts.append(f"Expected: {self.expected}.")
         if self.fix:
-            parts.append(f"To do: {self.fix}.")
+            parts.append(f"To do: {self.fix}{'' if self.fix.endswith('?') else '.'}")
         return " ".join(parts)
 
 

@@ -64,14 +64,15 @@ class Checkpoint:
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     best: Sequence[np.ndarray] = ()
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: Path) -> bool:
         """Write it to `folder/<step>`, which appears complete or not at all; keep the newest few.
 
-        A step that is there already is left alone: the same step has the same content.
+        Returns:
+            False when the step was there already: the same step has the same content.
         """
         target = folder / str(self.position.step)
         if target.exists():
-            return target
+            return False
         partial = folder / f".{target.name}.tmp"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -98,7 +99,7 @@ class Checkpoint:
             # A reader must never find half of it under its name.
             (folder / str(old)).rename(folder / f".{old}.tmp")
             shutil.rmtree(folder / f".{old}.tmp", ignore_errors=True)
-        return target
+        return True
 
     def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
         """Check that it belongs to this model and this training.

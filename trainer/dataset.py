@@ -62,7 +62,8 @@ class Dataset:
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
             names = tuple(str(feature["name"]) for feature in schema["features"])
             columns = [statistics["features"][name] for name in names]
-            label = statistics["label"] if schema["task"] == REGRESSION else {}
+            regression = schema["task"] == REGRESSION
+            label = statistics["label"]["train"] if regression else {"mean": 0.0, "std": 1.0}
             return cls(
                 folder=folder,
                 task=schema["task"],
@@ -71,8 +72,8 @@ class Dataset:
                 std=_scale([column["std"] for column in columns]),
                 class_names=tuple(str(name) for name in schema["label"].get("classes") or ()),
                 label_name=str(schema["label"]["name"]),
-                label_mean=float(label.get("mean", 0.0)),
-                label_std=float(_scale([label.get("std", 1.0)])[0]),
+                label_mean=float(label["mean"]),
+                label_std=float(_scale([label["std"]])[0]),
                 rows={name: int(split["rows"]) for name, split in schema["splits"].items()},
                 schema=schema,
                 statistics=statistics,

@@ -68,7 +68,7 @@ class State:
         if not self._replicas.chief:
             return
         stopping = self._stopping
-        Checkpoint(
+        written = Checkpoint(
             position,
             self._settings,
             [(name, item.numpy()) for name, item in self._variables],
@@ -76,7 +76,8 @@ class State:
             stopping.state if stopping else {},
             stopping.best_weights if stopping else (),
         ).write(self._folder)
-        log.info("saved the checkpoint of step %d", position.step)
+        if written:
+            log.info("saved the checkpoint of step %d", position.step)
 
     def restore(self) -> Position:
         """Bring every process to the chief's newest checkpoint, if there is one.

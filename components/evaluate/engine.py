@@ -29,6 +29,7 @@ from components.step import Step
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem
 from storage.manifest import Manifest
+from trainer.load import load
 from uploader import pull
 
 _MODEL = "output/model"  # below runs/<run_id>
@@ -81,6 +82,7 @@ def run(
     options = parse_gate(gate)
     model = S3Address.parse(model_uri, "model_uri")
     source = _run_of(model)
+    load(gpus=0)  # the CPU is quick enough to judge with, and always there
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         folder = Path(scratch)
         dataset = S3Address.parse(dataset_uri, "dataset_uri")

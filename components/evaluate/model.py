@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ import numpy as np
 
 from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
 from storage.errors import DataError, Problem
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow speaks for the first time
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}

@@ -23,10 +23,9 @@ def rough(value: float, sign: bool = False) -> str:
 
 def tick(value: float) -> str:
     """Return a number short enough for the axis of a chart."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            unit = 1e3 if letter == "k" else size
-            return f"{value / unit:.3g}{letter}"
+            return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 
 

@@ -24,9 +24,9 @@ def finish(
         model_name: As in the form.
         report: What happened, for people.
     """
-    from components.finish.engine import run
-    from components.step import open_step
+    from components.finish.engine import run_as_exit_task
 
-    step = open_step("finish", run_id, output_uri, storage_endpoint, storage_region)
     with open(report.path, "w") as file:
-        file.write(run(step, model_name).markdown)
+        file.write(
+            run_as_exit_task(run_id, output_uri, storage_endpoint, storage_region, model_name)
+        )

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.publish.champion import read_champion
-from components.step import Failure, Step
+from components.step import Failure, Step, log_to_stdout, open_step
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
+from storage.retry import Patience
 
 log = logging.getLogger(__name__)
+
+_PATIENCE = Patience(seconds=15)  # an exit task is not worth a longer wait
 
 CANCELLED = Failure(
     step="run",
@@ -38,6 +41,33 @@ class Ending:
 
     markdown: str
     failure: Failure | None
+
+
+def run_as_exit_task(
+    run_id: str, output_uri: str, storage_endpoint: str, storage_region: str, model_name: str
+) -> str:
+    """Say how a run ended, and never fail for a store that is away: that is then the answer.
+
+    Args:
+        run_id: The run.
+        output_uri: As in the form.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
+        model_name: As in the form.
+
+    Returns:
+        The report in Markdown.
+    """
+    log_to_stdout()
+    try:
+        storage = (storage_endpoint, storage_region)
+        step = open_step("finish", run_id, output_uri, *storage, patience=_PATIENCE)
+        return run(step, model_name).markdown
+    except StepError as error:
+        log.warning("how the run ended cannot be read: %s", error)
+        return (
+            f"# Run {run_id}\n\nHow it ended cannot be read from the store.\n\n```\n{error}\n```\n"
+        )
 
 
 def run(step: Step, model_name: str) -> Ending:

@@ -69,7 +69,7 @@ class Follower:
             match = _PREFIX.match(line)
             if match and _SUPERVISOR not in match[2]:
                 self._lines[match[1]].append(match[2])
-            log.info("%s", line)
+            print(line, flush=True)  # as it is: it has a time of its own
 
 
 def _shown(pod: dict[str, Any]) -> str:

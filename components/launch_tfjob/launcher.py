@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from components.launch_tfjob import verdict as verdicts
@@ -25,7 +27,7 @@ from components.launch_tfjob.manifest import CONTAINER, Identity, build_tfjob, s
 from components.launch_tfjob.progress import Progress, read
 from components.launch_tfjob.spec import JobSpec
 from components.launch_tfjob.verdict import Judgement, Verdict, judge
-from components.step import Failure, Step
+from components.step import FAILURE_FILE, Failure, Step
 from storage.errors import (
     ConfigurationError,
     DataError,
@@ -79,6 +81,7 @@ class Launcher:
         spec: What was asked for.
         backend: Where jobs run.
         owner: The ownerReference of the jobs; None without one.
+        retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
         clock: Seconds that never go back; a seam for tests.
         sleep: Waits for seconds; a seam for tests.
     """
@@ -87,6 +90,7 @@ class Launcher:
     spec: JobSpec
     backend: Backend
     owner: Mapping[str, Any] | None = None
+    retry: bool = False
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
@@ -98,15 +102,16 @@ class Launcher:
         """
         failure: JobFailedError | None = None
         backoff = self.spec.options.backoff_seconds
+        since = self._since()
         while True:
             if attempt := self._completed():
                 return self._launched(attempt)
-            attempt = self._next_attempt(failure)
+            attempt = self._next_attempt(since, failure)
             if failure:
                 log.info("attempt %d begins in %.0f s", attempt, backoff)
                 self.sleep(backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-            manifest = self._claim(attempt)
+            manifest = self._claim(attempt, since)
             if not manifest:
                 continue
             judgement, words = self._attempt(manifest)
@@ -140,12 +145,19 @@ class Launcher:
             )
         return attempt
 
-    def _next_attempt(self, failure: JobFailedError | None) -> int:
+    def _since(self) -> int:
+        """Return the first attempt that counts: what a person starts again is counted anew."""
+        store, attempts = self.step.store, self.step.run.attempts
+        last = max(store.numbers(attempts), default=0)
+        if not (last and self.retry):
+            return last + 1
+        return int(json.loads(store.read(attempts / f"{last:04d}.json"))["since"])
+
+    def _next_attempt(self, since: int, failure: JobFailedError | None) -> int:
         attempt = max(self.step.store.numbers(self.step.run.attempts), default=0) + 1
-        most = self.spec.options.max_attempts
-        if attempt <= most:
+        if attempt - since < self.spec.options.max_attempts:
             return attempt
-        raise failure or self._earlier_failure(attempt - 1)
+        raise failure or self._earlier_failure(attempt - since)
 
     def _earlier_failure(self, attempts: int) -> StepError:
         """Return what ended the last attempt: KFP starts a step that failed once more."""
@@ -165,12 +177,13 @@ class Launcher:
             )
         )
 
-    def _claim(self, attempt: int) -> dict[str, Any]:
+    def _claim(self, attempt: int, since: int) -> dict[str, Any]:
         """Return the job of an attempt that is now ours, or nothing when somebody else has it."""
         manifest = build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
         record = {
             "run_id": self.step.run_id,
             "attempt": attempt,
+            "since": since,
             "job": manifest["metadata"]["name"],
             "spec_hash": spec_hash(manifest),
             "launcher": uuid.uuid4().hex,  # two launchers must not both believe it is theirs
@@ -231,7 +244,13 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
     Raises:
         JobFailedError: With the last words of the replica that failed first.
     """
-    return Launcher(step, spec, backend).run()
+    return Launcher(step, spec, backend, retry=_is_retry()).run()
+
+
+def _is_retry() -> bool:
+    """Tell an automatic retry from a person's, whose index begins at 0 again."""
+    record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
+    return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
 def _over(job: Mapping[str, Any]) -> bool:

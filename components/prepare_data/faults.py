@@ -26,6 +26,12 @@ RULES = {
 }
 _WITHOUT_VALUES = ("columns", "quotes")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
+_COLUMN_RULES = {
+    "text": "is text",
+    "missing": "is empty",
+    "not finite": "is not finite",
+    "encoding": "is not UTF-8",
+}
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
 
@@ -70,6 +76,7 @@ class BlockFaults:
         self.cells: Counter[tuple[str, str]] = Counter()
         self.rows: Counter[str] = Counter()
         self.examples: list[Fault] = []
+        self.values: dict[str, str] = {}
 
     @property
     def seen(self) -> int:
@@ -93,6 +100,7 @@ class BlockFaults:
         if not mask.any():
             return
         self.cells[column, rule] += int(mask.sum())
+        self.values.setdefault(column, text_at(int(mask.argmax()))[:_VALUE_LENGTH])
         fresh = np.flatnonzero(mask & self.good)
         self._rule[fresh] = _NUMBERS[rule]
         self.rows[rule] += len(fresh)
@@ -102,7 +110,8 @@ class BlockFaults:
     def lost(self, line: int, rule: str, text: str) -> None:
         """Count a row that has no values at all."""
         self.rows[rule] += 1
-        self._example(line, "", text, rule)
+        if self.rows[rule] <= MOST_EXAMPLES:
+            self._example(line, "", text, rule)
 
     def _example(self, line: int, column: str, value: str, rule: str) -> None:
         self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
@@ -133,6 +142,8 @@ class Faults:
     def add(self, block: BlockFaults) -> None:
         """Add the faults of the next block."""
         self.seen += block.seen
+        for column, value in block.values.items():
+            self._values.setdefault(column, value)
         self.include(block.rows, block.cells, block.examples)
 
     def include(
@@ -141,8 +152,6 @@ class Faults:
         """Add faults of rows that were counted as seen before."""
         self.rows.update(rows)
         self.cells.update(cells)
-        for fault in examples:
-            self._values.setdefault(fault.column, fault.value)
         self.examples = sorted([*self.examples, *examples])[:MOST_EXAMPLES]
 
     def counts(self) -> dict[str, int]:
@@ -152,36 +161,57 @@ class Faults:
     def column_problems(self) -> dict[str, Problem]:
         """Describe the columns of which most values are bad, by the name of the column."""
         problems = {}
-        for column in dict.fromkeys(column for column, _ in self.cells):
-            rules = [rule for rule in RULES if self.cells[column, rule]]
-            bad = sum(self.cells[column, rule] for rule in rules)
-            if bad <= _COLUMN_SHARE * self.seen:
+        for column, count in self._by_column().items():
+            if count <= _COLUMN_SHARE * self.seen:
                 continue
-            share = "every row" if bad >= self.seen else f"{bad:,} of {self.seen:,} rows"
-            kind = {"text": "is text in", "missing": "has no value in"}.get(
-                rules[0], f"is {RULES[rules[0]]} in"
-            )
+            rules = [rule for rule in RULES if self.cells[column, rule]]
+            share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
             problems[column] = Problem(
-                f"column {column!r} {kind} {share}",
+                f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
                 received=repr(self._values[column]) if column in self._values else None,
                 expected="a number in every row",
                 fix=f'leave it out with data_options.drop=["{column}"], or write it as numbers',
             )
         return problems
 
+    def shape_problem(self) -> Problem | None:
+        """Describe a header that does not belong to the rows."""
+        if self.rows["columns"] <= _COLUMN_SHARE * self.seen:
+            return None
+        example = next(fault for fault in self.examples if fault.rule == "columns")
+        return Problem(
+            f"{self.rows['columns']:,} of {self.seen:,} rows have another number of values than"
+            f" the header of {example.file} has names",
+            received=f"line {example.line}: {example.value!r}",
+            expected="one value for each name of the first line",
+            fix="correct the header, add one if the first line is none, or correct"
+            " data_options.delimiter",
+        )
+
     def problems(self) -> list[Problem]:
-        """Describe columns that are wrong as a whole, the counts, and the first ten rows."""
-        columns = self.column_problems()
+        """Describe what is wrong as a whole, the counts, and the first ten bad rows."""
+        shape, columns = self.shape_problem(), self.column_problems()
+        if shape:
+            return [shape]
         rest = [fault for fault in self.examples if fault.column not in columns]
         shown = list(columns.values())[:_MOST_COLUMNS]
         if len(columns) > len(shown):
             shown.append(Problem(f"{len(columns) - len(shown)} more columns are like these"))
         if rest or not columns:
             counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
+            where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
             shown.append(
                 Problem(
                     f"{self.bad:,} of {self.seen:,} rows are bad ({counts})",
-                    fix=f"correct them, or {_DROP}, or leave a column out with data_options.drop",
+                    received=f"bad values by column: {', '.join(where)}" if where else None,
+                    fix=f"correct them, {_DROP}, or leave a column out with data_options.drop",
                 )
             )
         return [*shown, *(fault.problem() for fault in rest)]
+
+    def _by_column(self) -> Counter[str]:
+        """Return the bad values of each column."""
+        found: Counter[str] = Counter()
+        for (column, _), count in self.cells.items():
+            found[column] += count
+        return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
+from collections import Counter
 
 from components.prepare_data import values
 from components.prepare_data.options import DataOptions
-from components.prepare_data.tables import Columns
+from components.prepare_data.rows import Columns
 from storage.errors import Problem
 
 _MOST_NAMES = 30  # in a message
-_DELIMITERS = {";": ";", "\t": "tab", "|": "|", " ": "space", ",": ","}
+# Those that are rare inside of names come first.
+_DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 
 
 def choose(
@@ -49,16 +50,14 @@ def choose(
         )
     left_out = {label, *options.drop}
     features = options.columns or tuple(name for name in names if name not in left_out)
-    for name in dict.fromkeys(name for name in (*features, label) if names.count(name) > 1):
+    repeated = Counter(name for name in names if name in features or name == label)
+    if twice := [name for name, count in repeated.items() if count > 1]:
         problems.append(
             Problem(
-                f"{file} has {names.count(name)} columns with the name {name!r}",
-                received=", ".join(
-                    f"column {i}" for i, other in enumerate(names, 1) if other == name
-                ),
+                f"{file} has several columns of one name",
+                received=_listed(twice),
                 expected="each name once",
-                fix="rename one of them, or leave them out with data_options.drop"
-                + _headless(names),
+                fix="rename them, or leave them out with data_options.drop" + _headless(names),
             )
         )
     if "" in features:
@@ -81,10 +80,10 @@ def choose(
     return (None if problems else Columns(tuple(features), label)), problems
 
 
-def no_rows(name: str) -> Problem:
+def no_rows() -> Problem:
     """Describe a source with a header and nothing else."""
     return Problem(
-        f"{name} has a header but no rows",
+        "data_uri has a header but no rows",
         expected="at least a few rows for each of train, validation and test",
         fix="correct data_uri, or write the file again",
     )
@@ -92,12 +91,14 @@ def no_rows(name: str) -> Problem:
 
 def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
     fix = "correct data_label"
-    close = difflib.get_close_matches(label, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(label, names, n=1, cutoff=0.6)
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
-    if folded or close:
-        fix = f"did you mean {(folded or close)[0]!r}?"
+    if folded:
+        fix = f"did you mean {folded[0]!r}?"
     elif other := _other_delimiter(names, label, options.delimiter):
-        fix = f'the file seems to be divided by {other}: set data_options.delimiter="{other}"'
+        fix = f'the header seems to have another delimiter: set data_options.delimiter="{other}"'
+    elif close:
+        fix = f"did you mean {close[0]!r}?"
     return Problem(
         f"{file} has no column {label!r}, which is to be the label",
         received=f"the columns {_listed(names)}",
@@ -117,11 +118,11 @@ def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
 
 
 def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
-    """Return the delimiter with which the header would have the label, or an empty text."""
+    """Return the delimiter that the header seems to have, or an empty text."""
     line = delimiter.join(names)
     for other, shown in _DELIMITERS.items():
-        found = [name.strip() for name in next(csv.reader([line], delimiter=other))]
-        if other != delimiter and label in found:
+        found = [name.strip("'\" ") for name in line.split(other)]
+        if other != delimiter and (label in found or len(names) == 1 < len(found)):
             return shown
     return ""
 

@@ -191,7 +191,7 @@ class Statistics:
                 found.append(f"{split} has no row of these classes: {_some(lacking)}")
         if self._conflicts:
             found.append(
-                f"{self._conflicts:,} rows have the features of another row and a different label"
+                f"rows with the features of another row and a different label: {self._conflicts:,}"
             )
         return found
 

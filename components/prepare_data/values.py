@@ -40,7 +40,8 @@ def strings(column: pa.Array, name: str, faults: BlockFaults) -> pa.Array:
             (value != text.encode() for value, text in zip(values, shown, strict=True)), bool
         )
         faults.mark(wrong, "encoding", name, lambda i: shown[i])
-        text = pa.array(shown, pa.string())
+        # One fault a value is enough: what is not UTF-8 becomes a number that nobody uses.
+        text = pa.array(np.where(wrong, "0", shown).tolist(), pa.string())
     return pc.utf8_trim(text, characters=BLANKS)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from components.prepare_data import values
 from components.prepare_data.faults import MOST_EXAMPLES, Fault
-from components.prepare_data.tables import Rows
+from components.prepare_data.rows import Rows
 from storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000

@@ -3,6 +3,8 @@
     with Cluster() as cluster:
         cluster.kubectl("get", "nodes")
 
+    python -m tests.cluster.cluster     starts one to look at, until Ctrl-C
+
 Every server is a process of this host, every file lies below one folder, and all of it ends with
 the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
@@ -13,6 +15,8 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,7 +28,7 @@ from storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import binaries, host, images, training_operator
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
-from tests.cluster.node import Node
+from tests.cluster.node import Node, clean_up
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
@@ -46,7 +50,7 @@ class Cluster(Access):
         apiserver: stop, start, restart.
         operator: stop, start.
         objects: The S3 server that pods reach: stop, start, client, secret.
-        nodes: By name; freeze, thaw, kill, load_image.
+        nodes: By name; freeze, thaw, kill, kill_pod, load_image.
     """
 
     apiserver: ApiServer
@@ -111,6 +115,7 @@ class Cluster(Access):
         done = subprocess.run(
             [self._programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
+            env=os.environ | {"KUBECACHEDIR": str(_STATE / "kubectl")},
             capture_output=True,
             text=True,
         )
@@ -201,13 +206,21 @@ class Cluster(Access):
                 runtime.result()
                 node.start_kubelet()
         with self._phase("operator"):
-            rendered = self._programs["training-operator.yaml"]
+            rendered = self._programs["training-operator.json"]
             manifests = training_operator.manifests(rendered)
             self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
             self.operator = TrainingOperator(*common, self._authority, self.api)
             self.operator.start()
         with self._phase("node"):
             self._wait_for_node(node)
+
+    def _empty(self, namespace: str) -> None:
+        pods = self.core.list_namespaced_pod(namespace).items
+        super()._empty(namespace)
+        # A pod that was already ending keeps its long grace period, forced deletion or not.
+        for pod in pods:
+            for node in self.nodes.values():
+                node.kill_pod(pod.metadata.uid)
 
     def _wait_for_node(self, node: Node) -> None:
         if not wait_until(lambda: self.node_is_ready(node.name), _READY_SECONDS):
@@ -238,10 +251,17 @@ def _clean() -> None:
     """End and remove what a cluster has on this host, be it this one or one that was killed."""
     end_marked(_STATE)
     for folder in _STATE.glob("node-*"):
-        host.remove_cgroup(f"kfp-tfjob-{folder.name}")
+        clean_up(folder)
     host.give_back(_STATE)
     training_operator.remove_certificates()
     host.unmount(_STATE)
     for path in _STATE.glob("*"):
         if path.name != "logs":
             host.remove(path) if path.is_dir() else path.unlink()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with Cluster() as started, contextlib.suppress(KeyboardInterrupt):
+        print(f"export KUBECONFIG={started.kubeconfig}")
+        signal.pause()

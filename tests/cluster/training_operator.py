@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
 from kubernetes import client
 
 from tests.cluster.control_plane import SERVER
@@ -32,9 +32,10 @@ def manifests(rendered: Path) -> str:
         rendered: The manifests as the operator ships them.
 
     Returns:
-        YAML without the Deployment, and with a Service that leads to this host.
+        JSON without the Deployment, and with a Service that leads to this host.
     """
-    kept = [m for m in yaml.safe_load_all(rendered.read_text()) if m["kind"] != "Deployment"]
+    shipped = json.loads(rendered.read_text())
+    kept = [manifest for manifest in shipped["items"] if manifest["kind"] != "Deployment"]
     for manifest in kept:
         if manifest["kind"] == "Service":
             del manifest["spec"]["selector"]
@@ -51,7 +52,7 @@ def manifests(rendered: Path) -> str:
             "subsets": [{"addresses": [{"ip": BRIDGE_ADDRESS}], "ports": ports}],
         }
     )
-    return yaml.safe_dump_all(kept)
+    return json.dumps(shipped | {"items": kept})
 
 
 class TrainingOperator:
@@ -83,6 +84,7 @@ class TrainingOperator:
                 "--metrics-bind-address=0",
                 f"--health-probe-bind-address={_PROBE}",
                 f"--webhook-server-port={_WEBHOOK_PORT}",
+                "--enable-scheme=tfjob",
             ],
             logs,
             state,

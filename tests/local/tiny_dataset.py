@@ -13,7 +13,7 @@ from storage.address import S3Address
 from storage.store import Store
 from uploader import push
 
-ROWS = {"train": 203, "validation": 37, "test": 20}
+ROWS = {"train": 2003, "validation": 37, "test": 20}
 SHARDS = 3
 # A space and two names that TensorFlow would make equal.
 FEATURES = ("mean radius", "a.b", "a_b", "size", "x", "y")
@@ -34,7 +34,7 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
     random = np.random.default_rng(7)
     scale = np.array([1, 10, 0.1, 1000, 1, 0], np.float32)  # one column is constant
     features, labels, splits = {}, {}, {}
-    truth = random.normal(size=(len(FEATURES), len(CLASSES)))
+    truth = random.normal(size=(len(FEATURES), len(CLASSES))) * (scale[:, None] > 0)
     for split, rows in ROWS.items():
         raw = random.normal(size=(rows, len(FEATURES))).astype(np.float32)
         features[split] = raw * scale + np.float32(3)
@@ -63,7 +63,7 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
     }
     statistics = {
         "features": {name: _moments(features["train"][:, at]) for at, name in enumerate(FEATURES)},
-        "label": _moments(labels["train"]),
+        "label": {"train": _moments(labels["train"])},
     }
     (folder / "schema.json").write_text(json.dumps(schema))
     (folder / "statistics.json").write_text(json.dumps(statistics))

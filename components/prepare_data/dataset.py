@@ -1,0 +1,179 @@
+"""A dataset in the store: shards, schema.json, statistics.json and, written last, manifest.json.
+
+None of them holds a name of a file, an address or a time: equal rows give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from components.prepare_data.options import DataOptions
+from components.prepare_data.progress import Progress
+from components.prepare_data.scan import Scan
+from components.prepare_data.shards import Shards
+from components.prepare_data.spill import split_of
+from components.prepare_data.statistics import SPLITS, Statistics
+from components.prepare_data.tfrecord import CODEC_VERSION, Encoder
+from components.prepare_data.vocabulary import Label
+from storage import manifest
+from storage.address import S3Address
+from storage.errors import ObjectNotFoundError
+from storage.manifest import Manifest, ManifestObject
+from storage.store import Store
+
+SCHEMA, STATISTICS = "schema.json", "statistics.json"
+_SCHEMA_FORMAT = "kfp-tfjob/schema/1"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A finished dataset.
+
+    Attributes:
+        dataset_uri: Its directory, `s3://.../datasets/<digest>`.
+        dataset_digest: 32 hexadecimal digits.
+        rows: Rows by split.
+        schema: The content of schema.json.
+        statistics: The content of statistics.json.
+        reused: Whether it was there already.
+    """
+
+    dataset_uri: str
+    dataset_digest: str
+    rows: dict[str, int]
+    schema: dict[str, Any]
+    statistics: dict[str, Any]
+    reused: bool
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the pipeline shows as metrics."""
+        found = {f"rows_{split}": count for split, count in self.rows.items()}
+        found["features"] = len(self.schema["features"])
+        found["classes"] = len(self.schema["label"]["classes"] or ())
+        found["duplicate_rows"] = self.statistics["duplicates"]
+        found["bad_rows_dropped"] = self.statistics["bad_rows"]["dropped"]
+        return {name: float(value) for name, value in found.items()}
+
+
+def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
+    """Return a dataset that is complete: its manifest is there, and every object by its size.
+
+    Raises:
+        DataError: What lies there as its manifest is none.
+    """
+    try:
+        found = store.read_manifest(base / manifest.NAME)
+    except ObjectNotFoundError:
+        return None
+    sizes = {item.address: item.size for item in store.list(base)}
+    lost = [item.key for item in found.objects if sizes.get(base / item.key) != item.size]
+    if lost:
+        log.warning("dataset %s has lost %s and is made again", base, ", ".join(lost[:5]))
+        return None
+    schema = json.loads(store.read(base / SCHEMA))
+    statistics = json.loads(store.read(base / STATISTICS))
+    rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
+    return Prepared(str(base), digest, rows, schema, statistics, reused=True)
+
+
+def write(
+    store: Store,
+    base: S3Address,
+    digest: str,
+    scan: Scan,
+    label: Label,
+    options: DataOptions,
+    folder: Path,
+) -> Prepared:
+    """Store the shards, schema.json, statistics.json and the manifest.
+
+    Args:
+        store: The store.
+        base: The directory of the dataset; what an interrupted run left there is overwritten.
+        digest: Its name.
+        scan: The rows.
+        label: What the label is.
+        options: The typed `data_options`.
+        folder: Local folder for one shard at a time.
+    """
+    names, rows = scan.columns.features, scan.rows(label)
+    encoder = Encoder(len(names), None if label.classes is None else len(label.classes))
+    shards = Shards(store, base, folder, encoder, rows)
+    statistics = Statistics(names, label)
+    fractions = list(options.split.fractions.values())
+    progress = Progress("wrote")
+    for part in scan.spill.bins():
+        if label.classes is None:
+            part = part[~np.isnan(part["number"])]  # labels that are text are bad rows
+            labels = part["number"]
+        else:
+            labels = label.class_of[part["code"]]
+        # By the label too, so that equal rows do not stand as the input happened to have them.
+        order = np.lexsort((labels, part["hash"]))
+        hashes, features, labels = part["hash"][order], part["features"][order], labels[order]
+        split = split_of(hashes, fractions)
+        statistics.add(hashes, split, features, labels)
+        for i, name in enumerate(SPLITS):
+            start, end = np.searchsorted(split, (i, i + 1))
+            shards.add(name, features[start:end], labels[start:end])
+        progress.add(len(part), len(part) * encoder.record_bytes)
+    progress.log()
+    schema = _schema(names, label, options, rows, shards.names)
+    described = statistics.to_dict(scan.faults.seen, scan.faults.counts(), rows)
+    details = {
+        "rows": rows,
+        "task": label.task,
+        "features": len(names),
+        "schema_digest": schema["schema_digest"],
+    }
+    objects = [
+        *shards.objects,
+        _write_json(store, base, SCHEMA, schema),
+        _write_json(store, base, STATISTICS, described),
+    ]
+    whole = Manifest.of("dataset", objects, details=details)
+    store.write(base / manifest.NAME, whole.to_bytes(), "application/json")
+    return Prepared(str(base), digest, rows, schema, described, reused=False)
+
+
+def _schema(
+    names: tuple[str, ...],
+    label: Label,
+    options: DataOptions,
+    rows: dict[str, int],
+    shards: dict[str, list[str]],
+) -> dict[str, Any]:
+    """Return schema.json; its digest covers what makes two models comparable, and no counts."""
+    comparable = {
+        "task": label.task,
+        "features": [{"name": name, "type": "float32"} for name in names],
+        "label": {
+            "name": label.name,
+            "classes": None if label.classes is None else list(label.classes),
+        },
+        "split": {"salt": options.split.salt, "fractions": options.split.fractions},
+    }
+    text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
+    return {
+        "format": _SCHEMA_FORMAT,
+        **comparable,
+        "schema_digest": sha256(text.encode()).hexdigest(),
+        "codec": {"version": CODEC_VERSION, "layout": "packed"},
+        "splits": {split: {"rows": rows[split], "shards": shards[split]} for split in SPLITS},
+    }
+
+
+def _write_json(store: Store, base: S3Address, name: str, body: object) -> ManifestObject:
+    data = (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    checksum = store.write(base / name, data, "application/json")
+    return ManifestObject(name, len(data), checksum)

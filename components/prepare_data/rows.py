@@ -1,0 +1,87 @@
+"""What every reader gives: rows that are right, and the faults of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from components.prepare_data.faults import BlockFaults
+from storage.errors import DataError, Problem
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is taken from a file.
+
+    Attributes:
+        features: Names, in the order in which the model gets them.
+        label: Name.
+    """
+
+    features: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The good rows of one block.
+
+    Attributes:
+        features: float32 of shape [rows, features], finite.
+        labels: The distinct labels of the block, as text.
+        codes: int32 of shape [rows], indices of `labels`.
+        lines: int64 of shape [rows], the line in which each begins.
+        faults: The rows that are not here.
+        size: Bytes the block takes unpacked.
+    """
+
+    features: np.ndarray
+    labels: list[str]
+    codes: np.ndarray
+    lines: np.ndarray
+    faults: BlockFaults
+    size: int
+
+    @classmethod
+    def good(
+        cls,
+        features: np.ndarray,
+        labels: list[str],
+        codes: np.ndarray,
+        faults: BlockFaults,
+        size: int,
+    ) -> Rows:
+        """Return the rows in which no fault was marked."""
+        keep = faults.good
+        if keep.all():
+            return cls(features, labels, codes, faults.lines, faults, size)
+        # A label that only bad rows have is not a class.
+        used, codes = np.unique(codes[keep], return_inverse=True)
+        labels = [labels[code] for code in used.tolist()]
+        return cls(features[keep], labels, codes, faults.lines[keep], faults, size)
+
+
+class Table(Protocol):
+    """One open file."""
+
+    names: list[str]
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return what is wrong with the types of the columns."""
+
+    def rows(self, columns: Columns) -> Iterator[Rows]:
+        """Yield the rows block by block."""
+
+
+def empty(name: str) -> DataError:
+    """Return the error of a file without a header."""
+    return DataError(
+        Problem(
+            f"{name} is empty",
+            expected="a header with the names of the columns, and rows",
+            fix="correct data_uri, or write the file again",
+        )
+    )

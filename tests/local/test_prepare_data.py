@@ -1,0 +1,488 @@
+"""prepare_data on the real S3 server, from files to a dataset that TensorFlow reads."""
+
+import csv
+import gzip
+import json
+import logging
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from sklearn import datasets as sklearn_datasets
+
+from components.parameters import parse
+from components.prepare_data.engine import run
+from components.prepare_data.options import DataOptions
+from components.prepare_data.report import render
+from components.prepare_data.source import check_header, list_source, source_digest
+from components.prepare_data.spill import row_hashes, split_of
+from components.step import Step
+from storage.address import S3Address
+from storage.errors import ConfigurationError, DataError, StepError
+from storage.layout import Layout
+from storage.store import Store
+from storage.stream import ObjectStream
+
+ROWS = 400
+
+
+HEADER = "height,weight,name,species\n"
+
+
+def _lines(rows: int = ROWS) -> list[str]:
+    """Two numeric columns, a column of text over two lines, and a label with three classes."""
+    choose = random.Random(1)
+    lines = []
+    for i in range(rows):
+        species = choose.choice(["cat", "dog", "ünic,orn"])
+        lines.append(f'{choose.gauss(0, 1)},{i % 9},"n{i}\n""x""","{species}"\n')
+    return lines
+
+
+def _csv(rows: int = ROWS) -> str:
+    return HEADER + "".join(_lines(rows))
+
+
+OPTIONS = {"drop": ["name"]}
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+def _elsewhere(step: Step, name: str) -> Step:
+    return Step(step.name, step.run_id, Layout(step.layout.root / name), step.store)
+
+
+def _bytes(store: Store, uri: str) -> dict[str, bytes]:
+    """Return every object of a dataset."""
+    base = S3Address.parse(uri)
+    return {item.address.name: store.read(item.address) for item in store.list(base)}
+
+
+def _records(store: Store, uri: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and labels of a split, read with TensorFlow."""
+    import tensorflow as tf
+
+    schema = json.loads(store.read(S3Address.parse(uri) / "schema.json"))
+    kind = tf.int64 if schema["label"]["classes"] else tf.float32
+    spec = {
+        "features": tf.io.FixedLenFeature([len(schema["features"])], tf.float32),
+        "label": tf.io.FixedLenFeature([], kind),
+    }
+    features, labels = [], []
+    for name in schema["splits"][split]["shards"]:
+        data = store.read(S3Address.parse(uri) / name)
+        at = 0
+        records = []
+        while at < len(data):
+            length = int.from_bytes(data[at : at + 8], "little")
+            records.append(data[at + 12 : at + 12 + length])
+            at += length + 16
+        parsed = tf.io.parse_example(tf.constant(records), spec)
+        features.append(parsed["features"].numpy())
+        labels.append(parsed["label"].numpy())
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def test_a_dataset_from_the_first_row_to_the_last(step, store, tmp_path):
+    path = tmp_path / "pets.csv"
+    path.write_text(_csv())
+    done = run(step, str(path), "species", OPTIONS, source_digest(list_source(store, str(path))))
+    assert not done.reused
+    assert done.dataset_uri == str(step.layout.dataset(done.dataset_digest))
+    assert sum(done.rows.values()) == ROWS and all(done.rows.values())
+    assert done.schema["label"] == {"name": "species", "classes": ["cat", "dog", "ünic,orn"]}
+    assert [feature["name"] for feature in done.schema["features"]] == ["height", "weight"]
+
+    manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
+    assert (manifest.kind, manifest.run_id) == ("dataset", "")
+    assert manifest.details == {
+        "rows": done.rows,
+        "task": "classification",
+        "features": 2,
+        "schema_digest": done.schema["schema_digest"],
+    }
+    for item in manifest.objects:
+        store.prove(S3Address.parse(done.dataset_uri) / item.key, item)
+
+    expected = set()
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            index = done.schema["label"]["classes"].index(row["species"])
+            expected.add((np.float32(row["height"]), np.float32(row["weight"]), index))
+    found = set()
+    for split, count in done.rows.items():
+        features, labels = _records(store, done.dataset_uri, split)
+        assert len(labels) == count
+        found |= {(*row, int(label)) for row, label in zip(features, labels, strict=True)}
+        if split == "train":
+            column = done.statistics["features"]["height"]
+            assert column["mean"] == pytest.approx(features[:, 0].astype(float).mean(), rel=1e-9)
+            assert column["std"] == pytest.approx(features[:, 0].astype(float).std(), rel=1e-9)
+            assert (column["min"], column["max"]) == (features[:, 0].min(), features[:, 0].max())
+            assert sum(column["histogram"]) == count
+            counts = list(done.statistics["label"]["counts"]["train"].values())
+            assert counts == np.bincount(labels).tolist()
+    assert found == expected
+
+    whole = b"".join(_bytes(store, done.dataset_uri).values())
+    for private in (str(tmp_path), "pets.csv", str(step.layout.root), "r1"):
+        assert private.encode() not in whole
+
+
+def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
+    step, store, tmp_path, caplog
+):
+    path = tmp_path / "pets.csv"
+    path.write_text(_csv())
+    first = run(step, str(path), "species", OPTIONS)
+    before = _bytes(store, first.dataset_uri)
+    with caplog.at_level(logging.INFO):
+        again = run(step, str(path), "species", OPTIONS)
+    assert again.reused and "is there already" in caplog.text
+    assert (again.rows, again.schema, again.statistics) == (
+        first.rows,
+        first.schema,
+        first.statistics,
+    )
+    base = S3Address.parse(first.dataset_uri)
+    store.delete(base / "test-00000.tfrecord")
+    assert not run(step, str(path), "species", OPTIONS).reused
+    # What an interrupted run leaves: some shards, other bytes, no manifest.
+    store.delete(base / "manifest.json")
+    store.write(base / "train-00000.tfrecord", b"half")
+    assert not run(step, str(path), "species", OPTIONS).reused
+    assert _bytes(store, first.dataset_uri) == before
+
+
+def test_equal_data_gives_equal_bytes_wherever_and_however_it_lies(step, store, base, tmp_path):
+    text, lines = _csv(1500), _lines(1500)
+    (tmp_path / "a.csv").write_text(text)
+    first = run(step, str(tmp_path / "a.csv"), "species", OPTIONS)
+    expected = _bytes(store, first.dataset_uri)
+
+    random.Random(0).shuffle(lines)
+    folder = tmp_path / "parts"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "_SUCCESS").write_text("")
+    (folder / "1.csv").write_text((HEADER + "".join(lines[:500])).replace("\n", "\r\n"))
+    with gzip.open(folder / "deep" / "2.csv.gz", "wt") as file:
+        file.write("\ufeff" + HEADER + "".join(lines[500:]))
+    store.write(base / "in" / "x.csv", text.encode())
+    for i, (uri, block) in enumerate(
+        [(str(tmp_path / "a.csv"), 999), (str(folder), 70), (str(base / "in" / "x.csv"), 4096)]
+    ):
+        other = run(_elsewhere(step, str(i)), uri, "species", OPTIONS, block=block)
+        assert _bytes(store, other.dataset_uri) == expected
+
+
+def test_adding_rows_moves_no_old_row(step, store, tmp_path):
+    (tmp_path / "a.csv").write_text(_csv(300))
+    (tmp_path / "b.csv").write_text(_csv(600))  # the same 300 rows and 300 more
+    old = run(step, str(tmp_path / "a.csv"), "species", OPTIONS)
+    new = run(step, str(tmp_path / "b.csv"), "species", OPTIONS)
+    for split in old.rows:
+        rows = {row.tobytes() for row in _records(store, old.dataset_uri, split)[0]}
+        assert rows <= {row.tobytes() for row in _records(store, new.dataset_uri, split)[0]}
+    assert new.schema["schema_digest"] == old.schema["schema_digest"]
+    assert new.dataset_digest != old.dataset_digest
+
+
+def test_parquet_of_every_type(step, store, base, tmp_path):
+    rows = 200
+    table = pa.table(
+        {
+            "f": pa.array(np.linspace(-1, 1, rows)),
+            "i": pa.array(np.arange(rows), pa.int16()),
+            "b": pa.array(np.arange(rows) % 2 == 0),
+            "d": pa.array([f"{i}.25" for i in range(rows)]).cast(pa.decimal128(9, 2)),
+            "y": pa.array(["yes", "no"] * (rows // 2)).dictionary_encode(),
+        }
+    )
+    pa.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=64)
+    store.send(tmp_path / "t.parquet", base / "t.parquet", "t")
+    done = run(step, str(base / "t.parquet"), "y", {})
+    assert done.schema["label"]["classes"] == ["no", "yes"]
+    parts = [_records(store, done.dataset_uri, split)[0] for split in done.rows]
+    found = np.concatenate(parts)
+    assert sorted(found[:, 1]) == list(range(rows))
+    assert (found[:, 2] == (found[:, 1] % 2 == 0)).all()
+    assert (found[:, 3] == found[:, 1] + 0.25).all()
+
+    # Numbers as label, a null and an infinity among the features.
+    bad = table.drop(["y", "b"]).set_column(
+        0, "f", pa.array([None, np.inf, *np.linspace(0, 1, rows - 2)])
+    )
+    pa.parquet.write_table(bad, tmp_path / "bad.parquet")
+    with pytest.raises(DataError) as error:
+        run(step, str(tmp_path / "bad.parquet"), "i", {})
+    assert "2 of 200 rows are bad (missing 1, not finite 1)" in str(error.value)
+    assert "bad.parquet, line 2, column 'f'" in str(error.value)
+    done = run(step, str(tmp_path / "bad.parquet"), "i", {"on_bad_row": "drop"})
+    assert (done.schema["task"], sum(done.rows.values())) == ("regression", rows - 2)
+    label = done.statistics["label"]
+    _, labels = _records(store, done.dataset_uri, "train")
+    assert label["mean"] == label["train"]["mean"] == pytest.approx(labels.mean())
+
+    pa.parquet.write_table(table.drop(["y"]).append_column("t", table["y"]), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="column 't' of x.parquet is not numeric"):
+        run(step, str(tmp_path / "x.parquet"), "f", {})
+    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
+    with pytest.raises(DataError, match="x.parquet is damaged"):
+        run(step, str(tmp_path / "x.parquet"), "f", {})
+
+
+def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
+    bad = ["x,1,n,cat\n", "1,2,n\n", ",1,n,dog\n"]
+    (tmp_path / "a.csv").write_text(HEADER + "".join([*bad, *_lines()]))
+    with pytest.raises(DataError) as error:
+        run(step, str(tmp_path / "a.csv"), "species", OPTIONS)
+    assert len(error.value.problems) == 4
+    assert "a.csv, line 2, column 'height': not a number. Received: 'x'" in str(error.value)
+    done = run(step, str(tmp_path / "a.csv"), "species", OPTIONS | {"on_bad_row": "drop"})
+    rules = {"text": 1, "missing": 1, "columns": 1}
+    assert done.statistics["bad_rows"] == {"dropped": 3, "rules": rules}
+    assert "line 2, column 'height'" in caplog.text
+    few = {"on_bad_row": "drop", "max_bad_fraction": 0.001}
+    with pytest.raises(DataError, match="more rows are bad than data_options.max_bad_fraction"):
+        run(step, str(tmp_path / "a.csv"), "species", OPTIONS | few)
+
+
+def test_a_number_label_with_text_in_it(step, tmp_path):
+    lines = [f"{i},{i / 7}\n" for i in range(300)]
+    lines[41] = "41,oops\n"
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(lines))
+    with pytest.raises(DataError) as error:
+        run(step, str(tmp_path / "a.csv"), "y", {})
+    assert "a.csv, line 43, column 'y': not a number. Received: 'oops'" in str(error.value)
+    done = run(step, str(tmp_path / "a.csv"), "y", {"on_bad_row": "drop"})
+    assert (sum(done.rows.values()), done.schema["task"]) == (299, "regression")
+
+
+WHOLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
+
+
+_SPLITS = split_of(row_hashes(np.arange(200, dtype=np.float32)[:, None], "0"), [0.7, 0.15, 0.15])
+_IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
+
+
+@pytest.mark.parametrize(
+    "content, label, options, said",
+    [
+        ("", "y", {}, "is empty"),
+        ("a,y\n", "y", {}, "has a header but no rows"),
+        (WHOLE, "yy", {}, "did you mean 'y'?"),
+        (WHOLE.replace(",", ";"), "y", {}, 'data_options.delimiter=";"'),
+        ("a,a,y\n1,2,u\n", "y", {}, "several columns of one name"),
+        (WHOLE, "y", {"drop": ["b"], "columns": ["aa"]}, "data_options.columns names 'aa'"),
+        (WHOLE, "y", {"drop": ["a"]}, "has no feature column"),
+        (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y' as a feature"),
+        (",a,y\n0,1,u\n", "y", {}, "column 1 of a.csv has no name"),
+        ("a,b,y\n" + "1,x,u\n" * 30, "y", {}, "column 'b' is text in every row"),
+        ("150,4,setosa\n1,2,3\n", "species", {}, "the first line looks like data"),
+        ("PK\x03\x04zip", "y", {}, "a zip or an Excel file"),
+        (WHOLE, "y", {"format": "parquet"}, "is not what data_options.format says"),
+    ],
+    ids=range(13),
+)
+def test_what_preflight_sees_prepare_data_refuses_too(
+    step, store, tmp_path, content, label, options, said
+):
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    typed = parse(DataOptions, "data_options", options)
+    problems = check_header(list_source(store, str(path)), label, typed)
+    assert said in "\n".join(map(str, problems))
+    with pytest.raises(DataError) as error:
+        run(step, str(path), label, options)
+    assert said in str(error.value)
+    assert not list(store.list(step.layout.root))
+
+
+def test_the_header_of_good_data_is_no_problem(store, tmp_path):
+    (tmp_path / "a.csv").write_text(WHOLE)
+    assert check_header(list_source(store, str(tmp_path)), "y", DataOptions()) == []
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("a,y\n" + "".join(f"{i},u\n" for i in range(50)), "the same in every row"),
+        ("a,y\n1,u\n2,v\n", "a split has no rows"),
+        ("a,y\n" + "1,u\n" * 50 + "1,v\n" * 50, "a split has no rows"),
+        (
+            WHOLE + f"{_NOT_IN_TRAIN},w\n",
+            "train has no row of 1 of the 3 classes of 'y'. Received: 'w' (1 rows)",
+        ),
+    ],
+    ids=range(4),
+)
+def test_data_that_is_not_enough(step, store, tmp_path, content, said):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DataError) as error:
+        run(step, str(tmp_path / "a.csv"), "y", {})
+    assert said in str(error.value)
+    assert not list(store.list(step.layout.root))
+
+
+def test_a_class_that_validation_lacks_is_a_warning(step, tmp_path):
+    (tmp_path / "a.csv").write_text(WHOLE + f"{_IN_TRAIN},w\n")
+    done = run(step, str(tmp_path / "a.csv"), "y", {})
+    for split in ("validation", "test"):
+        assert f"{split} has no row of these classes: w" in done.statistics["warnings"]
+
+
+def test_files_that_differ(step, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,y\n1,2,u\n")
+    (tmp_path / "b.csv").write_text("b,c,y\n1,2,u\n")
+    with pytest.raises(DataError) as error:
+        run(step, str(tmp_path), "y", {})
+    assert "b.csv does not have the columns of a.csv" in str(error.value)
+    assert "in addition 'c'; without 'a'" in str(error.value)
+
+
+def test_a_source_that_is_not_there(step, store, base, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("x")
+    for uri in (str(tmp_path / "no.csv"), str(tmp_path / "folder"), str(base / "no")):
+        with pytest.raises(DataError, match="data_uri holds no data"):
+            run(step, uri, "y", {})
+    with pytest.raises(ConfigurationError, match="no bucket nowhere"):
+        run(step, "s3://nowhere/x.csv", "y", {})
+    with pytest.raises(ConfigurationError, match="not an address prepare_data reads"):
+        run(step, "gs://bucket/x.csv", "y", {})
+
+
+def test_a_source_that_changed(step, store, base, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(WHOLE)
+    digest = source_digest(list_source(store, str(path)))
+    path.write_text(WHOLE + "7,u\n")
+    with pytest.raises(DataError, match="changed since preflight"):
+        run(step, str(path), "y", {}, digest)
+    with gzip.open(path, "wb") as file:
+        file.write(WHOLE.encode() * 100)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="a.csv is damaged"):
+        run(step, str(path), "y", {})
+
+
+def test_the_digest_follows_names_sizes_and_content(store, base, tmp_path):
+    (tmp_path / "a.csv").write_text("1")
+    (tmp_path / "b.csv").write_text("2")
+    first = source_digest(list_source(store, str(tmp_path)))
+    assert first == source_digest(list_source(store, f"{tmp_path}/"))
+    (tmp_path / "b.csv").write_text("3")
+    assert first != source_digest(list_source(store, str(tmp_path)))
+    for name, data in (("a.csv", b"1"), ("deep/b.csv", b"2"), (".hidden.csv", b"3")):
+        store.write(base / "in" / name, data)
+    source = list_source(store, str(base / "in"))
+    assert [file.name for file in source.files] == ["a.csv", "deep/b.csv"]
+    before = source_digest(source)
+    store.write(base / "in" / "deep/b.csv", b"4")
+    assert before != source_digest(list_source(store, str(base / "in")))
+
+
+class _Breaking:
+    """A body whose connection breaks after some bytes: what a test cannot ask of a real server."""
+
+    def __init__(self, body, after: int) -> None:
+        self._body, self._after = body, after
+
+    def read(self, size: int) -> bytes:
+        if not self._after:
+            raise ConnectionResetError("reset")
+        data = self._body.read(min(size, self._after))
+        self._after -= len(data)
+        return data
+
+    def close(self) -> None:
+        self._body.close()
+
+
+def test_a_stream_that_breaks_goes_on_where_it_broke(store, base, monkeypatch):
+    from botocore.exceptions import ResponseStreamingError
+
+    data = random.Random(3).randbytes(300_000)
+    store.write(base / "x", data)
+    listed = next(iter(store.list(base)))
+    whole, breaks = store.open, []
+
+    def breaking(address, offset=0, etag=""):
+        body = _Breaking(whole(address, offset, etag), 70_000)
+        read = body.read
+
+        def streaming(size: int) -> bytes:
+            try:
+                return read(size)
+            except ConnectionResetError as error:
+                breaks.append(offset)
+                raise ResponseStreamingError(error=error) from error
+
+        body.read = streaming
+        return body
+
+    monkeypatch.setattr(store, "open", breaking)
+    with ObjectStream.buffered(store, listed.address, listed.size, listed.etag) as stream:
+        assert stream.read() == data
+        assert stream.seek(-1000, 2) == len(data) - 1000
+        assert stream.read() == data[-1000:]
+    assert len(breaks) == 4
+
+    monkeypatch.undo()
+    with ObjectStream(store, listed.address, listed.size, listed.etag) as stream:
+        assert stream.read(10) == data[:10]
+        store.write(base / "x", data[::-1])
+        stream.seek(0)
+        with pytest.raises(DataError, match="changed while it was read"):
+            stream.read()
+
+
+def test_the_report_is_one_page_without_anything_from_outside(step, tmp_path):
+    columns = [f"<script>{i}" for i in range(300)]
+    lines = [",".join(str((i * j) % 17) for j in range(300)) for i in range(1, 120)]
+    text = ",".join([*columns, "y"]) + "\n"
+    text += "".join(f"{line},{'<b>' if i % 2 else 'é'}\n" for i, line in enumerate(lines))
+    (tmp_path / "a.csv").write_text(text)
+    done = run(step, str(tmp_path / "a.csv"), "y", {})
+    page = render(done.schema, done.statistics)
+    assert len(page.encode()) < 1_000_000
+    assert "<script>" not in page and "<b>" not in page and "http" not in page
+    assert "&lt;script&gt;199<" in page and "&lt;script&gt;200<" not in page
+    assert "100 more features" in page
+    assert page.count("<svg") == 200 + 2
+
+
+SKLEARN = Path(sklearn_datasets.__file__).parent / "data"
+STATSMODELS = "statsmodels.datasets"
+
+
+@pytest.mark.parametrize(
+    "path, label, options, task",
+    [
+        ("spector/spector.csv", "'GRADE'", {"delimiter": "space"}, "classification"),
+        ("modechoice/modechoice.csv", "choice", {"delimiter": ";"}, "classification"),
+        ("grunfeld/grunfeld.csv", "firm", {}, "classification"),
+        ("fair/fair.csv", "affairs", {}, "regression"),
+        ("danish_data/data.csv", "lrm", {"drop": ["period"]}, "regression"),
+        ("co2/co2.csv", "co2", {"on_bad_row": "drop"}, "regression"),
+    ],
+)
+def test_data_that_nobody_here_wrote(step, path, label, options, task):
+    from importlib.resources import files
+
+    done = run(step, str(files(STATSMODELS).joinpath(path)), label, options)
+    assert done.schema["task"] == task
+
+
+def test_files_without_a_header_are_told_so(step):
+    for name in ("iris.csv", "digits.csv.gz"):
+        with pytest.raises(StepError, match="if the file has no header, add one"):
+            run(step, str(SKLEARN / name), "species", {})
+    with pytest.raises(DataError, match="569 of 569 rows have another number of values"):
+        run(step, str(SKLEARN / "breast_cancer.csv"), "benign", {})

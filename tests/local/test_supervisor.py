@@ -1,0 +1,286 @@
+"""The supervisor around real commands: exit codes, signals, the record, the flush barrier."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.supervisor import inventory
+from uploader.inventory import inventory as uploader_inventory
+from uploader.inventory import scan
+
+SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
+SECONDS = 30.0
+
+
+class Replica:
+    """Starts supervisors in a folder of their own, and ends what is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = folder / "output"
+        self.words = folder / "words"
+        self.words.touch()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "OUTPUT_DIR": str(self.output),
+            "RUN_ID": "run",
+            "ATTEMPT": "2",
+            "TERMINATION_LOG": str(self.words),
+        }
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(SUPERVISOR), "--", *command],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *command: str, **environment: str) -> tuple[int, str]:
+        process = self.start(*command, **environment)
+        output, _ = process.communicate(timeout=SECONDS)
+        return process.returncode, output
+
+    @property
+    def completion(self) -> Path:
+        return self.output / "completion.json"
+
+    def request(self) -> dict[str, Any]:
+        path = self.output / ".uploader" / "flush-request.json"
+        _until(path.exists)
+        return json.loads(path.read_text())
+
+    def reply(self, **content: Any) -> None:
+        partial = self.output / ".uploader" / ".reply.part"
+        partial.write_text(json.dumps(content))
+        partial.replace(self.output / ".uploader" / "flush-reply.json")
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    found = Replica(tmp_path)
+    yield found
+    for process in found.started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _cluster(kind: str, index: int, chiefs: int = 1, workers: int = 1, name: str = "chief") -> str:
+    hosts = {name: ["c:1"] * chiefs, "worker": ["w:1"] * workers}
+    return json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("raise SystemExit(3)", 3, "data is missing or corrupt"),
+        ("raise SystemExit(77)", 77, "ended with 77"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+        ("import signal; signal.raise_signal(signal.SIGALRM)", 142, "did not appear"),
+    ],
+)
+def test_the_exit_code_of_the_command_is_passed_on(
+    replica: Replica, program: str, code: int, words: str
+) -> None:
+    assert replica.run(sys.executable, "-c", program)[0] == code
+    assert words in replica.words.read_text()
+    assert not replica.completion.exists()
+
+
+def test_the_last_words_of_the_command_are_kept(replica: Replica) -> None:
+    program = "import os; open(os.environ['TERMINATION_LOG'], 'w').write('mine'); os._exit(1)"
+    assert replica.run(sys.executable, "-c", program)[0] == 1
+    assert replica.words.read_text() == "mine"
+
+
+def test_a_command_that_is_not_there_is_wrong_configuration(replica: Replica) -> None:
+    code, output = replica.run("no-such-program")
+    assert code == 2
+    assert "no-such-program cannot be started" in output
+
+
+def test_success_alone_leaves_the_record(replica: Replica) -> None:
+    assert replica.run("true", EXPECTED_REPLICAS="1")[0] == 0
+    record = json.loads(replica.completion.read_text())
+    assert (record["run_id"], record["attempt"]) == ("run", 2)
+    assert replica.words.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "writes"),
+    [
+        (_cluster("chief", 0), True),
+        (_cluster("worker", 0), False),
+        (_cluster("worker", 0, chiefs=0, workers=2).replace('"chief": [], ', ""), True),
+        (_cluster("worker", 1, chiefs=0, workers=2).replace('"chief": [], ', ""), False),
+    ],
+)
+def test_only_the_chief_leaves_the_record(replica: Replica, config: str, writes: bool) -> None:
+    assert replica.run("true", TF_CONFIG=config, EXPECTED_REPLICAS="2")[0] == 0
+    assert replica.completion.exists() == writes
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("", "alone. Expected: 3 replicas"),
+        (_cluster("chief", 0), "1 chief and 1 workers. Expected: 3 replicas"),
+        (_cluster("master", 0, workers=2, name="master"), "type Master"),
+        ("{", "TF_CONFIG cannot be read"),
+    ],
+)
+def test_another_cluster_than_promised_is_refused(
+    replica: Replica, config: str, words: str
+) -> None:
+    assert replica.run("true", TF_CONFIG=config, EXPECTED_REPLICAS="3")[0] == 2
+    assert words in replica.words.read_text()
+    assert not replica.completion.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_command_which_may_save(
+    replica: Replica, tmp_path: Path, number: signal.Signals
+) -> None:
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    pathlib.Path({str(tmp_path / 'saved')!r}).touch()\n"
+        "    sys.exit(143)\n"
+        f"signal.signal({int(number)}, save)\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    process = replica.start(sys.executable, "-c", program, FLUSH_BARRIER="1")
+    _until((tmp_path / "ready").exists)
+    process.send_signal(number)
+    assert process.wait(SECONDS) == 143
+    assert (tmp_path / "saved").exists()
+    assert not (replica.output / ".uploader").exists()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind(replica: Replica, tmp_path: Path, end: signal.Signals) -> None:
+    """The command and, unless the supervisor is killed itself, what the command started."""
+    program = (
+        "import os, pathlib, subprocess, time\n"
+        "inner = subprocess.Popen(['sleep', '60'])\n"
+        f"path = pathlib.Path({str(tmp_path / 'pids')!r})\n"
+        "path.with_suffix('.part').write_text(f'{os.getpid()} {inner.pid}')\n"
+        "path.with_suffix('.part').rename(path)\n"
+        "time.sleep(60)\n"
+    )
+    process = replica.start(sys.executable, "-c", program)
+    _until((tmp_path / "pids").exists)
+    command, inner = map(int, (tmp_path / "pids").read_text().split())
+    process.send_signal(end)
+    process.wait(SECONDS)
+    try:
+        _until(lambda: not _alive(command))
+        if end is signal.SIGTERM:
+            _until(lambda: not _alive(inner))
+    finally:
+        if _alive(inner):
+            os.kill(inner, signal.SIGKILL)
+
+
+def test_the_barrier_waits_for_the_answer_to_its_own_request(replica: Replica) -> None:
+    replica.output.mkdir()
+    (replica.output / "model.keras").write_bytes(b"12345")
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="60")
+    request = replica.request()
+    assert (request["attempt"], request["files"]) == (2, 2)  # the model and the record
+    assert inventory(replica.output) == (2, request["inventory"])
+    replica.reply(id="of an earlier attempt", state="stored", stored=2, missing=[])
+    replica.reply(id=request["id"], state="storing", stored=1, missing=["model.keras"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    replica.reply(id=request["id"], state="stored", stored=2, missing=[], message="")
+    assert process.wait(SECONDS) == 0
+
+
+def test_what_is_missing_at_the_deadline_is_named(replica: Replica) -> None:
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="5")
+    request = replica.request()
+    replica.reply(
+        id=request["id"],
+        state="storing",
+        stored=0,
+        missing=["completion.json"],
+        message="503 SlowDown",
+    )
+    assert process.wait(SECONDS) == 145
+    words = replica.words.read_text()
+    assert "0 of 1 files are stored (503 SlowDown)" in words
+    assert "Missing: completion.json" in words
+
+
+def test_a_sidecar_that_never_answers_is_named(replica: Replica) -> None:
+    code, output = replica.run("true", FLUSH_BARRIER="1", STORE_DEADLINE="6")
+    assert code == 145
+    assert "still waiting: the sidecar has not answered" in output
+    assert "the sidecar has not answered" in replica.words.read_text()
+
+
+def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="600")
+    replica.request()
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+    assert replica.completion.exists()
+
+
+def test_an_old_python_can_read_it() -> None:
+    ast.parse(SUPERVISOR.read_text(), feature_version=(3, 8))
+
+
+def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) -> None:
+    for name in (
+        "model.keras",
+        "a/b",
+        "a.b",
+        "a-b",
+        "ü",
+        "model/x",
+        ".hidden/x",
+        "x.tmp/y",
+        "z.part",
+        ".uploader/flush-request.json",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "link").symlink_to("model.keras")
+    found = inventory(tmp_path)
+    assert found == uploader_inventory(scan(tmp_path).files.values())
+    assert found[0] == 6
+    (tmp_path / "a.b").write_text("longer")
+    assert inventory(tmp_path)[1] != found[1]

@@ -1,0 +1,275 @@
+"""User code and models: what is refused with which words, and what an exported model answers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_dataset
+
+from storage.errors import ConfigurationError, DataError
+from trainer.dataset import Dataset
+from trainer.export import argument_names
+
+FEATURES = len(tiny_dataset.FEATURES)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("classes")))
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("values"), "regression"))
+
+
+def test_a_dataset_knows_what_a_model_needs(classes: Dataset, values: Dataset) -> None:
+    assert (classes.num_features, classes.num_classes) == (6, 3)
+    assert (values.num_classes, values.class_names) == (0, ())
+    assert classes.mean.dtype == classes.std.dtype == np.float32
+    assert classes.mean == pytest.approx([3, 3, 3, 3, 3, 3], abs=100)
+    assert classes.std[-1] == 1  # the column is constant
+    assert (classes.label_mean, classes.label_std) == (0, 1)
+    assert values.label_mean == pytest.approx(50, abs=5)
+    assert classes.rows == tiny_dataset.ROWS
+    assert len(classes.shards("train")) == tiny_dataset.SHARDS
+
+
+def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"format": "other/1", "task": "classification"}')
+    (tmp_path / "statistics.json").write_text("{}")
+    with pytest.raises(DataError, match="other/1"):
+        Dataset.load(tmp_path)
+    (tmp_path / "schema.json").unlink()
+    with pytest.raises(DataError, match="FileNotFoundError"):
+        Dataset.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "words"),
+    [
+        ("x = 1\n", "build_model", "no function 'build_model'.*with no function"),
+        ("def build_modle(dataset): ...\n", "build_model", "did you mean 'build_modle'"),
+        ("def f(:\n", "f", r"SyntaxError: .*own.*\.py, line 1\)"),
+        ("\nraise KeyError('k')\n", "f", r"KeyError: 'k' \(.*own.*\.py, line 2\)"),
+    ],
+)
+def test_code_that_cannot_be_found_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, function: str, words: str
+) -> None:
+    from trainer import user_code
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"own_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(ConfigurationError, match=words):
+        user_code.find(f"{name}:{function}", tmp_path)
+
+
+def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
+    import keras
+
+    model = keras.Sequential(list(layers))
+    model.compile("adam", loss=loss, **more)
+    return model
+
+
+def _dense(units: int, activation: str | None = None) -> Any:
+    import keras
+
+    return keras.layers.Dense(units, activation=activation)
+
+
+def _own_step() -> Any:
+    import keras
+
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            return {}
+
+    model = Own([_dense(3)])
+    model.compile("adam", loss="sparse_categorical_crossentropy")
+    return model
+
+
+def _normalised(**arguments: Any) -> Any:
+    import keras
+
+    return _sequential(keras.layers.BatchNormalization(**arguments), _dense(3, "softmax"))
+
+
+def _uncompiled() -> Any:
+    import keras
+
+    return keras.Sequential([_dense(3)])
+
+
+def _image() -> Any:
+    import keras
+
+    return _sequential(keras.Input((8, 8, 1)), keras.layers.Flatten(), _dense(3))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (lambda: None, "did not return a compiled model.*NoneType: None"),
+    "uncompiled": (_uncompiled, "a keras.Model that is not compiled"),
+    "two outputs": (lambda: _sequential(_dense(2)), r"\(None, 2\).*\(batch, 3\), one column"),
+    "image": (_image, "does not take the rows of the dataset.*\\(batch, 6\\)"),
+    "one-hot loss": (
+        lambda: _sequential(_dense(3, "softmax"), loss="categorical_crossentropy"),
+        "do not fit the labels.*sparse_categorical_crossentropy",
+    ),
+    "own step": (_own_step, "a train_step of its own"),
+    "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) -> None:
+    from trainer import user_code
+
+    make, words = REFUSED[case]
+
+    def build_model(dataset: Dataset) -> Any:
+        return make()
+
+    model = user_code.build(build_model, classes, {})
+    with pytest.raises(ConfigurationError, match=words):
+        user_code.check(model, build_model, classes, 2)
+
+
+def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
+    from trainer import user_code
+
+    user_code.check(_normalised(), _normalised, classes, 1)
+    user_code.check(_normalised(synchronized=True), _normalised, classes, 2)
+
+
+def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
+    from trainer import models, user_code
+
+    def needs(dataset: Dataset, depth: int) -> None:
+        raise ValueError(f"depth {depth}\nand more")
+
+    with pytest.raises(ConfigurationError, match="no hyperparameter 'hiden'.*mean 'hidden'"):
+        user_code.build(models.mlp, classes, {"hiden": [3]})
+    with pytest.raises(ConfigurationError, match="needs the hyperparameter 'depth'"):
+        user_code.build(needs, classes, {})
+    with pytest.raises(ConfigurationError, match=r"ValueError: depth 2 and more \(.*, line \d+\)"):
+        user_code.build(needs, classes, {"depth": 2})
+    with pytest.raises(ConfigurationError, match="takes no dataset"):
+        user_code.build(lambda: None, classes, {})
+
+
+def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
+    from trainer import models, user_code
+
+    with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
+        user_code.build(models.cnn, classes, {})
+    with pytest.raises(ConfigurationError, match="not the pixels"):
+        user_code.build(models.cnn, classes, {"channels": 0})
+    for size in ({"height": 2, "width": 3}, {"height": 2}, {"height": 1, "channels": 3}):
+        model = user_code.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})
+        user_code.check(model, models.cnn, classes, 2)
+
+
+def test_early_stopping_watches_a_metric_that_exists(classes: Dataset) -> None:
+    from trainer import models, user_code
+    from trainer.stopping import EarlyStopping
+
+    model = models.mlp(classes)
+    user_code.check(model, models.mlp, classes, 1)
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    with pytest.raises(ConfigurationError, match="monitor is not a metric.*val_accuracy"):
+        EarlyStopping({"monitor": "val_auc"}, model, names)
+    stopping = EarlyStopping({"patience": 1}, model, names)
+    assert not stopping.end_epoch(0, {"val_loss": 1.0})
+    assert not stopping.end_epoch(1, {"val_loss": 0.5})
+    again = EarlyStopping({"patience": 1}, model, names)
+    again.restore(stopping.state, stopping.best_weights)
+    assert again.end_epoch(2, {"val_loss": 0.7})
+
+
+def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    from trainer import user_code
+    from trainer.export import export
+
+    user_code.check(model, lambda: None, dataset, 1)
+    export(model, dataset, folder)
+    loaded = tf.saved_model.load(str(folder / "model"))
+    outputs = loaded.signatures["serve_packed"](features=tf.constant(rows))
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+ROWS = np.random.default_rng(3).normal(size=(7, FEATURES)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_regression_answers_in_the_units_of_the_label(
+    values: Dataset, tmp_path: Path, name: str
+) -> None:
+    from trainer import models
+
+    arguments = {} if name == "mlp" else {"height": 2, "width": 3}
+    model = getattr(models, name)(values, **arguments)
+    outputs = _serve(model, values, tmp_path, ROWS)
+    assert set(outputs) == {"prediction"}
+    assert outputs["prediction"].shape == (7,)
+    np.testing.assert_allclose(outputs["prediction"], model(ROWS)[:, 0], rtol=1e-5)
+    middle = model(np.tile(values.mean, (1, 1)))
+    assert float(middle[0, 0]) == pytest.approx(values.label_mean, abs=3 * values.label_std)
+
+
+def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
+    import keras
+
+    plain = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
+    outputs = _serve(plain, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], plain(ROWS), rtol=1e-5)
+
+    def own_loss(y: Any, predicted: Any) -> Any:
+        return keras.losses.sparse_categorical_crossentropy(y, predicted)
+
+    function = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss)
+    outputs = _serve(function, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], function(ROWS), rtol=1e-5)
+
+
+@pytest.mark.parametrize("logits", [False, True])
+def test_one_sigmoid_becomes_two_classes(classes: Dataset, tmp_path: Path, logits: bool) -> None:
+    import dataclasses
+
+    import keras
+
+    two = dataclasses.replace(classes, class_names=("no", "yes"))
+    loss = keras.losses.BinaryCrossentropy(from_logits=logits)
+    model = _sequential(
+        keras.Input((FEATURES,)),
+        _dense(1, None if logits else "sigmoid"),
+        loss=loss,
+        metrics=["accuracy"],
+    )
+    outputs = _serve(model, two, tmp_path, ROWS)
+    scores = np.asarray(model(ROWS))[:, 0]
+    yes = 1 / (1 + np.exp(-scores)) if logits else scores
+    np.testing.assert_allclose(outputs["probabilities"][:, 1], yes, rtol=1e-5)
+    np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-6)
+    assert [item.decode() for item in outputs["class"]] == [
+        "yes" if item > 0.5 else "no" for item in yes
+    ]
+
+
+def test_arguments_are_names_tensorflow_keeps() -> None:
+    names = argument_names(("x", "mean radius", "a.b", "a_b", "2x", "self", "class", "größe", ""))
+    assert names[:2] == ["x", "mean_radius"]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) for name in names)
+    assert "self" not in names and "class" not in names

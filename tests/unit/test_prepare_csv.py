@@ -1,0 +1,235 @@
+"""CSV to rows: values, faults with their line, and nothing that depends on where blocks are cut."""
+
+import csv
+import io
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from components.parameters import parse
+from components.prepare_data import csv_records
+from components.prepare_data.csv_table import CsvTable
+from components.prepare_data.faults import Faults
+from components.prepare_data.options import DataOptions
+from components.prepare_data.rows import Columns
+from storage.errors import DataError
+
+
+def _read(data: bytes | str, block: int = 1 << 20, columns: Columns | None = None, **options):
+    """Return header, features, labels, lines of the good rows, and the faults."""
+    data = data.encode() if isinstance(data, str) else data
+    table = CsvTable(io.BytesIO(data), "f.csv", parse(DataOptions, "data_options", options), block)
+    columns = columns or Columns(tuple(table.names[:-1]), table.names[-1])
+    faults, features, labels, lines = Faults(), [], [], []
+    for rows in table.rows(columns):
+        faults.add(rows.faults)
+        features.append(rows.features)
+        labels += [rows.labels[code] for code in rows.codes]
+        lines += rows.lines.tolist()
+    return table.names, np.concatenate(features), labels, lines, faults
+
+
+def _found(faults: Faults) -> list[tuple]:
+    return [(fault.line, fault.column, fault.value, fault.rule) for fault in faults.examples]
+
+
+def test_values_as_people_write_them():
+    names, features, labels, lines, faults = _read(
+        ' a ,"b, c",y\r\n1,+2.50,yes\r\n\r\n" -3e2 ", .5,"n""o"\r\nTrue,false, x y \r\n1.,-0,é'
+    )
+    assert names == ["a", "b, c", "y"]
+    assert features.tolist() == [[1, 2.5], [-300, 0.5], [1, 0], [1, 0]]
+    assert labels == ["yes", 'n"o', "x y", "é"]
+    assert lines == [2, 4, 5, 6]
+    assert not faults.bad
+
+
+BAD = b"""a,b,y
+1,2,u
+1,abc,u
+,2,u
+1,nan,u
+1,inf,u
+1,1e39,u
+1,2
+1,2,3,4
+"1
+2",2,v
+"quoted",2,"a
+b"
+1,2,"x
+1,2,
+1,\xff,u
+1,2,\xfe
+"1"2,2,u
+NA,z,u
+5,6,w
+"""
+EXPECTED = [
+    (3, "b", "abc", "text"),
+    (4, "a", "", "missing"),
+    (5, "b", "nan", "missing"),
+    (6, "b", "inf", "not finite"),
+    (7, "b", "1e39", "not finite"),
+    (8, "", "1,2", "columns"),
+    (9, "", "1,2,3,4", "columns"),
+    (10, "a", "1\n2", "text"),
+    (12, "a", "quoted", "text"),
+    (14, "", '1,2,"x', "quotes"),
+    (15, "y", "", "missing"),
+    (16, "b", "\ufffd", "encoding"),
+    (17, "y", "\ufffd", "encoding"),
+    (18, "", '"1"2,2,u', "quotes"),
+    (19, "a", "NA", "missing"),
+]
+
+
+@pytest.mark.parametrize("block", [7, 64, 1 << 20])
+def test_every_fault_is_found_where_it_stands(block, monkeypatch):
+    monkeypatch.setattr("components.prepare_data.faults.MOST_EXAMPLES", 100)
+    _, features, labels, lines, faults = _read(BAD, block)
+    assert _found(faults) == EXPECTED
+    assert (features.tolist(), labels, lines) == ([[1, 2], [5, 6]], ["u", "w"], [2, 20])
+    assert faults.seen == 17
+    assert faults.rows == Counter(rule for *_, rule in EXPECTED)
+    assert faults.cells["b", "text"] == 2  # line 19 has two faults and counts as one row
+
+
+def test_the_message_names_the_first_ten_and_the_counts():
+    _, _, _, _, faults = _read("a,y\n" + "1,u\n" * 15 + "x,u\n" * 12)
+    shown = [str(problem) for problem in faults.problems()]
+    assert shown[0].startswith("12 of 27 rows are bad (text 12).")
+    assert "data_options.on_bad_row=drop" in shown[0]
+    assert shown[1] == "f.csv, line 17, column 'a': not a number. Received: 'x'."
+    assert len(shown) == 11
+
+
+def test_a_column_of_text_is_one_problem():
+    _, _, _, _, faults = _read("sex,age,y\n" + "m,1,u\n" * 500 + "f,x,u\n")
+    (problem,) = faults.problems()
+    assert str(problem).startswith("column 'sex' is text in every row. Received: 'm'.")
+    assert 'data_options.drop=["sex"]' in str(problem)
+
+
+def test_rows_that_do_not_belong_to_the_header_are_one_problem():
+    _, _, _, _, faults = _read("a,y\n" + "1,2,3\n" * 5)
+    (problem,) = faults.problems()
+    assert str(problem).startswith("5 of 5 rows have another number of values than the header")
+
+
+def test_numbers_that_mean_missing():
+    _, features, _, _, faults = _read("a,y\n1,u\n-999,u\n", null_values=["-999"])
+    assert features.tolist() == [[1]]
+    assert _found(faults) == [(3, "a", "-999", "missing")]
+
+
+def test_columns_are_found_by_name_and_the_rest_is_not_looked_at():
+    data = b"y,skip,b,a\nu,\xff,1,2\n"
+    _, features, labels, _, faults = _read(data, columns=Columns(("a", "b"), "y"))
+    assert (features.tolist(), labels, faults.bad) == ([[2, 1]], ["u"], 0)
+
+
+def test_other_delimiters():
+    for delimiter, name in ((";", ";"), ("\t", "tab"), (" ", "space"), ("|", "|")):
+        data = 'a,"b,x",y\n1,2,"u,v"\n'.replace(",", delimiter)
+        names, features, labels, _, _ = _read(data, delimiter=name)
+        assert names == ["a", f"b{delimiter}x", "y"]
+        assert (features.tolist(), labels) == ([[1, 2]], [f"u{delimiter}v"])
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"", "is empty"),
+        (b"\n\r\n\n", "is empty"),
+        (b"a,\xff,y\n1,2,3\n", "the header cannot be read"),
+        (b"a,b,y\r1,2,u\r", "the header cannot be read"),
+        (b'a,"b,y\n1,2,u\n', "the header cannot be read"),
+    ],
+)
+def test_what_has_no_header(data, said):
+    with pytest.raises(DataError) as error:
+        _read(data)
+    assert said in str(error.value)
+
+
+def test_a_quote_that_is_never_closed_costs_one_line(monkeypatch):
+    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
+    data = 'a,y\n1,"u\n' + "".join(f"{i},u\n" for i in range(2000))
+    for block in (50, 700, 1 << 20):
+        _, features, _, _, faults = _read(data, block)
+        assert _found(faults) == [(2, "", '1,"u', "quotes")]
+        assert features[:, 0].tolist() == list(range(2000))
+
+
+def test_a_line_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
+    with pytest.raises(DataError) as error:
+        _read("a,y\n1,u\n" + "1," * 5000, 64)
+    assert "f.csv, line 3: the line is too long" in str(error.value)
+
+
+# Everything that makes CSV difficult is frequent in these.
+_cell = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
+    st.text('01.-+e"\n\r, x', max_size=5),
+)
+_raw = st.lists(st.text('012.,"\n\r\n\nax', max_size=12), max_size=25).map("".join)
+_written = st.lists(st.lists(_cell, min_size=3, max_size=3), max_size=25).map(
+    lambda rows: "".join(map(_line, rows))
+)
+
+
+def _line(cells: list[str]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue()
+
+
+@settings(max_examples=150, deadline=None)
+@given(body=st.one_of(_raw, _written), block=st.integers(1, 60))
+@example(body='1,2,"a\r\nb"\r\n', block=9)
+@example(body='""x,1,2\n"', block=3)
+def test_blocks_change_nothing(body, block):
+    header = "a,b,y\n"
+    whole, parts = _read(header + body), _read(header + body, block)
+    assert whole[1].tobytes() == parts[1].tobytes()
+    assert whole[2:4] == parts[2:4]
+    assert _found(whole[4]) == _found(parts[4])
+    assert (whole[4].seen, whole[4].rows, whole[4].cells) == (
+        parts[4].seen,
+        parts[4].rows,
+        parts[4].cells,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(st.lists(_cell, min_size=3, max_size=3), max_size=20), bad=st.booleans())
+def test_what_a_csv_writer_writes_is_read(rows, bad):
+    """The csv module is the oracle; a bad row must not change how the others are read."""
+    rows = [[cell.replace("\r", "") for cell in row] for row in rows]
+    body = "".join(map(_line, rows)) + ("x,x,x\n" if bad else "")
+    _, features, labels, _, faults = _read("a,b,y\n" + body)
+    expected = []
+    for row in csv.reader(io.StringIO(body), strict=True):
+        if any("\n" in cell for cell in row[:2]):
+            continue  # float() would strip it
+        try:
+            with np.errstate(over="ignore"):
+                values = [np.float32(float(cell.strip(" \t"))) for cell in row[:2]]
+        except (ValueError, OverflowError):
+            continue
+        label = row[2].strip(" \t")
+        if label and np.isfinite(values).all():
+            expected.append((*values, label))
+    assert [(*row, label) for row, label in zip(features, labels, strict=True)] == expected
+    assert faults.seen == len(rows) + bad
+
+
+def test_a_label_that_only_bad_rows_have_is_no_class():
+    table = CsvTable(io.BytesIO(b"a,y\n1,u\nx,lost\n2,v\n"), "f", DataOptions())
+    (rows,) = [rows for rows in table.rows(Columns(("a",), "y")) if len(rows.lines)]
+    assert (rows.labels, rows.codes.tolist()) == (["u", "v"], [0, 1])

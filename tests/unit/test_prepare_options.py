@@ -1,0 +1,76 @@
+"""data_options: what is refused, what is cast, and what names a dataset."""
+
+import pytest
+
+from components.parameters import parse
+from components.prepare_data.options import DataOptions
+from storage.errors import ConfigurationError
+
+
+def _options(**value) -> DataOptions:
+    return parse(DataOptions, "data_options", value)
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ({"colums": ["a"]}, "did you mean 'columns'?"),
+        ({"task": "cluster"}, "'auto', 'classification' or 'regression'"),
+        ({"split": {"train": 0.9}}, "sum to 1, and not to 0.9 + 0.15 + 0.15 = 1.2"),
+        ({"split": {"train": 1, "validation": 0, "test": 0}}, "less than 1"),
+        ({"split": {"salt": ""}}, "1 to 64 bytes"),
+        ({"split": {"slat": "x"}}, "did you mean 'salt'?"),
+        ({"on_bad_row": "skip"}, "'fail' or 'drop'"),
+        ({"max_bad_fraction": 1.5}, "less than or equal to 1"),
+        ({"delimiter": ";;"}, "one character"),
+        ({"delimiter": '"'}, "one character"),
+        ({"columns": "a"}, 'a list, for instance ["a"]'),
+        ({"columns": []}, "at least one column"),
+        ({"drop": ["a", "a"]}, "each name once"),
+        ({"columns": ["a"], "drop": ["a"]}, "columns and drop without a name in both"),
+    ],
+)
+def test_what_is_refused(value, said):
+    with pytest.raises(ConfigurationError) as error:
+        parse(DataOptions, "data_options", value)
+    assert said in str(error.value)
+
+
+def test_every_problem_at_once():
+    with pytest.raises(ConfigurationError) as error:
+        _options(task="x", format="json", split={"test": -1})
+    assert len(error.value.problems) == 3
+
+
+def test_what_kfp_does_to_numbers_changes_nothing():
+    plain = _options(columns=["1990", "a"], split={"salt": "3"}, max_bad_fraction=0)
+    through_kfp = _options(columns=[1990.0, "a"], split={"salt": 3.0}, max_bad_fraction=0.0)
+    assert plain == through_kfp
+    assert plain.columns == ("1990", "a")
+
+
+def test_delimiters_by_name():
+    assert [_options(delimiter=name).delimiter for name in ("tab", "\\t", "space", ";")] == list(
+        "\t\t ;"
+    )
+
+
+def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
+    def digest(source="s", label="y", **value):
+        return _options(**value).dataset_digest(source, label)
+
+    assert len(digest()) == 32
+    assert digest() == digest(split={"train": 0.7}) == digest(task="auto")
+    assert digest(drop=["a", "b"]) == digest(drop=["b", "a"])
+    different = [
+        digest(),
+        digest(source="t"),
+        digest(label="z"),
+        digest(task="regression"),
+        digest(columns=["a", "b"]),
+        digest(columns=["b", "a"]),
+        digest(split={"salt": "1"}),
+        digest(on_bad_row="drop"),
+        digest(null_values=["?"]),
+    ]
+    assert len(set(different)) == len(different)

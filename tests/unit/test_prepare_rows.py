@@ -1,0 +1,154 @@
+"""Split, order, labels and statistics of rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from components.prepare_data.faults import BlockFaults
+from components.prepare_data.rows import Rows
+from components.prepare_data.shards import SHARD_BYTES, shard_rows
+from components.prepare_data.spill import Spill, row_hashes, split_of
+from components.prepare_data.statistics import Moments, Statistics
+from components.prepare_data.vocabulary import Label, Vocabulary
+from storage.errors import DataError
+
+HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
+FRACTIONS = [0.7, 0.15, 0.15]
+_floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
+_matrix = arrays.arrays(np.float32, st.tuples(st.integers(1, 30), st.just(3)), elements=_floats)
+
+
+def test_the_hash_is_what_any_language_computes():
+    """Keyed BLAKE2b-64 of the little-endian float32 bytes, read as a big-endian number."""
+    rows = np.array([[1, 2], [0.0, 5]], np.float32)
+    assert [f"{value:016x}" for value in row_hashes(rows, "0").tolist()] == HASHES
+
+
+@settings(max_examples=60, deadline=None)
+@given(old=_matrix, new=_matrix, salt=st.text(min_size=1, max_size=8))
+def test_adding_rows_moves_no_old_row(old, new, salt):
+    together = np.concatenate([new, old, new])
+    before = split_of(row_hashes(old, salt), FRACTIONS)
+    after = split_of(row_hashes(together, salt), FRACTIONS)
+    assert before.tolist() == after[len(new) : len(new) + len(old)].tolist()
+    assert after[: len(new)].tolist() == after[-len(new) :].tolist()  # equal rows stay together
+
+
+def test_minus_zero_is_zero_and_the_salt_counts():
+    zero, minus = np.zeros((1, 2), np.float32), np.full((1, 2), -0.0, np.float32)
+    assert row_hashes(zero, "0") == row_hashes(minus, "0") != row_hashes(zero, "1")
+
+
+def test_the_fractions_are_those_asked_for():
+    rows = np.random.default_rng(0).normal(size=(20_000, 2)).astype(np.float32)
+    shares = np.bincount(split_of(row_hashes(rows, "0"), FRACTIONS)) / len(rows)
+    assert np.abs(shares - FRACTIONS).max() < 0.015
+
+
+@settings(max_examples=20, deadline=None)
+@given(features=_matrix)
+def test_spilled_rows_come_back_in_the_order_of_their_hashes(tmp_path_factory, features):
+    spill = Spill(tmp_path_factory.mktemp("spill"), 3)
+    hashes = row_hashes(features, "0")
+    numbers = np.arange(len(features), dtype=np.float32)
+    for part in np.array_split(np.arange(len(features)), 3):
+        spill.add(hashes[part], part.astype(np.int32), numbers[part], features[part])
+    spill.close()
+    found = np.concatenate(list(spill.bins()))
+    assert sorted(found["code"].tolist()) == list(range(len(features)))
+    assert (np.diff((found["hash"] >> np.uint64(56)).astype(int)) >= 0).all()
+    assert (found["features"] == features[found["code"]]).all()
+    assert not np.signbit(found["features"][found["features"] == 0]).any()
+
+
+def test_shards_depend_on_rows_and_bytes_only():
+    assert shard_rows(0, 100) == [0]
+    assert shard_rows(5, 100) == [5]
+    rows = shard_rows(SHARD_BYTES // 100 * 3 + 1000, 100)
+    assert len(rows) == 4 and sum(rows) == SHARD_BYTES // 100 * 3 + 1000
+    assert max(rows) - min(rows) <= 1 and max(rows) * 100 <= SHARD_BYTES
+
+
+def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
+    labels = list(dict.fromkeys(texts))
+    codes = np.array([labels.index(text) for text in texts], np.int32)
+    lines = np.arange(2, len(texts) + 2)
+    features = np.zeros((len(texts), 1), np.float32)
+    rows = Rows(features, labels, codes, lines, BlockFaults("f.csv", lines), 0)
+    vocabulary = Vocabulary("y")
+    vocabulary.add(rows, np.full(len(texts), split))
+    return vocabulary
+
+
+@pytest.mark.parametrize(
+    "texts, task, classes",
+    [
+        (["b", "a", "B"] * 5, "classification", ("B", "a", "b")),
+        (["10", "9", "-1"] * 10, "classification", ("-1", "9", "10")),
+        (["1.0", "0", "1", "0.000"] * 10, "classification", ("0", "1")),
+        (["0", "1"], "classification", ("0", "1")),
+        (["0", "1", "2"] * 5, "regression", None),  # five rows for each
+        (["0.5", "1.5"] * 50, "regression", None),
+        ([str(i) for i in range(21)] * 50, "regression", None),
+        ([str(i) for i in range(20)] * 10, "classification", tuple(str(i) for i in range(20))),
+        (["low", "1", "2"] * 20, "classification", ("1", "2", "low")),
+        ([str(i / 7) for i in range(100)] + ["oops"], "regression", None),
+    ],
+)
+def test_what_a_label_is_taken_for(texts, task, classes):
+    label = _vocabulary(texts).decide("auto")
+    assert (label.task, label.classes) == (task, classes)
+
+
+def test_a_task_that_is_named_is_kept():
+    assert _vocabulary(["0", "1", "2"]).decide("classification").classes == ("0", "1", "2")
+    assert _vocabulary(["0", "1"] * 50).decide("regression").classes is None
+
+
+def test_class_indices_and_counts():
+    vocabulary = _vocabulary(["b", "1", "a", "b"], split=2)
+    label = vocabulary.decide("auto")
+    assert label.classes == ("1", "a", "b")
+    assert label.class_of.tolist() == [2, 0, 1]
+    assert vocabulary.class_counts(label).tolist() == [[0] * 3, [0] * 3, [1, 1, 2]]
+
+
+def test_labels_that_are_no_use():
+    with pytest.raises(DataError, match="the same in every row. Received: 'a'"):
+        _vocabulary(["a", "a"]).decide("auto")
+    with pytest.raises(DataError, match="too many distinct values.*more than 10,000"):
+        _vocabulary([f"id{i}" for i in range(10_001)]).decide("auto")
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=_matrix, cut=st.integers(0, 30))
+def test_moments_are_those_of_numpy(values, cut):
+    moments = Moments(3)
+    for part in (values[:cut], values[cut:]):
+        moments.add(part)
+    exact = values.astype(np.float64)
+    scale = np.abs(exact).max(0) + 1e-30
+    for i in range(3):
+        column = moments.column(i)
+        assert abs(column["mean"] - exact[:, i].mean()) <= 1e-12 * scale[i]
+        assert abs(column["std"] - exact[:, i].std()) <= 1e-7 * scale[i]
+        assert (column["min"], column["max"]) == (exact[:, i].min(), exact[:, i].max())
+        assert (column["count"], column["zeros"]) == (len(values), (exact[:, i] == 0).sum())
+
+
+def test_duplicates_conflicts_and_warnings():
+    features = np.array([[1, 5], [1, 5], [2e8, 5], [3, 5]], np.float32)
+    label = Label("y", "classification", ("a", "b"), np.arange(2))
+    statistics = Statistics(("id", "same"), label)
+    split = np.array([0, 0, 0, 1])
+    statistics.add(np.array([1, 1, 2, 3], np.uint64), split, features, np.array([0, 1, 1, 0]))
+    found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0})
+    assert (found["duplicates"], found["conflicts"]) == (1, 1)
+    assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
+    assert found["bad_rows"] == {"dropped": 1, "rules": {"text": 1}}
+    assert found["features"]["same"]["histogram"] == [3]
+    said = "\n".join(found["warnings"])
+    for part in ("every row of train: same", "no feature: id", "validation has no row", "label: 1"):
+        assert part in said

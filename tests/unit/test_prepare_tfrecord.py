@@ -1,0 +1,89 @@
+"""The codec against TensorFlow, which reads what was written without it."""
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from components.prepare_data.tfrecord import Encoder
+
+
+def _read_back(path: Path, features: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Parse a file with tf.data and tf.io.parse_example, which check both checksums."""
+    import tensorflow as tf
+
+    spec = {
+        "features": tf.io.FixedLenFeature([features], tf.float32),
+        "label": tf.io.FixedLenFeature([], getattr(tf, kind)),
+    }
+    parts = [
+        tf.io.parse_example(batch, spec) for batch in tf.data.TFRecordDataset(str(path)).batch(64)
+    ]
+    return (
+        np.concatenate([part["features"] for part in parts]),
+        np.concatenate([part["label"] for part in parts]),
+    )
+
+
+_floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), shape=st.tuples(st.integers(1, 9), st.integers(1, 40)))
+def test_tensorflow_reads_what_was_written(tmp_path_factory, data, shape):
+    rows, columns = shape
+    features = data.draw(arrays.arrays(np.float32, shape, elements=_floats))
+    classes = data.draw(st.sampled_from([2, 128, 129, 10_000, None]))
+    if classes is None:
+        labels = data.draw(arrays.arrays(np.float32, rows, elements=_floats))
+    else:
+        labels = data.draw(arrays.arrays(np.int32, rows, elements=st.integers(0, classes - 1)))
+    encoder = Encoder(columns, classes)
+    encoded = encoder.encode(features, labels)
+    assert len(encoded) == rows * encoder.record_bytes
+    path = tmp_path_factory.mktemp("codec") / "x.tfrecord"
+    path.write_bytes(encoded)
+    found, found_labels = _read_back(path, columns, "float32" if classes is None else "int64")
+    assert found.tobytes() == features.tobytes()
+    assert found_labels.tolist() == labels.tolist()
+
+
+def test_tensorflow_writes_the_same_bytes(tmp_path):
+    import tensorflow as tf
+
+    features, labels = np.array([[1, -2.5], [0, 3e38]], np.float32), np.array([0, 127], np.int32)
+    with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
+        for row, label in zip(features, labels, strict=True):
+            entries = {
+                "features": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=entries))
+            writer.write(example.SerializeToString(deterministic=True))
+    assert bytes(Encoder(2, 128).encode(features, labels)) == (tmp_path / "x").read_bytes()
+
+
+def test_a_flipped_bit_is_seen(tmp_path):
+    import tensorflow as tf
+
+    encoded = bytearray(Encoder(3, 2).encode(np.ones((1, 3), np.float32), np.array([1])))
+    assert struct.unpack_from("<Q", encoded)[0] == len(encoded) - 16
+    encoded[30] ^= 1
+    (tmp_path / "x").write_bytes(encoded)
+    with pytest.raises(tf.errors.DataLossError):
+        list(tf.data.TFRecordDataset(str(tmp_path / "x")))
+
+
+def test_the_engine_imports_no_tensorflow():
+    code = (
+        "import sys, components.prepare_data.engine, components.prepare_data.report\n"
+        "print(sorted({'tensorflow', 'keras', 'kfp'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

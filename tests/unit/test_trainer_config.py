@@ -1,0 +1,141 @@
+"""The environment of a replica is checked whole, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError
+from trainer.config import Cluster, Config, Options
+from trainer.dataset import Dataset
+
+RIGHT = {
+    "DATASET_URI": "s3://bucket/datasets/abc",
+    "MODEL_CODE": "trainer.models:mlp",
+    "EPOCHS": "3",
+    "BATCH_SIZE": "32",
+    "JOB_DIR": "/job",
+    "OUTPUT_DIR": "/output",
+}
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    assert Config.from_environment(RIGHT) == Config(
+        dataset_uri=S3Address("bucket", "datasets/abc"),
+        model_code="trainer.models:mlp",
+        epochs=3,
+        batch_size=32,
+        job_dir=Path("/job"),
+        output_dir=Path("/output"),
+    )
+
+
+def test_everything_can_be_said() -> None:
+    config = Config.from_environment(
+        RIGHT
+        | {
+            "ATTEMPT": "2",
+            "EXPECTED_GPUS": "0",
+            "HYPERPARAMETERS": '{"hidden": [8]}',
+            "TRAIN_OPTIONS": json.dumps(
+                {
+                    "seed": 3.0,
+                    "class_weight": {"a": 2},
+                    "early_stopping": {"patience": 2.0, "restore_best_weights": True},
+                    "mixed_precision": True,
+                    "checkpoint_seconds": 5,
+                }
+            ),
+            "TF_CONFIG": json.dumps(
+                {
+                    "cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]},
+                    "task": {"type": "worker", "index": 1},
+                }
+            ),
+        }
+    )
+    assert config.options == Options(
+        3, {"a": 2}, {"patience": 2, "restore_best_weights": True}, "mixed_bfloat16", 5.0
+    )
+    assert config.cluster == Cluster(3, "worker 1")
+    assert (config.attempt, config.expected_gpus) == (2, 0)
+    assert config.hyperparameters == {"hidden": [8]}
+
+
+def test_options_that_are_null_or_false_are_not_set() -> None:
+    options = {"class_weight": None, "early_stopping": None, "mixed_precision": False}
+    config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
+    assert config.options == Options()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("EPOCHS", "0", "EPOCHS is not valid.*1 or more"),
+        ("EPOCHS", "", "EPOCHS is not valid"),
+        ("BATCH_SIZE", "3.5", "BATCH_SIZE is not valid"),
+        ("DATASET_URI", "/data", "DATASET_URI is not an address in S3"),
+        ("MODEL_CODE", "model.py", "MODEL_CODE does not name a function"),
+        ("OUTPUT_DIR", "", "OUTPUT_DIR is not set"),
+        ("HYPERPARAMETERS", "[1]", "HYPERPARAMETERS is not a JSON object"),
+        ("TRAIN_OPTIONS", '{"sed": 1}', "no key 'sed'.*did you mean 'seed'"),
+        ("TRAIN_OPTIONS", '{"seed": -1}', "TRAIN_OPTIONS.seed is not valid"),
+        ("TRAIN_OPTIONS", '{"early_stopping": {"patients": 1}}', "did you mean 'patience'"),
+        ("TRAIN_OPTIONS", '{"early_stopping": {"patience": 1.5}}', "a whole number"),
+        ("TRAIN_OPTIONS", '{"early_stopping": 3}', "early_stopping is not valid"),
+        ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
+        ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
+        ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
+        ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Config.from_environment(RIGHT | {variable: value})
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(ConfigurationError) as found:
+        Config.from_environment({"EPOCHS": "x"})
+    assert len(found.value.problems) == 6
+
+
+def test_a_wrong_environment_costs_no_import_of_tensorflow(tmp_path: Path) -> None:
+    program = (
+        "import sys, trainer.supervisor, trainer.__main__ as main\n"
+        "code = main.main(['--epochs', '0'])\n"
+        "assert code == 2 and 'tensorflow' not in sys.modules and 'boto3' not in sys.modules"
+    )
+    words = tmp_path / "words"
+    words.touch()
+    environment = {"TERMINATION_LOG": str(words), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "EPOCHS is not valid" in words.read_text()
+
+
+def _dataset(task: str = "classification") -> Dataset:
+    return Dataset(
+        Path(), task, ("x",), np.zeros(1), np.ones(1), ("a", "b", "c"), "y", 0, 1, {}, {}, {}
+    )
+
+
+def test_balanced_weights_give_every_class_the_same_sum() -> None:
+    labels = np.array([0] * 6 + [1] * 2)
+    weights = _dataset().class_weights("balanced", labels)
+    assert weights.dtype == np.float32
+    assert weights.tolist() == pytest.approx([8 / 18, 8 / 6, 0])
+
+
+def test_weights_go_by_the_name_of_the_class() -> None:
+    assert _dataset().class_weights({"c": 3}, np.array([])).tolist() == [1, 1, 3]
+    with pytest.raises(ConfigurationError, match="does not exist: 'd'"):
+        _dataset().class_weights({"d": 3}, np.array([]))
+    with pytest.raises(ConfigurationError, match="needs classes"):
+        _dataset("regression").class_weights("balanced", np.array([]))
