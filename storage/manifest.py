@@ -63,7 +63,7 @@ class Manifest:
         details: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Build a manifest from objects in any order."""
-        return cls(kind, tuple(sorted(objects)), run_id, attempt, details or {})
+        return cls(kind, tuple(sorted(objects, key=lambda item: item.key)), run_id, attempt, details or {})
 
     @property
     def size(self) -> int:

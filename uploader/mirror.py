@@ -149,7 +149,7 @@ class Mirror:
                 and (everything or self._is_due(file, file == before.files.get(file.path)))
             ]
             # The record of completion comes after everything that it speaks for.
-            due.sort(key=lambda file: (file.path == "completion.json", file))
+            due.sort(key=lambda file: (file.path == "completion.json", file.path))
             if due and not ended():
                 self._check_owner(False)
                 sent = self._send(due, ended)
