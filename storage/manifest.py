@@ -63,7 +63,9 @@ class Manifest:
         details: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Build a manifest from objects in any order."""
-        return cls(kind, tuple(sorted(objects, key=lambda item: item.key)), run_id, attempt, details or {})
+        return cls(
+            kind, tuple(sorted(objects, key=lambda item: item.key)), run_id, attempt, details or {}
+        )
 
     @property
     def size(self) -> int:
