@@ -6,10 +6,10 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster lint compile clean
+.PHONY: help setup run test test-uploader test-cluster lint compile clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY) ## uv, the virtual environment, the locked dependencies
 
@@ -27,6 +27,9 @@ test: $(READY) ## lint, unit tests and tests with real processes and a real S3 s
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
+	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
 test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO

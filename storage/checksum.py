@@ -15,11 +15,17 @@ class Checksum:
     """The running CRC64NVME of bytes that come in pieces."""
 
     def __init__(self) -> None:
-        self._value = 0
+        self._value = self._size = 0
 
-    def update(self, data: bytes | memoryview) -> None:
+    def update(self, data: bytes | bytearray | memoryview) -> None:
         """Add the next bytes."""
         self._value = checksums.crc64nvme(data, self._value)
+        self._size += len(data)
+
+    def append(self, other: Checksum) -> None:
+        """Add the bytes that another checksum was computed over, without reading them again."""
+        self._value = checksums.combine_crc64nvme(self._value, other._value, other._size)
+        self._size += other._size
 
     @property
     def base64(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -63,7 +63,9 @@ class Manifest:
         details: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Build a manifest from objects in any order."""
-        return cls(kind, tuple(sorted(objects)), run_id, attempt, details or {})
+        return cls(
+            kind, tuple(sorted(objects, key=lambda item: item.key)), run_id, attempt, details or {}
+        )
 
     @property
     def size(self) -> int:
@@ -82,7 +84,7 @@ class Manifest:
             body |= {"run_id": self.run_id, "attempt": self.attempt}
         body["details"] = dict(self.details)
         body["objects"] = [
-            {name: value for name, value in asdict(item).items() if value is not None}
+            {name: value for name, value in vars(item).items() if value is not None}
             for item in self.objects
         ]
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -8,52 +8,44 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
-import botocore.session
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    HTTPClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import ClientError
 
 from storage.address import S3Address
-from storage.checksum import CHUNK, Checksum, crc64nvme
+from storage.body import Body, FileChangedError, FileUnreadableError
+from storage.checksum import crc64nvme
 from storage.credentials import SecretVolume
 from storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
-    ObjectNotFoundError,
     Problem,
     StepError,
 )
+from storage.failures import code_of
+from storage.link import Link, setting
 from storage.manifest import Manifest, ManifestObject
+from storage.parts import (
+    PART,
+    OpenFile,
+    PartsUpload,
+    Resumable,
+    abort,
+    read_ranges,
+    unfinished,
+)
+from storage.probe import Probed, probe
 from storage.retry import Patience
 
-log = logging.getLogger(__name__)
+__all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 
-PART = 16 << 20  # bytes; from here on a file is sent in parts, at least the 5 MiB S3 demands
-_MOST_PARTS = 9000  # S3 takes 10,000
-_MISSING = {"NoSuchKey", "404", "NotFound"}
-_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
-_DENIED = {
-    "AccessDenied": "the credentials may not do this",
-    "403": "the credentials may not do this",
-    "InvalidAccessKeyId": "the store does not know this access key",
-    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
-    "ExpiredToken": "the session token has expired",
-    "InvalidToken": "the session token is not valid",
-}
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,34 +75,27 @@ class Store:
         patience: Patience | None = None,
     ) -> None:
         secret = secret or SecretVolume.from_environment()
-        self.endpoint = (
-            endpoint or secret.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL", "")
-        )
-        self.region = (
-            region
-            or secret.get("AWS_REGION")
-            or os.environ.get("AWS_REGION")
-            or os.environ.get("AWS_DEFAULT_REGION")
-            or "us-east-1"
-        )
+        self.endpoint = endpoint or setting("AWS_ENDPOINT_URL", secret)
+        self.region = region or setting("AWS_REGION", secret, "AWS_DEFAULT_REGION") or "us-east-1"
         check_endpoint(self.endpoint)
         self.patience = patience or Patience()
-        session = botocore.session.get_session()
-        secret.install(session)
-        self._client = boto3.Session(botocore_session=session).client(
-            "s3",
-            endpoint_url=self.endpoint or None,
-            region_name=self.region,
-            config=Config(
-                connect_timeout=5,
-                read_timeout=60,
-                max_pool_connections=32,
-                retries={"total_max_attempts": 1},  # ours know a deadline
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                s3={"addressing_style": "path" if self.endpoint else "auto"},
-            ),
-        )
+        self.link = Link(self.endpoint, self.region, secret, self.patience)
+        self._client = self.link.client
+        self._probed: Probed | None = None
+
+    def probe(self, prefix: S3Address) -> Probed:
+        """Find out, once, what the store verifies, how its clock stands and whether we may write.
+
+        Args:
+            prefix: Where to try; nothing is left behind.
+
+        Raises:
+            ConfigurationError: Writing there is not allowed.
+        """
+        if self._probed is None:
+            self._probed = probe(self.link, prefix)
+            log.info("%s", self._probed)
+        return self._probed
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -165,18 +150,24 @@ class Store:
         partial = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
 
-        def attempt() -> tuple[int, str]:
-            checksum, size = Checksum(), 0
-            with open(partial, "wb") as file:
-                for chunk in self._get(address)["Body"].iter_chunks(CHUNK):
-                    checksum.update(chunk)
-                    size += len(chunk)
-                    file.write(chunk)
-            return size, checksum.base64
-
         try:
-            found = self._call(f"fetch {address}", address, attempt)
-            _compare(address, found, expected)
+            if expected.size > 2 * PART:
+                head = self.head(address)
+                found, etag = head["ContentLength"], head["ETag"]
+            else:
+                found, etag = expected.size, ""
+            if found == expected.size:
+                with open(partial, "wb", buffering=0) as file:
+                    checksum = read_ranges(
+                        self.link,
+                        address,
+                        expected.size,
+                        etag,
+                        lambda data, offset: os.pwrite(file.fileno(), data, offset),
+                    ).base64
+            else:
+                checksum = "not computed"
+            _compare(address, (found, checksum), expected)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -189,20 +180,17 @@ class Store:
         Raises:
             DataError: The object is missing or differs.
         """
-
-        def attempt() -> tuple[int, str]:
-            head = self._client.head_object(
+        head = self._call(
+            f"prove {address}",
+            address,
+            lambda: self._client.head_object(
                 Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
-            )
-            size, stored = head["ContentLength"], head.get("ChecksumCRC64NVME")
-            if size == expected.size and not stored:
-                checksum = Checksum()
-                for chunk in self._get(address)["Body"].iter_chunks(CHUNK):
-                    checksum.update(chunk)
-                stored = checksum.base64
-            return size, stored or "not computed"
-
-        _compare(address, self._call(f"prove {address}", address, attempt), expected)
+            ),
+        )
+        size, stored = head["ContentLength"], head.get("ChecksumCRC64NVME")
+        if size == expected.size and not stored:
+            stored = read_ranges(self.link, address, size, head["ETag"]).base64
+        _compare(address, (size, stored or "not computed"), expected)
 
     def read_manifest(self, address: S3Address) -> Manifest:
         """Return the manifest at an address.
@@ -261,7 +249,7 @@ class Store:
 
     def write(self, address: S3Address, data: bytes, content_type: str = "") -> str:
         """Write a small object and return its base64 CRC64NVME."""
-        return self._put(address, data, {}, content_type)
+        return self._put(address, Body(data, len(data)), {}, content_type)
 
     def create(self, address: S3Address, data: bytes, content_type: str = "") -> str:
         """Write a small object unless it exists: the way everything that decides is written.
@@ -271,14 +259,20 @@ class Store:
                 the write counts as ours: the reply to an earlier try was lost.
         """
         try:
-            return self._put(address, data, {"IfNoneMatch": "*"}, content_type)
+            body = Body(data, len(data))
+            return self._put(address, body, {"IfNoneMatch": "*"}, content_type)
         except ObjectExistsError:
             if self.read(address) == data:
                 return crc64nvme(data)
             raise
 
     def send(
-        self, path: Path, address: S3Address, key: str, appending: bool = False
+        self,
+        path: Path,
+        address: S3Address,
+        key: str,
+        appending: bool = False,
+        resumable: Resumable | None = None,
     ) -> ManifestObject:
         """Send a file and return its entry for a manifest, under `key`.
 
@@ -287,11 +281,14 @@ class Store:
             address: Where to.
             key: The key of the entry.
             appending: The file only ever grows; it is sent as long as it is now.
+            resumable: Where the id of an upload in parts is kept, so that a later process goes on.
 
         Raises:
-            FileChangedError: The file was written to meanwhile; nothing was stored from it.
+            FileChangedError: The file was written to meanwhile, or is gone; what is stored is not
+                it.
+            FileUnreadableError: It cannot be read.
         """
-        with open(path, "rb", buffering=0) as file:
+        with _opened(path) as file:
             before = os.fstat(file.fileno())
 
             def changed() -> bool:
@@ -300,14 +297,23 @@ class Store:
                     return now.st_size < before.st_size
                 return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
-            if before.st_size <= PART:
-                data = os.pread(file.fileno(), before.st_size, 0)
-                if len(data) != before.st_size or changed():
-                    raise FileChangedError(path)
-                checksum = self._put(address, data, {})
+            if before.st_size > PART:
+                whole = OpenFile(file.fileno(), before.st_size, path, changed)
+                checksum = PartsUpload(self.link, whole, address, resumable).send().base64
             else:
-                checksum = self._send_parts(file.fileno(), before.st_size, address, changed, path)
+                body = Body(file.fileno(), before.st_size, 0, path, self.link.throttle)
+                checksum = self._put(address, body, {})
+                if changed():
+                    raise FileChangedError(path)
         return ManifestObject(key, before.st_size, checksum)
+
+    def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
+        """Return the uploads in parts below a prefix that were not ended: address and id."""
+        return list(unfinished(self.link, prefix))
+
+    def abort(self, address: S3Address, upload_id: str) -> None:
+        """Throw away what an unfinished upload has stored."""
+        abort(self.link, address, upload_id)
 
     def delete(self, address: S3Address) -> None:
         """Delete an object; one that is not there is no error."""
@@ -325,7 +331,7 @@ class Store:
             try:
                 self._client.create_bucket(Bucket=bucket)
             except ClientError as error:
-                if _code(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                if code_of(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
 
         self._call(f"make the bucket {bucket}", address, attempt)
@@ -336,120 +342,23 @@ class Store:
         return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
 
     def _put(
-        self, address: S3Address, data: bytes, condition: dict[str, str], content_type: str = ""
+        self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""
     ) -> str:
-        checksum = crc64nvme(data)
         extra = condition | ({"ContentType": content_type} if content_type else {})
-        self._call(
-            f"write {address}",
-            address,
-            lambda: self._client.put_object(
-                Bucket=address.bucket,
-                Key=address.key,
-                Body=data,
-                ChecksumCRC64NVME=checksum,
-                **extra,
-            ),
-        )
-        return checksum
+        parameters = {**self.link.options.parameters, **extra}
+        return self.link.put(f"write {address}", address, body, parameters)[1].crc.base64
 
-    def _send_parts(self, fd: int, size: int, address: S3Address, changed: Any, path: Path) -> str:
-        at = {"Bucket": address.bucket, "Key": address.key}
-        length = max(PART, -(-size // _MOST_PARTS // CHUNK) * CHUNK)
-        upload = self._call(
-            f"write {address}",
-            address,
-            lambda: self._client.create_multipart_upload(**at, ChecksumAlgorithm="CRC64NVME"),
-        )
-        at["UploadId"] = upload["UploadId"]
-        whole, parts = Checksum(), []
-        try:
-            for number, offset in enumerate(range(0, size, length), 1):
-                data = os.pread(fd, min(length, size - offset), offset)
-                if len(data) != min(length, size - offset) or changed():
-                    raise FileChangedError(path)
-                whole.update(data)
-                part = {"PartNumber": number, "ChecksumCRC64NVME": crc64nvme(data)}
-                reply = self._call(
-                    f"write part {number} of {address}",
-                    address,
-                    lambda data=data, part=part: self._client.upload_part(**at, **part, Body=data),
-                )
-                parts.append(part | {"ETag": reply["ETag"]})
-            self._call(
-                f"complete {address}",
-                address,
-                lambda: self._complete(at, parts, size, whole.base64),
-            )
-        except BaseException:
-            self._abort(at)
-            raise
-        return whole.base64
+    def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:
+        return self.link.call(what, address, call)
 
-    def _complete(self, at: dict[str, Any], parts: list[Any], size: int, checksum: str) -> None:
-        try:
-            self._client.complete_multipart_upload(
-                **at, MultipartUpload={"Parts": parts}, ChecksumCRC64NVME=checksum
-            )
-        except ClientError as error:
-            # The reply to a completion that worked may be lost; the second one finds no upload.
-            if _code(error) != "NoSuchUpload":
-                raise
-            head = self._client.head_object(Bucket=at["Bucket"], Key=at["Key"])
-            if head["ContentLength"] != size:
-                raise
 
-    def _abort(self, at: dict[str, Any]) -> None:
-        try:
-            self._client.abort_multipart_upload(**at)
-        except (BotoCoreError, ClientError) as error:
-            log.warning("parts of an unfinished upload stay in %s: %s", at["Bucket"], error)
-
-    def _call(self, what: str, address: S3Address, call: Any) -> Any:
-        try:
-            return self.patience.run(what, call, transient)
-        except ClientError as error:
-            raise self._explain(error, what, address) from error
-        except (NoCredentialsError, PartialCredentialsError) as error:
-            raise ConfigurationError(
-                Problem(
-                    f"there are no credentials to {what}",
-                    received=str(error),
-                    expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                    fix="create the Secret named by storage_secret, or give the environment the"
-                    " standard AWS credentials",
-                )
-            ) from error
-        except BotoCoreError as error:
-            raise ConfigurationError(Problem(f"cannot {what}", received=str(error))) from error
-
-    def _explain(self, error: ClientError, what: str, address: S3Address) -> StepError:
-        code = _code(error)
-        received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
-        if code in _TAKEN:
-            return ObjectExistsError(Problem(f"cannot {what}: it exists already"))
-        if code in _MISSING:
-            return ObjectNotFoundError(Problem(f"cannot {what}: it is not there"))
-        if code in ("NoSuchBucket", "InvalidBucketName"):
-            return ConfigurationError(
-                Problem(
-                    f"cannot {what}: there is no bucket {address.bucket}",
-                    received=received,
-                    expected="a bucket that exists",
-                    fix=f"make the bucket {address.bucket} at {self.endpoint or 'AWS'},"
-                    " or name another one",
-                )
-            )
-        if code in _DENIED:
-            return ConfigurationError(
-                Problem(
-                    f"cannot {what}: {_DENIED[code]}",
-                    received=received,
-                    expected="credentials that may read, write, list and delete there",
-                    fix="correct the Secret named by storage_secret or the AWS environment",
-                )
-            )
-        return StepError(Problem(f"cannot {what}", received=received))
+def _opened(path: Path) -> FileIO:
+    try:
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError as error:
+        raise FileChangedError(path) from error
+    except OSError as error:
+        raise FileUnreadableError(path, error) from error
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -468,40 +377,6 @@ def check_endpoint(endpoint: str) -> None:
                 fix="correct storage_endpoint, or leave it empty for AWS",
             )
         )
-
-
-class FileChangedError(StepError):
-    """A file was written to while it was sent."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(Problem(f"{path} changed while it was sent"))
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def transient(error: Exception) -> bool:
-    """Tell whether an error of boto3 may pass by itself."""
-    if isinstance(error, ClientError):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        passing = {
-            "SlowDown",
-            "RequestTimeout",
-            "BadDigest",
-            "InternalError",
-            "RequestTimeTooSkewed",
-        }
-        return status >= 500 and status != 501 or status == 429 or _code(error) in passing
-    # ConnectionError of botocore covers endpoint, connect timeout and closed connection;
-    # a body that breaks off raises an error of urllib3 wrapped as HTTPClientError or OSError.
-    name = type(error).__name__
-    return isinstance(error, ConnectionError | HTTPClientError) or name in (
-        "ResponseStreamingError",
-        "IncompleteReadError",
-        "ProtocolError",
-        "IncompleteRead",
-    )
 
 
 def _compare(address: S3Address, found: tuple[int, str], expected: ManifestObject) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from botocore.exceptions import IncompleteReadError
 
 from storage.address import S3Address
-from storage.store import Store, transient
+from storage.failures import transient
+from storage.store import Store
 
 BUFFER = 1 << 20  # bytes a reader asks the connection for at a time
 

@@ -13,6 +13,7 @@ from storage.address import S3Address
 from storage.credentials import MOUNT_VARIABLE
 from storage.retry import Patience
 from storage.store import Store
+from tests.faults.proxy import FaultProxy
 
 _prefixes = itertools.count()
 
@@ -30,6 +31,13 @@ def store(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store on the server; processes that a test starts find it in their environment."""
     monkeypatch.setenv(MOUNT_VARIABLE, str(s3.secret))
     return Store(patience=Patience(20))
+
+
+@pytest.fixture
+def proxy(s3: Server, store: Store) -> Iterator[FaultProxy]:
+    """A proxy in front of the server that shows every request and does what it is told to."""
+    with FaultProxy(s3.endpoint, {p.name: p.read_text() for p in s3.secret.iterdir()}) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -53,3 +61,37 @@ def logging_as_it_was() -> Iterator[None]:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fault(name, where): a line of the table of faults")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if marker := item.get_closest_marker("fault"):
+            name, where = (*marker.args, "swift")[:2]
+            item.user_properties.append(("fault", (name, where)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table of faults, and how many of them lost nothing."""
+    table: dict[tuple[str, str], str] = {}
+    for outcome in ("passed", "skipped", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, value in getattr(report, "user_properties", []):
+                if name == "fault":
+                    table[tuple(value)] = outcome
+    if not table:
+        return
+    terminalreporter.section("faults")
+    names = list(dict.fromkeys(name for name, _ in table))
+    for name in names:
+        cells = [f"{where}: {how}" for (of, where), how in table.items() if of == name]
+        terminalreporter.line(f"{name:<56} {', '.join(cells)}")
+    right = sum(how == "passed" for how in table.values())
+    skipped = sum(how == "skipped" for how in table.values())
+    terminalreporter.line(
+        f"{right} of {len(table) - skipped} right: nothing lost, nothing missing called done"
+        + (f"; {skipped} skipped" if skipped else "")
+    )

@@ -10,8 +10,22 @@ from pathlib import Path
 
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem, StepError
+from storage.options import VARIABLES
 from uploader.folder import pull, push, verify
+from uploader.parallel import WORKERS
 from uploader.watch import Settings, until_signal, watch
+
+_EPILOG = """
+credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chain: environment,
+  web identity, shared files. They are read again while a command runs.
+
+environment, or keys of the Secret:
+{variables}
+  http_proxy, https_proxy, no_proxy: as everywhere; PUT then goes through boto3
+
+exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
+  145 the store was away
+""".format(variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()))
 
 
 def _watch(arguments: argparse.Namespace) -> int:
@@ -51,7 +65,15 @@ def _push(arguments: argparse.Namespace) -> int:
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
-    push(store, arguments.folder, address, arguments.kind, arguments.run_id, arguments.attempt)
+    push(
+        store,
+        arguments.folder,
+        address,
+        arguments.kind,
+        arguments.run_id,
+        arguments.attempt,
+        workers=arguments.workers,
+    )
     return 0
 
 
@@ -59,7 +81,8 @@ def _pull(arguments: argparse.Namespace) -> int:
     from storage.store import Store
 
     store = Store(arguments.endpoint, arguments.region)
-    pull(store, S3Address.parse(arguments.address), arguments.folder)
+    address = S3Address.parse(arguments.address)
+    pull(store, address, arguments.folder, workers=arguments.workers)
     return 0
 
 
@@ -69,7 +92,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
-    DataError.raise_if(verify(store, address, store.read_manifest(address / NAME)))
+    manifest = store.read_manifest(address / NAME)
+    DataError.raise_if(verify(store, address, manifest, arguments.workers))
     return 0
 
 
@@ -77,14 +101,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m uploader",
         description="Send, fetch and prove folders in S3.",
-        epilog="Credentials: the mounted Secret that STORAGE_SECRET_DIR names, or the AWS chain."
-        " Exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,"
-        " 145 the store was away.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--endpoint", default="", help="URL of the store; default: the Secret's")
     common.add_argument("--region", default="", help="region; default: the Secret's")
+    common.add_argument(
+        "--workers",
+        type=int,
+        default=WORKERS,
+        help=f"files at once; default {WORKERS}, 32 where the store is far away",
+    )
 
     def command(name: str, function, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, parents=[common], help=text, description=text)
@@ -112,8 +141,6 @@ def _parser() -> argparse.ArgumentParser:
     sidecar.add_argument(
         "--grace", type=float, default=600.0, help="seconds to store what is left after SIGTERM"
     )
-    sidecar.add_argument("--workers", type=int, default=8, help="files sent at once")
-
     sender = command("push", _push, "send a folder, its manifest last")
     sender.add_argument("folder", type=Path)
     sender.add_argument("address", help="s3://BUCKET/PREFIX")

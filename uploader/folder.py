@@ -15,7 +15,7 @@ from storage.address import S3Address
 from storage.errors import DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
 from uploader.inventory import LocalFile, scan
-from uploader.parallel import Progress, each
+from uploader.parallel import WORKERS, Progress, each
 
 if TYPE_CHECKING:
     from storage.store import Store
@@ -34,6 +34,7 @@ def push(
     run_id: str = "",
     attempt: int = 0,
     details: Mapping[str, Any] | None = None,
+    workers: int = WORKERS,
 ) -> Manifest:
     """Send a folder; its manifest is written last.
 
@@ -48,6 +49,7 @@ def push(
         run_id: The run that writes it.
         attempt: The attempt of that run.
         details: What a reader of the manifest needs to know.
+        workers: Files sent at once.
 
     Returns:
         The manifest that now lies at the address.
@@ -65,6 +67,7 @@ def push(
     if manifest == there:
         log.info("%s is there already: %d files", address, len(files))
         return manifest
+    store.probe(address)
     if there:
         store.delete(address / manifests.NAME)
 
@@ -72,7 +75,7 @@ def push(
         return store.send(folder / file.path, address / file.path, file.path)
 
     progress = Progress("sending", len(missing), sum(file.size for file in missing))
-    for file, sent in each(send, missing, tick=progress.tick):
+    for file, sent in each(send, missing, workers, progress.tick):
         objects[file.path] = sent.result()
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
@@ -86,6 +89,7 @@ def pull(
     address: S3Address,
     folder: Path,
     only: Callable[[str], bool] | None = None,
+    workers: int = WORKERS,
 ) -> Manifest:
     """Fetch a directory through its manifest; a file appears only once its bytes are right.
 
@@ -96,6 +100,7 @@ def pull(
         address: The directory in the store.
         folder: Where to.
         only: Which keys of the manifest are wanted; None for all of them.
+        workers: Files fetched at once.
 
     Returns:
         The manifest; the folder holds exactly the bytes of the wanted objects.
@@ -125,7 +130,7 @@ def pull(
 
     progress = Progress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
-    for item, fetched in each(fetch, missing, tick=progress.tick):
+    for item, fetched in each(fetch, missing, workers, progress.tick):
         if isinstance(error := fetched.exception(), DataError):
             problems += _problems(address / item.key, error)
         else:
@@ -136,13 +141,16 @@ def pull(
     return manifest
 
 
-def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
+def verify(
+    store: Store, base: S3Address, manifest: Manifest, workers: int = WORKERS
+) -> list[Problem]:
     """Prove every object of a manifest.
 
     Args:
         store: Where the objects lie.
         base: The directory that the keys of the manifest are relative to.
         manifest: What ought to be there.
+        workers: Objects proven at once.
 
     Returns:
         What is missing or differs, sorted by address; nothing when everything is right.
@@ -153,7 +161,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
 
     progress = Progress("proving", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
-    for item, proof in each(prove, manifest.objects, tick=progress.tick):
+    for item, proof in each(prove, manifest.objects, workers, progress.tick):
         if isinstance(error := proof.exception(), DataError):
             problems += _problems(base / item.key, error)
         else:

@@ -2,8 +2,8 @@
 
 A checkpoint is an immutable directory. Its objects go first and its manifest last; it is removed
 manifest first. So whoever reads through manifests finds whole checkpoints only, whenever the mirror
-or the trainer dies. What is stored is remembered in memory: a pass without changes is one scan and
-no request.
+or the trainer dies. What is stored is remembered in a journal: a pass without changes is one scan
+and no request, and so is a restart.
 """
 
 from __future__ import annotations
@@ -12,30 +12,25 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 from storage import manifest as manifests
-from storage.errors import DataError, StepError, StoreUnavailableError
+from storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
 from storage.layout import RunLayout
 from storage.manifest import Manifest, ManifestObject
-from storage.store import FileChangedError, Store
+from storage.parts import Resumable
+from storage.store import PART, FileChangedError, Store
 from uploader.folder import manifest_at, name_problem, same_content
 from uploader.inventory import LocalFile, Scan
+from uploader.journal import Journal, Stored
+from uploader.ownership import FencedError
 from uploader.parallel import WORKERS, Progress, each
 
 log = logging.getLogger(__name__)
 
 _STEP = re.compile(r"checkpoints/(0|[1-9][0-9]*)/")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A file that is in the store: what it was when it was sent, and the object it became."""
-
-    file: LocalFile
-    object: ManifestObject
 
 
 class Mirror:
@@ -50,9 +45,13 @@ class Mirror:
         workers: Files sent at once.
         snapshot_seconds: How often at most a file that grows is sent anew.
         tick: Called about twice a second while files are sent.
+        journal: What an earlier life stored; None for a new one in memory.
+        check_owner: Asked before anything is written, with True right before a manifest; it raises
+            FencedError when the run is not ours any more.
 
     Attributes:
         away: The store did not answer in the last pass.
+        refused: The store did not let us write in the last pass; other credentials may come.
         trouble: What could not be stored in the last pass, by path, and why.
     """
 
@@ -66,16 +65,21 @@ class Mirror:
         workers: int = WORKERS,
         snapshot_seconds: float = 30.0,
         tick: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
+        check_owner: Callable[[bool], None] = lambda now: None,
     ) -> None:
-        self.away = self._said_away = False
+        self.away = self._said_away = self.refused = False
         self.trouble: dict[str, str] = {}
         self._store, self._folder, self._run = store, folder, run
         self._run_id, self._attempt = run_id, attempt
         self._workers, self._tick = workers, tick
         self._snapshot_seconds = snapshot_seconds
         self._snapshots: dict[str, float] = {}
-        self._stored: dict[str, Stored] = {}
-        self._published: dict[int, frozenset[LocalFile]] = {}
+        self._journal = journal or Journal(None, "")
+        self._stored = self._journal.stored
+        self._check_owner = check_owner
+        self._published = self._journalled_steps()
+        self._settled: Scan | None = None  # the last scan of which everything is stored
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
         self._learned = False
@@ -111,11 +115,17 @@ class Mirror:
             everything: Nothing writes any more: send files whatever they were before, and
                 growing files whenever they were sent last.
             halted: Asked before each file; true ends the pass.
+
+        Raises:
+            FencedError: The run is not ours any more.
         """
-        self.away, self.trouble = False, {}
+        if self._settled is not None and scan.files == self._settled.files:
+            return
+        self.away, self.refused, self.trouble = False, False, {}
+        self._settled = None
 
         def ended() -> bool:
-            return self.away or halted()
+            return self.away or self.refused or halted()
 
         try:
             if not self._learned:
@@ -128,8 +138,10 @@ class Mirror:
                 if settled and files != self._published.get(step) and not ended():
                     try:
                         self._store_step(step, files, ended)
+                    except FencedError:
+                        raise
                     except StepError as error:
-                        self._note(f"checkpoints/{step}", error)
+                        self.note(f"checkpoints/{step}", error)
             due = [
                 file
                 for file in plain
@@ -137,15 +149,21 @@ class Mirror:
                 and (everything or self._is_due(file, file == before.files.get(file.path)))
             ]
             # The record of completion comes after everything that it speaks for.
-            due.sort(key=lambda file: (file.path == "completion.json", file))
-            sent = self._send(due, ended)
-            if sent.files:
-                log.info("stored %d files, %s", sent.files, sent)
-        except StoreUnavailableError as error:
-            self._note("the store", error)
+            due.sort(key=lambda file: (file.path == "completion.json", file.path))
+            if due and not ended():
+                self._check_owner(False)
+                sent = self._send(due, ended)
+                if sent.files:
+                    log.info("stored %d files, %s", sent.files, sent)
+        except FencedError:
+            raise
+        except (ConfigurationError, StoreUnavailableError) as error:
+            self.note("the store", error)
         if self._said_away and not self.away:
             log.info("the store answers again")
             self._said_away = False
+        if not self.away and not self.trouble and not self.missing(scan):
+            self._settled = scan
 
     def prune(self, scan: Scan, before: Scan) -> None:
         """Remove the steps that two scans no longer saw and that a newer stored step replaces."""
@@ -156,17 +174,21 @@ class Mirror:
             if step < max(self._published):
                 address = self._run.checkpoints / str(step)
                 try:
+                    self._check_owner(False)
                     self._store.delete(address / manifests.NAME)
+                    self._journal.publish(step, False)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
+                except FencedError:
+                    raise
                 except StepError as error:
-                    self._note(f"checkpoints/{step}", error)
+                    self.note(f"checkpoints/{step}", error)
                     return
                 log.info("checkpoint %d was pruned and is removed", step)
                 self._remote.discard(step)
                 self._published.pop(step, None)
                 for path in [path for path in self._stored if _step_of(path) == step]:
-                    del self._stored[path]
+                    self._journal.forget(path)
 
     def publish(self, scan: Scan) -> Manifest:
         """Write the manifest of the whole output; everything in the scan must be stored.
@@ -175,12 +197,14 @@ class Mirror:
             The manifest, with keys relative to the run's directory.
 
         Raises:
+            FencedError: The run is not ours any more.
             ObjectExistsError: There is a manifest already, and it says something else.
             StepError: The store did not take it.
         """
         objects = [self._stored[path].object for path in scan.files]
         details = {"files": len(objects)}
         manifest = Manifest.of("output", objects, self._run_id, self._attempt, details)
+        self._check_owner(True)
         self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
         return manifest
 
@@ -194,28 +218,55 @@ class Mirror:
         last = self._snapshots.get(file.path)
         return last is None or time.monotonic() - last >= self._snapshot_seconds
 
+    def _journalled_steps(self) -> dict[int, frozenset[LocalFile]]:
+        """Return the steps whose manifests the journal says are written, with their files."""
+        steps: dict[int, set[LocalFile]] = {step: set() for step in self._journal.published}
+        for path, stored in self._stored.items():
+            if (step := _step_of(path)) in steps:
+                steps[step].add(stored.file)
+        return {step: frozenset(files) for step, files in steps.items()}
+
     def _learn(self, scan: Scan) -> None:
         """Find out, once, what an earlier life of this sidecar or an earlier attempt stored."""
         try:
+            self._check_owner(False)
             self._remote |= set(self._store.numbers(self._run.checkpoints))
+            self._published = {s: f for s, f in self._published.items() if s in self._remote}
+            self._abort_dead_uploads(scan)
             for step, files in _by_step(scan)[0].items():
-                if step in self._remote:
+                if step in self._remote and self._published.get(step) != files:
                     self._recognise(step, files)
             manifest = manifest_at(self._store, self._run.base)
             if manifest and (manifest.run_id, manifest.attempt) == (self._run_id, self._attempt):
                 known = {item.key.removeprefix("output/"): item for item in manifest.objects}
                 self._adopt(scan.files, known)
-        except StoreUnavailableError:
+        except (ConfigurationError, FencedError, StoreUnavailableError):
             raise
         except StepError as error:
-            self._note("what an earlier attempt stored", error)
+            self.note("what an earlier attempt stored", error)
         self._learned = True
+
+    def _abort_dead_uploads(self, scan: Scan) -> None:
+        """Throw away what was sent in parts and can never become a file of this pod."""
+        for path, (file, _) in list(self._journal.uploads.items()):
+            if scan.files.get(path) != file:
+                self._journal.upload(file, "")
+        alive = {upload_id for _, upload_id in self._journal.uploads.values()}
+        try:
+            for address, upload_id in self._store.unfinished(self._run.output):
+                if upload_id not in alive:
+                    log.info("an unfinished upload of %s is thrown away", address)
+                    self._store.abort(address, upload_id)
+        except StoreUnavailableError:
+            raise
+        except StepError as error:  # it costs space and nothing else
+            log.warning("unfinished uploads are not looked for: %s", error)
 
     def _adopt(self, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]) -> None:
         """Count the files as stored that have the very bytes of objects in the store."""
         new = {path: file for path, file in files.items() if not self._has(file)}
         for file in same_content(self._folder, new, known):
-            self._stored[file.path] = Stored(file, known[file.path])
+            self._journal.add(Stored(file, known[file.path]))
 
     def _recognise(self, step: int, files: frozenset[LocalFile]) -> None:
         """Count a checkpoint as stored that was here before this process, with the same bytes."""
@@ -229,6 +280,7 @@ class Mirror:
         self._adopt(paths, known)
         if known.keys() == paths.keys() and all(self._has(file) for file in files):
             self._published[step] = files
+            self._journal.publish(step)
             log.info("checkpoint %d is stored already: %d files", step, len(files))
 
     def _store_step(
@@ -237,9 +289,11 @@ class Mirror:
         address = self._run.checkpoints / str(step)
         prefix = f"checkpoints/{step}/"
         paths = {file.path: file for file in files}
+        self._check_owner(False)
         if step in self._remote:
             # Half sent, or written anew: nobody may trust it meanwhile. What lies there is not
             # compared, because a step is also written anew after it was found to be damaged.
+            self._journal.publish(step, False)
             self._store.delete(address / manifests.NAME)
         self._remote.add(step)
         sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
@@ -253,8 +307,10 @@ class Mirror:
             self._attempt,
             {"step": step},
         )
+        self._check_owner(True)
         self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
         self._published[step] = files
+        self._journal.publish(step)
         log.info("stored checkpoint %d: %d files, %s", step, len(files), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
@@ -269,11 +325,11 @@ class Mirror:
         wanted = takewhile(lambda _: not ended(), files)
         for file, sent in each(self._send_file, wanted, self._workers, tick):
             try:
-                self._stored[file.path] = Stored(file, sent.result())
+                self._journal.add(Stored(file, sent.result()))
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan sees what became of it
             except Exception as error:  # whatever it is, it must not end the sidecar
-                self._note(file.path, error)
+                self.note(file.path, error)
             else:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
@@ -285,9 +341,16 @@ class Mirror:
             raise DataError(problem)
         key = f"output/{file.path}"
         source, target = self._folder / file.path, self._run.output / file.path
-        return self._store.send(source, target, key, appending=_appending(file.path))
+        return self._store.send(source, target, key, _appending(file.path), self._resumable(file))
 
-    def _note(self, what: str, error: Exception) -> None:
+    def _resumable(self, file: LocalFile) -> Resumable | None:
+        if file.size <= PART:
+            return None
+        earlier, upload_id = self._journal.uploads.get(file.path, (None, ""))
+        upload_id = upload_id if earlier == file else ""
+        return Resumable(upload_id, lambda begun: self._journal.upload(file, begun))
+
+    def note(self, what: str, error: Exception) -> None:
         """Keep an error for the answer to the trainer, and log it when it is a new one."""
         text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
@@ -296,6 +359,8 @@ class Mirror:
             self.away = self._said_away = True
             self.trouble["the store"] = text
             return
+        if isinstance(error, ConfigurationError):
+            self.refused, what = True, "the store"
         self.trouble[what] = text
         if self._logged.get(what) != text:
             self._logged[what] = text

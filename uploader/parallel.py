@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 # More do not help: a request of boto3 costs CPU, and threads share one interpreter.
@@ -40,18 +42,29 @@ def each(
         The item, and the future with its result or error.
     """
     items = iter(items)
+    ended: SimpleQueue[tuple[Item, Future[Result]]] = SimpleQueue()
     with ThreadPoolExecutor(workers) as pool:
-        running: dict[Future[Result], Item] = {}
+        running: set[Future[Result]] = set()
+
+        def begin(item: Item) -> None:
+            future = pool.submit(call, item)
+            running.add(future)
+            future.add_done_callback(lambda future: ended.put((item, future)))
+
+        ticked = time.monotonic()
         try:
             while True:
                 for item in islice(items, workers - len(running)):
-                    running[pool.submit(call, item)] = item
+                    begin(item)
                 if not running:
                     return
-                done, _ = wait(running, _TICK, FIRST_COMPLETED)
-                for future in done:
-                    yield running.pop(future), future
-                tick()
+                with suppress(Empty):
+                    item, future = ended.get(timeout=_TICK)
+                    running.discard(future)
+                    yield item, future
+                if time.monotonic() - ticked >= _TICK:
+                    ticked = time.monotonic()
+                    tick()
         finally:
             for future in running:
                 future.cancel()
@@ -81,13 +94,20 @@ class Progress:
         if time.monotonic() - self._said >= _LINE:
             self._said = time.monotonic()
             log.info(
-                "%s: %d of %d files, %s of %.1f MB",
+                "%s: %d of %d files, %s of %.1f MB, %s",
                 self._what,
                 self.files,
                 self._all_files,
                 self,
                 self._all_size / 1e6,
+                self._eta(),
             )
+
+    def _eta(self) -> str:
+        if not self.size:
+            return "nothing arrived yet"
+        rate = self.size / (time.monotonic() - self._start)
+        return f"{(self._all_size - self.size) / rate:.0f} s to go"
 
     def __str__(self) -> str:
         """Return what moved and how fast, for instance `12.0 MB at 80.1 MB/s`."""

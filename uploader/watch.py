@@ -7,28 +7,39 @@ error of the store ends this process. A periodic scan is the truth; nothing depe
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import re
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from storage.address import S3Address
-from storage.errors import ObjectExistsError, StepError
+from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from storage.layout import RunLayout
 from uploader.barrier import Barrier, Request
 from uploader.inventory import Scan, inventory, scan
 from uploader.parallel import WORKERS
+from uploader.state import State, write
 
 if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught before that
     from storage.store import Store
-    from uploader.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
+NOT_STORED = 145
 _POLL = 0.1  # seconds; how soon a request or SIGTERM is seen
+_LOCK_SECONDS = 2  # a container that is restarted may meet the end of its predecessor
+_AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
+# Set where the pod's annotations are mounted; `stop-within` shortens a grace period that runs.
+_PODINFO = "PODINFO_DIR"
 
 
 @dataclass(frozen=True)
@@ -73,114 +84,281 @@ def watch(settings: Settings, store: Store, ended: Event) -> int:
         ended: Set when the trainer has ended, so that nothing writes any more.
 
     Returns:
-        0 when everything that lay in the folder at the end is stored, else 1.
+        0 when everything that lay in the folder at the end is stored, 145 when the store was away,
+        2 when the run belongs to somebody else, else 1.
+
+    Raises:
+        ConfigurationError: Another sidecar has the folder, or another run the prefix.
     """
-    from uploader.mirror import Mirror
+    from uploader.ownership import AnotherRunError, FencedError
 
-    barrier = Barrier(settings.folder, settings.run_id, settings.attempt)
-    last_answer = 0.0
-    current = Scan()
-
-    def tick() -> None:
-        nonlocal last_answer
-        if time.monotonic() - last_answer >= 1 and (request := barrier.pending()):
-            missing = mirror.missing(current)
-            last_answer = time.monotonic()
-            barrier.answer(request, *_count(current, missing), "files are being sent")
-
-    mirror = Mirror(
-        store,
-        settings.folder,
-        RunLayout(settings.run),
-        settings.run_id,
-        settings.attempt,
-        settings.workers,
-        settings.snapshot_seconds,
-        tick,
-    )
-    log.info("mirroring %s to %s", settings.folder, RunLayout(settings.run).output)
-    told: set[str] = set()
-    while not ended.is_set():
-        before, current = current, scan(settings.folder)
-        _tell(current, told)
-        request = barrier.pending()
-        mirror.store(current, before, request is not None, ended.is_set)
-        if request and not ended.is_set():
-            before, current = current, scan(settings.folder)
-            _answer(barrier, request, mirror, current)
-        mirror.prune(current, before)
-        _pause(settings.interval, ended, None if request else barrier)
-    return _finish(settings, mirror)
+    with _only_one(settings.folder):
+        sidecar = _Sidecar(settings, store, ended)
+        try:
+            return sidecar.run()
+        except FencedError as error:
+            return sidecar.stand_aside(error)
+        except AnotherRunError as error:
+            write(settings.folder, State(error.verdict, error.code, str(error)), ended=True)
+            raise
+        finally:
+            sidecar.returned = True
 
 
-def _tell(found: Scan, told: set[str]) -> None:
-    """Log, once each, what in the folder is not mirrored and why."""
-    lines = [f"{path!r} is a {kind} and is not mirrored" for path, kind in found.skipped.items()]
-    for line in [*lines, *found.errors]:
-        if line not in told:
-            told.add(line)
-            log.warning("%s", line)
+class _Sidecar:
+    """The passes of one process."""
 
+    def __init__(self, settings: Settings, store: Store, ended: Event) -> None:
+        from uploader.journal import Journal
+        from uploader.mirror import Mirror
+        from uploader.ownership import Ownership
 
-def _pause(seconds: float, ended: Event, barrier: Barrier | None) -> None:
-    """Wait for the next scan, which a request at the barrier brings forward."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not ended.wait(_POLL):
-        if barrier and barrier.pending():
-            return
-
-
-def _count(found: Scan, missing: list[str]) -> tuple[int, list[str]]:
-    """Return how many files are stored, and what is missing, manifests of steps included."""
-    return len(found.files) - sum(path in found.files for path in missing), missing
-
-
-def _answer(barrier: Barrier, request: Request, mirror: Mirror, found: Scan) -> None:
-    """Answer a request after a pass: `stored` once the manifest of the run is written."""
-    missing = mirror.missing(found)
-    message = "; ".join([*found.errors, *dict.fromkeys(mirror.trouble.values())])
-    if missing:
-        message = f"{len(missing)} missing" + (f": {message}" if message else "")
-    elif not message:
-        message = _complete(barrier, request, mirror, found)
-    barrier.answer(request, *_count(found, missing), message)
-
-
-def _complete(barrier: Barrier, request: Request, mirror: Mirror, found: Scan) -> str:
-    """Write the manifest of the run, or return what stands in the way."""
-    counted = inventory(found.files.values())
-    if counted != (request.files, request.inventory):
-        return (
-            f"the folder changed after the request: it named {request.files} files,"
-            f" inventory {request.inventory[:12]}; here are {counted[0]}, {counted[1][:12]}"
+        run, keep = RunLayout(settings.run), settings.folder / ".uploader"
+        self._settings, self._store, self._ended = settings, store, ended
+        self._barrier = Barrier(settings.folder, settings.run_id, settings.attempt)
+        self._owner = Ownership(store, run, settings.run_id, settings.attempt, keep)
+        whose = f"{store.endpoint} {settings.run} {settings.run_id} {settings.attempt}"
+        self._mirror = Mirror(
+            store,
+            settings.folder,
+            run,
+            settings.run_id,
+            settings.attempt,
+            settings.workers,
+            settings.snapshot_seconds,
+            self._tick,
+            Journal(keep, whose),
+            self._owner.check,
         )
-    if not barrier.completed():
-        return f"there is no completion.json of attempt {request.attempt}"
+        self._grace = _Grace(settings.grace)
+        self._ready = self.returned = False
+        self._scan = Scan()
+        self._answered = 0.0
+        self._told: set[str] = set()
+
+    def run(self) -> int:
+        """Mirror, then store what is left; return the exit code."""
+        folder, ended = self._settings.folder, self._ended
+        log.info("mirroring %s to %s", folder, RunLayout(self._settings.run).output)
+        write(folder, State("starting"))
+        threading.Thread(target=self._give_up, daemon=True).start()
+        while not ended.is_set():
+            before, self._scan = self._scan, scan(folder)
+            self._tell(self._scan)
+            request = self._barrier.pending()
+            if self._begin(request):
+                self._mirror.store(self._scan, before, request is not None, ended.is_set)
+                if request and not ended.is_set():
+                    before, self._scan = self._scan, scan(folder)
+                    self._answer(request)
+                self._mirror.prune(self._scan, before)
+            self._pause(None if request else self._barrier)
+        return self._finish()
+
+    def stand_aside(self, error: StepError) -> int:
+        """Write nothing any more, say why to whoever asks, and wait for the end."""
+        log.error("%s", error)
+        state = State("fenced", error.code, str(error))
+        write(self._settings.folder, state)
+        while not self._ended.wait(_POLL):
+            if request := self._barrier.pending():
+                missing = self._mirror.missing(self._scan)
+                self._barrier.answer(request, *self._count(missing), str(error))
+        write(self._settings.folder, state, ended=True)
+        return error.code
+
+    def _begin(self, request: Request | None = None) -> bool:
+        """Probe the store and claim the run, once; tell whether that is done."""
+        from uploader.ownership import AnotherRunError, FencedError
+
+        if self._ready:
+            return True
+        try:
+            self._store.probe(self._settings.run)
+            self._owner.claim()
+        except (AnotherRunError, FencedError):
+            raise
+        except StepError as error:
+            self._mirror.note("the run", error)
+            if request:
+                self._barrier.answer(request, *self._count(self._missing()), str(error))
+            return False
+        self._ready = True
+        write(self._settings.folder, State("mirroring"))
+        return True
+
+    def _missing(self) -> list[str]:
+        return self._mirror.missing(self._scan)
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._answered >= 1 and (request := self._barrier.pending()):
+            self._answered = time.monotonic()
+            self._barrier.answer(request, *self._count(self._missing()), "files are being sent")
+
+    def _tell(self, found: Scan) -> None:
+        """Log, once each, what in the folder is not mirrored and why."""
+        lines = [
+            f"{path!r} is a {kind} and is not mirrored" for path, kind in found.skipped.items()
+        ]
+        for line in [*lines, *found.errors]:
+            if line not in self._told:
+                self._told.add(line)
+                log.warning("%s", line)
+
+    def _pause(self, barrier: Barrier | None) -> None:
+        """Wait for the next scan, which a request at the barrier brings forward."""
+        until = time.monotonic() + self._settings.interval
+        while time.monotonic() < until and not self._ended.wait(_POLL):
+            if barrier and barrier.pending():
+                return
+
+    def _count(self, missing: list[str]) -> tuple[int, list[str]]:
+        """Return how many files are stored, and what is missing, manifests of steps included."""
+        files = self._scan.files
+        return len(files) - sum(path in files for path in missing), missing
+
+    def _answer(self, request: Request) -> None:
+        """Answer a request after a pass: `stored` once the manifest of the run is written."""
+        missing = self._missing()
+        message = "; ".join([*self._scan.errors, *dict.fromkeys(self._mirror.trouble.values())])
+        if missing:
+            message = f"{len(missing)} missing" + (f": {message}" if message else "")
+        elif not message:
+            message = self._complete(request)
+        self._barrier.answer(request, *self._count(missing), message)
+
+    def _complete(self, request: Request) -> str:
+        """Write the manifest of the run, or return what stands in the way."""
+        from uploader.ownership import FencedError
+
+        counted = inventory(self._scan.files.values())
+        if counted != (request.files, request.inventory):
+            return (
+                f"the folder changed after the request: it named {request.files} files,"
+                f" inventory {request.inventory[:12]}; here are {counted[0]}, {counted[1][:12]}"
+            )
+        if not self._barrier.completed():
+            return f"there is no completion.json of attempt {request.attempt}"
+        try:
+            manifest = self._mirror.publish(self._scan)
+        except FencedError:
+            raise
+        except ObjectExistsError as error:
+            return f"another manifest of this run is in the store; it is never replaced: {error}"
+        except StepError as error:
+            return str(error)
+        log.info("the output is stored: %d files, digest %s", counted[0], manifest.digest)
+        return ""
+
+    def _finish(self) -> int:
+        """Store what is there, the newest checkpoint first, as long as the pod's grace lasts."""
+        log.info("the trainer has ended: storing what is left")
+        grace = self._grace
+        grace.start()
+        missing: list[str] | None = None
+        while True:
+            self._scan = current = scan(self._settings.folder)
+            if self._begin():
+                self._mirror.store(current, current, True, grace.over)
+            self._scan, earlier = scan(self._settings.folder), missing
+            missing = self._missing() + list(self._scan.errors)
+            if not missing:
+                files = len(self._scan.files)
+                log.info("everything is stored: %d files", files)
+                write(self._settings.folder, State("stored", stored=files), ended=True)
+                return 0
+            # Trying on helps while the store is away or refuses, or each pass brings something in.
+            hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)
+            if grace.over() or hopeless:
+                return self._not_stored(missing)
+            time.sleep(min(self._settings.interval, 1))
+
+    def _not_stored(self, missing: list[str]) -> int:
+        code, verdict = (
+            (NOT_STORED, "store_unavailable") if self._mirror.away else (1, "not_stored")
+        )
+        log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
+        message = f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}"
+        state = State(verdict, code, message, self._count(missing)[0], missing)
+        write(self._settings.folder, state, ended=True)
+        return code
+
+    def _give_up(self) -> None:
+        """End the process when a call outlasts the grace: the kubelet says not what is lost."""
+        self._ended.wait()
+        self._grace.start()
+        while not self._grace.over(_AFTERWARDS):
+            time.sleep(_POLL)
+            if self.returned:
+                return
+        self._mirror.away = True
+        self._scan = scan(self._settings.folder)
+        os._exit(self._not_stored(self._missing()))
+
+
+class _Grace:
+    """The time that is left after SIGTERM, which the pod's annotations may shorten.
+
+    Args:
+        seconds: The pod's grace period.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._began: float | None = None
+        self._seconds = seconds
+
+    def start(self) -> None:
+        """Count from now on, unless it counts already."""
+        if self._began is None:
+            self._began = time.monotonic()
+
+    def over(self, more: float = 0.0) -> bool:
+        """Tell whether it is over since `more` seconds."""
+        began = time.monotonic() if self._began is None else self._began
+        return time.monotonic() - began >= min(self._seconds, _stop_within()) + more
+
+
+def _stop_within() -> float:
+    """Return the seconds that the annotation `stop-within` leaves; infinity where there is none."""
+    folder = os.environ.get(_PODINFO)
     try:
-        manifest = mirror.publish(found)
-    except ObjectExistsError as error:
-        return f"another manifest of this run is in the store; it is never replaced: {error}"
-    except StepError as error:
-        return str(error)
-    log.info("the output is stored: %d files, digest %s", len(found.files), manifest.digest)
-    return ""
+        text = (Path(folder) / "stop-within").read_text().strip() if folder else ""
+    except OSError:
+        text = ""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)
+    if not match:
+        return float("inf")
+    return float(match[1]) * {"ms": 0.001, "s": 1, None: 1, "m": 60, "h": 3600}[match[2]]
 
 
-def _finish(settings: Settings, mirror: Mirror) -> int:
-    """Store what is there, the newest checkpoint first, as long as the pod's grace lasts."""
-    log.info("the trainer has ended: storing what is left")
-    until = time.monotonic() + settings.grace
-    missing: list[str] | None = None
-    while True:
-        current = scan(settings.folder)
-        mirror.store(current, current, True, lambda: time.monotonic() >= until)
-        current, earlier = scan(settings.folder), missing
-        missing = mirror.missing(current) + list(current.errors)
-        if not missing:
-            log.info("everything is stored: %d files", len(current.files))
-            return 0
-        # Trying on helps only while the store is away or each pass brings something in.
-        if time.monotonic() >= until or (missing == earlier and not mirror.away):
-            log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
-            return 1
-        time.sleep(settings.interval)
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; where no file can be made, there is no lock and no restart.
+
+    Raises:
+        ConfigurationError: Another sidecar has it.
+    """
+    try:
+        (folder / ".uploader").mkdir(exist_ok=True)
+        lock = open(folder / ".uploader" / "lock", "w")  # noqa: SIM115 - until the end
+    except OSError as error:
+        log.warning("%s cannot be written to: %s", folder / ".uploader", error)
+        yield
+        return
+    until = time.monotonic() + _LOCK_SECONDS
+    with lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise ConfigurationError(
+                        Problem(
+                            f"another sidecar mirrors {folder}",
+                            expected="one process for one folder",
+                            fix="end the other one, or name another folder",
+                        )
+                    ) from None
+                time.sleep(_POLL)
+        yield

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from storage.checksum import file_crc64nvme
 from storage.errors import DataError, ObjectNotFoundError
 from storage.layout import RunLayout
 from storage.manifest import Manifest
-from storage.store import Store
+from storage.retry import Patience
+from storage.store import PART, Store
+from tests.faults.proxy import Fault, FaultProxy, slow_down
 from uploader.inventory import scan
+from uploader.journal import Journal
 from uploader.mirror import Mirror
 
 
@@ -41,26 +45,27 @@ def settle(mirror: Mirror, folder: Path) -> None:
     mirror.store(scan(folder), scan(folder))
 
 
-def requests(store: Store) -> list[str]:
-    """Return a list that grows by the name of every request from now on."""
-    made: list[str] = []
-    store._client.meta.events.register("before-send.s3", lambda **k: made.append(k["event_name"]))
-    return made
+def made(proxy: FaultProxy) -> list[str]:
+    """Return the methods of the requests since the last call."""
+    with proxy.lock:
+        methods = [seen.method for seen in proxy.seen]
+        proxy.seen.clear()
+    return methods
 
 
-def test_a_pass_without_changes_makes_no_request(store, start, tmp_path):
+def test_a_pass_without_changes_makes_no_request(proxy, run, tmp_path):
     write(tmp_path / "checkpoints/5/data", b"five")
     write(tmp_path / "logs/events.out.tfevents.1", b"event")
-    mirror = start()
+    mirror = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 1)
     settle(mirror, tmp_path)
     assert mirror.missing(scan(tmp_path)) == []
-    made = requests(store)
+    assert made(proxy)
     settle(mirror, tmp_path)
     mirror.prune(scan(tmp_path), scan(tmp_path))
-    assert made == []
+    assert made(proxy) == []
     write(tmp_path / "new", b"file")
     settle(mirror, tmp_path)
-    assert made == ["before-send.s3.PutObject"]
+    assert made(proxy) == ["PUT"]
 
 
 def test_a_file_that_still_changes_is_left_for_later(store, run, start, tmp_path):
@@ -97,20 +102,73 @@ def test_a_checkpoint_has_a_manifest_of_its_own(store, run, start, tmp_path):
     assert manifest.details == {"step": 7}
 
 
-def test_what_a_restart_finds_is_not_sent_again(store, run, start, tmp_path):
+def test_what_a_restart_finds_is_not_sent_again(proxy, run, tmp_path):
+    """Also without its journal, as when the pod was made anew and restored what was stored."""
     write(tmp_path / "checkpoints/7/data", b"a" * 100)
     write(tmp_path / "model.keras", b"b" * 100)
-    first = start()
+    store = Store(proxy.endpoint)
+    first = Mirror(store, tmp_path, run, "r", 1)
     settle(first, tmp_path)
     first.publish(scan(tmp_path))
+    made(proxy)
 
-    restarted = start()
-    made = requests(store)
+    restarted = Mirror(store, tmp_path, run, "r", 1)
     settle(restarted, tmp_path)
 
     assert restarted.missing(scan(tmp_path)) == []
-    assert "before-send.s3.PutObject" not in made and made
+    assert "PUT" not in (requests := made(proxy)) and requests
     assert restarted.publish(scan(tmp_path)).attempt == 1
+
+
+def test_the_journal_survives_a_restart(proxy, run, tmp_path):
+    """Files outside of checkpoints too, whose content no manifest names yet."""
+    for path in ("checkpoints/7/data", "model/saved_model.pb", "ünï \n code"):
+        write(tmp_path / path, path.encode())
+    journal = lambda: Journal(tmp_path / ".uploader", "mine")  # noqa: E731
+    store = Store(proxy.endpoint)
+    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
+    made(proxy)
+
+    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
+    assert "PUT" not in made(proxy)
+
+    write(tmp_path / "model/saved_model.pb", b"written anew")
+    with open(tmp_path / ".uploader" / "journal.jsonl", "ab") as file:
+        file.write(b'{"file": {"path": "cut o')  # killed while it wrote
+    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
+    assert made(proxy).count("PUT") == 1
+    assert store.read(run.output / "model/saved_model.pb") == b"written anew"
+
+    other = Journal(tmp_path / ".uploader", "another run, attempt or store")
+    settle(Mirror(store, tmp_path, run, "r", 1, journal=other), tmp_path)
+    assert made(proxy).count("PUT") >= 2
+
+
+def test_an_upload_in_parts_goes_on_after_a_restart(proxy, run, tmp_path):
+    content = os.urandom(4 * PART + 1)
+    write(tmp_path / "checkpoints/7/data", content)
+    journal = lambda: Journal(tmp_path / ".uploader", "mine")  # noqa: E731
+    store = Store(proxy.endpoint, patience=Patience(0.1))
+    dead = store._client.create_multipart_upload(
+        Bucket=run.base.bucket, Key=f"{run.output.key}/dead"
+    )
+    proxy.faults = [Fault(slow_down, target="partNumber=4", times=float("inf"))]
+    first = Mirror(store, tmp_path, run, "r", 1, journal=journal())
+    settle(first, tmp_path)
+    assert first.away
+    stored = [part.status for part in proxy.of("PUT", "partNumber")].count(200)
+    assert stored, "some parts arrived"
+
+    proxy.faults = []
+    made(proxy)
+    second = Mirror(store, tmp_path, run, "r", 1, journal=journal())
+    settle(second, tmp_path)
+    sent = len(proxy.of("PUT", "partNumber"))
+    assert sent == 5 - stored, "only what was missing is sent"
+    entry = store.read_manifest(run.checkpoints / "7" / "manifest.json").objects[0]
+    store.prove(run.checkpoints / "7" / "data", entry)
+    assert file_crc64nvme(tmp_path / "checkpoints/7/data") == entry.crc64nvme
+    assert store.unfinished(run.output) == [], dead["UploadId"]
 
 
 def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tmp_path):

@@ -183,6 +183,7 @@ def test_a_whole_run(store, job, tmp_path):
     assert "Traceback" not in job.log()
 
 
+@pytest.mark.slow
 def test_the_sidecar_may_be_killed_at_any_time(store, job, tmp_path):
     trainer = job.trainer(steps=8, pause=0.5)
     asked = job.output / ".uploader" / "flush-request.json"
@@ -228,6 +229,7 @@ def test_sigterm_stores_what_is_left(store, job, tmp_path):
         store.read_manifest(job.run.manifest)
 
 
+@pytest.mark.fault("the store is away at the deadline")
 def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
     """Nothing answers at the port, so nothing can be stored within the grace."""
     secret = tmp_path / "secret"
@@ -240,11 +242,16 @@ def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
     sidecar = job.sidecar("--grace", "1")
     until(lambda: "the store is away" in job.log(), "the store is found away")
 
-    assert job.end(sidecar) == 1
+    assert job.end(sidecar) == 145
+    state = json.loads((job.output / ".uploader" / "state.json").read_text())
+    assert (state["verdict"], state["code"]) == ("store_unavailable", 145)
+    assert state["missing"] == ["model.keras"]
     assert "1 not stored: 'model.keras'" in job.log()
     assert job.log().count("the store is away") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.fault("the store is killed and comes back")
 def test_the_store_may_be_killed_and_come_back(job, tmp_path, monkeypatch, base):
     folder = tmp_path / "s3"
     with Server.start(folder) as server:

@@ -1,0 +1,134 @@
+"""What the benchmark sends to: a sink that costs nothing, and real stores.
+
+Each runs in a process of its own. The sink is a Go program that is built at the first use; without
+Go one in Python takes its place, which is slower than the clients and only good for a try.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import cache
+
+SOURCE = Path(__file__).parent / "sink"
+_KEYS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running server.
+
+    Attributes:
+        name: In the report.
+        endpoint: URL.
+        keys: As in a mounted Secret.
+        pid: Of its process.
+        counts: Whether it tells how many requests it got.
+    """
+
+    name: str
+    endpoint: str
+    keys: Mapping[str, str]
+    pid: int
+    counts: bool = False
+
+    def cpu(self) -> float:
+        """Return the CPU seconds it has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def requests(self) -> int:
+        """Return the requests it has got; 0 where it does not count them."""
+        if not self.counts:
+            return 0
+        with urllib.request.urlopen(f"{self.endpoint}/-/stats") as reply:
+            body = json.load(reply)
+        return sum(value for name, value in body.items() if name.isupper())
+
+
+def pinned(core: int | None) -> list[str]:
+    """Return the start of a command line that keeps a process on one core."""
+    return ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+
+
+@contextmanager
+def sink(core: int | None, delay_ms: int = 0) -> Iterator[Target]:
+    """Run the sink."""
+    if shutil.which("go"):
+        line = [_built(), f"-delay={delay_ms}ms"]
+        name = "sink (Go)"
+    else:
+        line = [sys.executable, "-m", "benchmarks.python_sink"]
+        name = "sink (Python, slow: there is no Go)"
+    process = subprocess.Popen([*pinned(core), *line], stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(process.stdout.readline())
+        yield Target(name, f"http://127.0.0.1:{port}", _KEYS, process.pid, counts=True)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _built() -> str:
+    source = b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()))
+    program = cache() / f"sink-{hashlib.sha256(source).hexdigest()[:12]}"
+    if not program.exists():
+        build = ["go", "build", "-o", str(program), "."]
+        settings = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+        subprocess.run(build, cwd=SOURCE, env=os.environ | settings, check=True)
+    return str(program)
+
+
+# Starts a real server of the test suite, makes the bucket, prints its Secret, waits to be ended.
+_REAL = """
+import json, signal, sys, tempfile
+from pathlib import Path
+from storage.credentials import SecretVolume
+from storage.store import Store
+folder = Path(sys.argv[2])
+if sys.argv[1] == "swift":
+    from pipelines.local.s3_server import Server
+    server = Server.start(folder)
+else:
+    from tests.faults.versitygw import Versitygw, executable
+    server = Versitygw(executable(), folder)
+Store(secret=SecretVolume(server.secret)).make_bucket("bench")
+secret = {path.name: path.read_text() for path in server.secret.iterdir()}
+print(json.dumps([secret, server.process.pid]), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+try:
+    sys.stdin.read()
+finally:
+    server.stop()
+"""
+
+
+@contextmanager
+def real(kind: str, folder: Path, core: int | None) -> Iterator[Target]:
+    """Run a real store: `swift` or `versitygw`."""
+    line = [*pinned(core), sys.executable, "-c", _REAL, kind, str(folder)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True)
+    try:
+        secret, pid = json.loads(process.stdout.readline())
+        endpoint = secret.pop("AWS_ENDPOINT_URL")
+        yield Target(kind, endpoint, secret, pid)
+    finally:
+        process.stdin.close()
+        deadline = time.monotonic() + 10
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)

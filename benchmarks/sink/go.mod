@@ -1,0 +1,3 @@
+module kfp-tfjob/benchmarks/sink
+
+go 1.21

@@ -1,0 +1,186 @@
+"""What a PUT sends: bytes, or a piece of a file that is never in memory as a whole.
+
+A body is read twice, first for its checksum and then to be sent. The store compares the two, so a
+file that is written to meanwhile is refused there instead of stored half old and half new.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Lock
+
+from storage.checksum import CHUNK, Checksum
+from storage.errors import Problem, StepError
+
+SMALL = 64 << 10  # bytes; what is smaller is read once
+
+
+class FileChangedError(StepError):
+    """A file was written to while it was sent."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(Problem(f"{path} changed while it was sent"))
+
+
+class FileUnreadableError(StepError):
+    """A file could not be read."""
+
+    def __init__(self, path: object, error: OSError) -> None:
+        super().__init__(Problem(f"{path} cannot be read", received=str(error)))
+
+
+class Throttle:
+    """Holds all senders of a process together below a rate.
+
+    Args:
+        rate: Bytes a second; 0 for no limit.
+    """
+
+    def __init__(self, rate: float = 0) -> None:
+        self._rate, self._free, self._lock = rate, 0.0, Lock()
+
+    def take(self, size: int) -> None:
+        """Wait until `size` more bytes may be sent."""
+        if not self._rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._free = max(self._free, now)
+            wait = self._free - now
+            self._free += size / self._rate
+        time.sleep(wait)
+
+
+@dataclass(frozen=True)
+class Digests:
+    """The checksums of a body.
+
+    Attributes:
+        crc: Its CRC64NVME.
+        md5: Its MD5; empty where nobody asked for it.
+    """
+
+    crc: Checksum
+    md5: bytes = b""
+
+    def parameters(self) -> dict[str, str]:
+        """Return them as parameters of put_object and upload_part."""
+        md5 = {"ContentMD5": base64.b64encode(self.md5).decode()} if self.md5 else {}
+        return {"ChecksumCRC64NVME": self.crc.base64, **md5}
+
+
+class Body(io.RawIOBase):
+    """A piece of an open file, or bytes; as a file it is what boto3 takes.
+
+    Args:
+        source: Bytes, or the descriptor of a file.
+        size: Bytes of the body.
+        offset: Where in the file it begins.
+        path: What the file is called in an error.
+        throttle: How fast it may go.
+    """
+
+    def __init__(
+        self,
+        source: bytes | int,
+        size: int,
+        offset: int = 0,
+        path: object = "",
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._path, self._throttle = path, throttle or Throttle()
+        self._source, self.size, self._offset = source, size, offset
+        self._position = 0
+        if isinstance(source, int) and size <= SMALL:
+            self._source = b"".join(map(bytes, self._read(bytearray(size))))
+
+    @property
+    def streamed(self) -> bool:
+        """Whether reading it takes a buffer."""
+        return isinstance(self._source, int)
+
+    def digests(self, buffer: bytearray, md5: bool = False) -> Digests:
+        """Read the body for the first time.
+
+        Raises:
+            FileChangedError: The file is shorter than it was.
+        """
+        crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False)
+        for chunk in self._read(buffer):
+            crc.update(chunk)
+            if md5:
+                sum_md5.update(chunk)
+        return Digests(crc, sum_md5.digest() if md5 else b"")
+
+    def chunks(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
+        """Yield the body as it is to be sent; each chunk is valid until the next one.
+
+        Raises:
+            FileChangedError: The file is shorter than it was.
+        """
+        for chunk in self._read(buffer):
+            self._throttle.take(len(chunk))
+            yield chunk
+
+    def _read(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
+        if isinstance(self._source, bytes):
+            yield self._source
+            return
+        view, offset, end = memoryview(buffer), self._offset, self._offset + self.size
+        while offset < end:
+            count = self._fill(view[: min(len(view), end - offset)], offset)
+            yield view[:count]
+            offset += count
+
+    def _fill(self, view: memoryview, offset: int) -> int:
+        assert isinstance(self._source, int)
+        try:
+            count = os.preadv(self._source, [view], offset)
+        except OSError as error:  # not to be taken for an error of the connection
+            raise FileUnreadableError(self._path, error) from error
+        if not count:
+            raise FileChangedError(self._path)
+        return count
+
+    # -- as a file, for boto3 -------------------------------------------------------------------
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read the next bytes.
+
+        Raises:
+            FileChangedError: The file is shorter than it was.
+        """
+        count = min(len(buffer), self.size - self._position, CHUNK)
+        if count <= 0:
+            return 0
+        if isinstance(self._source, bytes):
+            buffer[:count] = self._source[self._position : self._position + count]
+        else:
+            count = self._fill(memoryview(buffer)[:count], self._offset + self._position)
+        self._throttle.take(count)
+        self._position += count
+        return count

@@ -1,0 +1,143 @@
+"""One HTTP/1.1 connection that is kept, for requests whose replies are small.
+
+http.client parses the headers of each reply as those of an e-mail, which costs more than everything
+else about a small PUT; here a reply is split into lines.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+CONNECT_SECONDS, READ_SECONDS = 5, 60
+_IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
+_TOGETHER = 64 << 10  # bytes; a body up to here goes out in one piece with the headers
+_LONGEST_LINE = 64 << 10
+
+
+class ProtocolError(OSError):
+    """What came is not a reply of HTTP/1.1, or ended too early."""
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    """A reply: its status, its headers with lower-case names, its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Connection:
+    """A connection that one thread uses at a time.
+
+    Args:
+        host: With the port where it is not the usual one.
+        context: For TLS; None for plain HTTP.
+
+    Attributes:
+        reusable: Whether the next request may go this way.
+    """
+
+    def __init__(self, host: str, context: ssl.SSLContext | None = None) -> None:
+        url = urlsplit(f"//{host}")
+        port = url.port or (443 if context else 80)
+        self._socket = socket.create_connection((url.hostname, port), CONNECT_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context:
+            self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
+        self._socket.settimeout(READ_SECONDS)
+        self._file = self._socket.makefile("rb")
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._used = time.monotonic()
+        self.reusable = True
+
+    def alive(self) -> bool:
+        """Tell whether the server has kept its end open."""
+        return time.monotonic() - self._used < _IDLE_SECONDS and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """Close it."""
+        self.reusable = False
+        self._file.close()
+        self._socket.close()
+
+    def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: Iterator[bytes | memoryview],
+    ) -> HttpReply:
+        """Send a request and return its reply.
+
+        Raises:
+            OSError: The connection broke, or what came is not HTTP.
+        """
+        lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        try:
+            for chunk in body:
+                if head and len(chunk) <= _TOGETHER:
+                    self._socket.sendall(b"%b%b" % (head, chunk))
+                else:
+                    if head:
+                        self._socket.sendall(head)
+                    self._socket.sendall(chunk)
+                head = b""
+            if head:
+                self._socket.sendall(head)
+        except (BrokenPipeError, ConnectionResetError):
+            self.reusable = False  # a server that refuses early says why and hangs up
+        status, found = 100, {}
+        while 100 <= status < 200:
+            status, found = self._head()
+        data = self._body(status, found)
+        self._used = time.monotonic()
+        return HttpReply(status, found, data)
+
+    def _line(self) -> str:
+        line = self._file.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise ProtocolError("the connection was closed before the reply was complete")
+        return line.decode("latin-1").rstrip("\r\n")
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        version, _, rest = self._line().partition(" ")
+        if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
+            raise ProtocolError(f"not a reply of HTTP/1.1: {version!r}")
+        found: dict[str, str] = {}
+        while line := self._line():
+            name, _, value = line.partition(":")
+            found[name.strip().lower()] = value.strip()
+        if version == "HTTP/1.0" or found.get("connection", "").lower() == "close":
+            self.reusable = False
+        return int(rest[:3]), found
+
+    def _body(self, status: int, headers: Mapping[str, str]) -> bytes:
+        if status in (204, 304):
+            return b""
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            data = b""
+            while size := int(self._line().partition(";")[0], 16):
+                data += self._read(size)
+                self._line()
+            while self._line():  # trailers
+                continue
+            return data
+        if "content-length" in headers:
+            return self._read(int(headers["content-length"]))
+        self.reusable = False
+        return self._file.read()
+
+    def _read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) != size:
+            raise ProtocolError("the connection was closed in the middle of the reply")
+        return data

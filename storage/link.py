@@ -1,0 +1,174 @@
+"""The way to one store: who we are, how a call is made, and what is done when it fails."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from threading import Lock
+from typing import Any, TypeVar
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader, create_loader
+
+from storage.address import S3Address
+from storage.body import Body, Digests, Throttle
+from storage.connection import CONNECT_SECONDS, READ_SECONDS
+from storage.credentials import SecretVolume
+from storage.failures import RENEWABLE, SKEWED, code_of, explain, transient
+from storage.options import WriteOptions
+from storage.retry import Patience
+from storage.wire import Reply, Wire
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+LANES = 8  # parts of large objects that are on their way at once
+
+
+class Checking(enum.Enum):
+    """What a store does with the checksum of a body."""
+
+    UNKNOWN = "it was not asked"
+    IGNORES = "it ignores CRC64NVME, so bodies carry their MD5 too"
+    CHECKS = "it checks CRC64NVME"
+    KEEPS = "it checks and keeps CRC64NVME"
+
+
+class Link:
+    """One endpoint and one identity.
+
+    Args:
+        endpoint: URL; empty for AWS.
+        region: Region.
+        secret: The mounted Secret; without keys in it the AWS chain applies.
+        patience: How long a call is repeated.
+
+    Attributes:
+        client: The boto3 client.
+        wire: What sends bodies.
+        checking: What the store does with checksums.
+    """
+
+    def __init__(
+        self, endpoint: str, region: str, secret: SecretVolume, patience: Patience
+    ) -> None:
+        self.endpoint, self.patience = endpoint, patience
+        self.options = WriteOptions.read(secret)
+        self.checking = Checking.UNKNOWN
+        self.throttle = Throttle(self.options.bandwidth)
+        self._renewing = Lock()
+        session = botocore.session.get_session()
+        session.register_component("data_loader", _descriptions())
+        secret.install(session)
+        # Not boto3.client, which is this and the methods of a transfer manager nobody uses here.
+        self.client = session.create_client(
+            "s3",
+            endpoint_url=endpoint or None,
+            region_name=region,
+            verify=self.options.ca_bundle or None,
+            config=Config(
+                signature_version="s3v4",
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=READ_SECONDS,
+                max_pool_connections=64,
+                retries={"total_max_attempts": 1},  # ours know a deadline
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={
+                    "addressing_style": self.options.addressing or ("path" if endpoint else "auto"),
+                    "payload_signing_enabled": False,  # bodies have a CRC, and SHA-256 is slow
+                },
+            ),
+        )
+        bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
+        self.wire = Wire(self.client, bundle)
+
+    @cached_property
+    def lanes(self) -> ThreadPoolExecutor:
+        """The threads that move parts of large objects."""
+        return ThreadPoolExecutor(LANES, "lane")
+
+    def put(
+        self, what: str, address: S3Address, body: Body, parameters: Mapping[str, Any]
+    ) -> tuple[Reply, Digests]:
+        """Send a body with its checksum; it is read anew at every try.
+
+        Args:
+            what: The call in words.
+            address: Where to.
+            body: What.
+            parameters: As for put_object or upload_part of boto3.
+        """
+
+        def attempt() -> tuple[Reply, Digests]:
+            digests = self.wire.digests(body, md5=self.checking is Checking.IGNORES)
+            return self.wire.put(address, body, {**parameters, **digests.parameters()}), digests
+
+        return self.call(what, address, attempt)
+
+    def call(self, what: str, address: S3Address, call: Callable[[], Result]) -> Result:
+        """Make a call that is safe to repeat, as long as its errors may pass.
+
+        Args:
+            what: The call in words, for the log and the error.
+            address: What it is about.
+            call: The call.
+
+        Raises:
+            StepError: By what the user can do about it.
+        """
+        used = None
+
+        def attempt() -> Result:
+            nonlocal used
+            used = self._keys()
+            return call()
+
+        def passes(error: Exception) -> bool:
+            if code_of(error) == SKEWED:
+                headers = error.response["ResponseMetadata"]["HTTPHeaders"]  # type: ignore[attr-defined]
+                self.wire.set_clock(headers.get("date", ""))
+                log.info("signing with the store's clock, %+.0f s", self.wire.clock_offset)
+                return True
+            if code_of(error) in RENEWABLE and self._renewed(used):
+                return True
+            return transient(error)
+
+        try:
+            return self.patience.run(what, attempt, passes)
+        except (ClientError, BotoCoreError) as error:
+            raise explain(error, what, address, self.endpoint) from error
+
+    def _keys(self) -> Any:
+        credentials = self.client._get_credentials()
+        return credentials and credentials.get_frozen_credentials()
+
+    def _renewed(self, used: Any) -> bool:
+        """Tell whether there are other keys than those that were refused, fetching them anew."""
+        with self._renewing:
+            credentials = self.client._get_credentials()
+            if self._keys() == used and hasattr(credentials, "_expiry_time"):
+                # What botocore keeps has not expired by its own clock, and still was refused.
+                kept = getattr(getattr(credentials._refresh_using, "__self__", None), "_cache", {})
+                kept.clear()
+                credentials._expiry_time = datetime.now(UTC)
+            return self._keys() != used
+
+
+@cache
+def _descriptions() -> Loader:
+    """Return what boto3 knows about S3, read once in a process: it takes a fifth of a second."""
+    return create_loader()
+
+
+def setting(name: str, secret: SecretVolume, *others: str) -> str:
+    """Return what the Secret, then the environment says under a name or its other names."""
+    values = (secret.get(name), *(os.environ.get(key, "") for key in (name, *others)))
+    return next(filter(None, values), "")

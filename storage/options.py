@@ -1,0 +1,86 @@
+"""How objects are written, as far as the environment or the mounted Secret says so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:  # it imports botocore, and whoever prints the help needs only the names
+    from storage.credentials import SecretVolume
+
+# Name, meaning: printed by `python -m uploader --help`.
+VARIABLES = {
+    "STORAGE_ADDRESSING": "auto, path or virtual; default: path where there is an endpoint",
+    "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
+    "STORAGE_CLASS": "storage class of the objects, for instance STANDARD_IA",
+    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42",
+    "STORAGE_BANDWIDTH": "the most that is sent in a second: 50M, 1.5G; bytes, powers of 1000",
+    "AWS_CA_BUNDLE": "file with the certificates to trust",
+}
+_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How objects are written.
+
+    Attributes:
+        addressing: `auto`, `path`, `virtual`, or empty for the default.
+        parameters: For put_object and create_multipart_upload of boto3.
+        bandwidth: Bytes a second; 0 for no limit.
+        ca_bundle: File with the certificates to trust; empty for the usual ones.
+    """
+
+    addressing: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    bandwidth: float = 0.0
+    ca_bundle: str = ""
+
+    @classmethod
+    def read(cls, secret: SecretVolume) -> WriteOptions:
+        """Return what the Secret, then the environment says.
+
+        Raises:
+            ConfigurationError: A value is not one of those that are allowed.
+        """
+        given = {
+            name: value
+            for name in VARIABLES
+            if (value := secret.get(name) or os.environ.get(name, "").strip())
+        }
+        checks = {
+            "STORAGE_ADDRESSING": r"auto|path|virtual",
+            "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
+            "STORAGE_TAGS": r"[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",
+            "STORAGE_BANDWIDTH": r"[0-9]+(\.[0-9]+)?[KMG]?",
+        }
+        ConfigurationError.raise_if(
+            Problem(f"{name} is wrong", repr(given[name]), VARIABLES[name], f"correct {name}")
+            for name, pattern in checks.items()
+            if name in given and not re.fullmatch(pattern, given[name])
+        )
+        parameters = {}
+        encryption = given.get("STORAGE_ENCRYPTION", "")
+        if encryption == "AES256":
+            parameters["ServerSideEncryption"] = encryption
+        elif encryption:
+            parameters["ServerSideEncryption"] = "aws:kms"
+            if key := encryption.removeprefix("aws:kms").removeprefix(":"):
+                parameters["SSEKMSKeyId"] = key
+        if "STORAGE_CLASS" in given:
+            parameters["StorageClass"] = given["STORAGE_CLASS"]
+        if "STORAGE_TAGS" in given:
+            parameters["Tagging"] = given["STORAGE_TAGS"]
+        rate = given.get("STORAGE_BANDWIDTH", "0")
+        unit = rate[-1] if rate[-1].isalpha() else ""
+        return cls(
+            given.get("STORAGE_ADDRESSING", ""),
+            parameters,
+            float(rate.removesuffix(unit)) * _UNITS[unit],
+            given.get("AWS_CA_BUNDLE", ""),
+        )

@@ -1,0 +1,94 @@
+"""What a store is like, asked in three requests before anything depends on it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+
+from botocore.exceptions import ClientError
+
+from storage.address import S3Address
+from storage.body import Body
+from storage.errors import Problem, StepError
+from storage.failures import RENEWABLE, code_of
+from storage.link import Checking, Link
+
+log = logging.getLogger(__name__)
+
+_MOST_SKEW = 60.0  # seconds; a store refuses requests from 15 minutes on
+_CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
+_WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The answer.
+
+    Attributes:
+        checking: What the store does with a checksum.
+        skew: Seconds its clock is ahead of ours.
+        latency: Seconds a small request takes.
+    """
+
+    checking: Checking
+    skew: float
+    latency: float
+
+    def __str__(self) -> str:
+        """Return one line for the log."""
+        clock = f", its clock is {self.skew:+.0f} s off" if abs(self.skew) > _MOST_SKEW else ""
+        milliseconds = self.latency * 1000
+        return f"the store may be written to: {self.checking.value}, {milliseconds:.0f} ms{clock}"
+
+
+def probe(link: Link, prefix: S3Address) -> Probed:
+    """Write an object with a wrong checksum, then with a right one, and delete it.
+
+    Args:
+        link: The way to the store; what it finds is kept there for every later PUT.
+        prefix: Where to write.
+
+    Raises:
+        ConfigurationError: Writing is not allowed there, or there is no such bucket.
+        StoreUnavailableError: The store does not answer.
+    """
+    address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
+    where = f"write below {prefix}"
+    body = Body(_CONTENT, len(_CONTENT))
+    options = link.options.parameters
+
+    def wrong() -> bool:
+        """Tell whether a wrong checksum is noticed."""
+        try:
+            link.wire.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
+        except ClientError as error:
+            if (
+                error.response["ResponseMetadata"]["HTTPStatusCode"] != 400
+                or code_of(error) in RENEWABLE
+            ):
+                raise
+            return True
+        return False
+
+    checks = link.call(where, prefix, wrong)
+    began = time.monotonic()
+    reply, digests = link.put(where, address, body, options)
+    latency = time.monotonic() - began
+    keeps = reply.headers.get("x-amz-checksum-crc64nvme") == digests.crc.base64
+    if not checks:
+        link.checking = Checking.IGNORES
+    else:
+        link.checking = Checking.KEEPS if keeps else Checking.CHECKS
+    skew = link.wire.skew(reply.headers.get("date", ""))
+    try:
+        what = f"delete {address}"
+        link.call(
+            what,
+            address,
+            lambda: link.client.delete_object(Bucket=address.bucket, Key=address.key),
+        )
+    except StepError as error:
+        log.warning("%s", Problem("objects cannot be deleted there", received=error))
+    return Probed(link.checking, skew, latency)

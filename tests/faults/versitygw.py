@@ -1,0 +1,85 @@
+"""A second S3 server: versitygw, built once from its Go module, on a folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from tests.cluster import binaries
+
+PROGRAM = "versitygw"
+
+
+def executable() -> Path | None:
+    """Return the program, built where it is not in the cache; None where it cannot be built."""
+    program = binaries.PROGRAMS[PROGRAM]
+    path = binaries._folder(program) / PROGRAM
+    if not path.exists():
+        if not shutil.which("go"):
+            return None
+        binaries._build(program, path)
+    return path
+
+
+class Versitygw:
+    """A running server.
+
+    Args:
+        program: Of `executable`.
+        folder: Where its data lies.
+        tls: Certificate and key; None for plain HTTP.
+    """
+
+    def __init__(self, program: Path, folder: Path, tls: tuple[Path, Path] | None = None) -> None:
+        self.folder, self._program = folder, program
+        self._tls = ["--cert", tls[0], "--key", tls[1]] if tls else []
+        data = folder / "data"
+        data.mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
+        self.secret = folder / "secret"
+        self.secret.mkdir()
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(24),
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+        }.items():
+            (self.secret / name).write_text(value)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        keys = {
+            "ROOT_ACCESS_KEY": "test",
+            "ROOT_SECRET_KEY": (self.secret / "AWS_SECRET_ACCESS_KEY").read_text(),
+        }
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [self._program, "--port", f"127.0.0.1:{self.port}", *self._tls]
+                + ["posix", self.folder / "data"],
+                env=os.environ | keys,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it; what it stored stays."""
+        self.process.terminate()
+        self.process.wait()

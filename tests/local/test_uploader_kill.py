@@ -1,0 +1,220 @@
+"""Whenever the sidecar is killed, the prefix alone gives back a whole and recent checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage.address import S3Address
+from storage.errors import DataError
+from storage.layout import RunLayout
+from storage.store import PART, Store
+from tests.faults.proxy import FaultProxy, Seen
+from uploader import pull
+from uploader.inventory import scan
+
+log = logging.getLogger(__name__)
+
+KEPT = 4
+# Writes a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps four.
+TRAINER = f"""
+import shutil, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.local.test_uploader_kill import KEPT, files_of
+
+output = Path(sys.argv[1]) / "checkpoints"
+output.mkdir(parents=True, exist_ok=True)
+step = 0
+while True:
+    began = time.monotonic()
+    step += 1
+    temporary = output / f"{{step}}.tmp"
+    temporary.mkdir()
+    for name, data in files_of(step).items():
+        (temporary / name).write_bytes(data)
+    temporary.rename(output / str(step))
+    with open(output.parent / "steps.tmp", "a") as times:
+        times.write(f"{{time.monotonic()}}\\n")
+    shutil.rmtree(output / str(step - KEPT), ignore_errors=True)
+    time.sleep(max(0, 0.3 - (time.monotonic() - began)))
+"""
+
+
+def files_of(step: int) -> dict[str, bytes]:
+    """Return what the checkpoint of a step holds: nobody needs the trainer to judge a restore."""
+    files = {f"shard {n}": f"{step}/{n};".encode() * (2000 + step % 7) for n in range(3)}
+    if step % 8 == 0:
+        files["large"] = f"large {step};".encode() * (PART // 8)
+    return files
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill.
+
+    Attributes:
+        age: Seconds the process lived.
+        flight: What was on its way.
+        acknowledged: The newest step whose manifest the store had confirmed.
+        restored: The newest step that came back whole.
+    """
+
+    age: float
+    flight: str
+    acknowledged: int
+    restored: int
+
+
+def kind(seen: Seen) -> str:
+    """Return what a request is, for the distribution."""
+    if "partNumber" in seen.target:
+        return "part"
+    if "uploads" in seen.target or "uploadId" in seen.target:
+        return "begin or end of parts"
+    if "list-type" in seen.target:
+        return "list"
+    if seen.method == "PUT":
+        return "manifest" if "manifest.json" in seen.target else "data"
+    return seen.method.lower()
+
+
+def acknowledged(proxy: FaultProxy, before: float) -> int:
+    """Return the newest step whose manifest the store confirmed before a moment."""
+    found = [
+        int(seen.target.split("/")[-2])
+        for seen in proxy.of("PUT", "/checkpoints/[0-9]+/manifest.json")
+        if seen.status == 200 and seen.ended <= before
+    ]
+    return max(found, default=0)
+
+
+def restore(store: Store, run: RunLayout, folder: Path) -> int:
+    """Bring back the newest checkpoint that proves whole; 0 where there is none."""
+    for step in reversed(store.numbers(run.checkpoints)):
+        try:
+            pull(store, run.checkpoints / str(step), folder)
+        except DataError:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        found = {path: (folder / path).read_bytes() for path in scan(folder).files}
+        assert found == files_of(step), f"checkpoint {step} is not what the trainer wrote"
+        shutil.rmtree(folder)
+        return step
+    return 0
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Path]:
+    output = tmp_path / "output"
+    output.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", TRAINER, str(output)])
+    yield output
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.fault("the sidecar is killed at any moment")
+@pytest.mark.parametrize(
+    ("kills", "least"), [(10, 3), pytest.param(200, 150, marks=pytest.mark.slow)]
+)
+def test_a_kill_loses_nothing(
+    kills: int,
+    least: int,
+    proxy: FaultProxy,
+    store: Store,
+    base: S3Address,
+    trainer: Path,
+    tmp_path: Path,
+) -> None:
+    run = RunLayout(base / "runs" / "killed")
+    proxy.latency = 0.08  # of a store at some distance: most moments have a request in flight
+    chance = random.Random(6)
+    done: list[Kill] = []
+    for number in range(kills):
+        done.append(one_kill(proxy, store, run, trainer, tmp_path / "copy", chance))
+        if number % 20 == 19:
+            log.info("%d kills, newest restored step %d", number + 1, done[-1].restored)
+    times = [float(line) for line in (trainer / "steps.tmp").read_text().split()]
+    longest = max(after - before for before, after in zip(times, times[1:], strict=False))
+    summary = distribution(done, longest)
+    log.info("%s", summary)
+    print(summary)
+
+    in_flight = sum(kill.flight != "nothing" for kill in done)
+    assert all(kill.restored >= kill.acknowledged for kill in done)
+    assert in_flight >= least, summary
+    # On a machine with other work the trainer itself may be late now and then.
+    between = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert statistics.quantiles(between, n=100)[97] < 0.5, summary
+
+    last = done[-1].acknowledged
+    with start(proxy, run, trainer) as sidecar:
+        deadline = time.monotonic() + 60
+        while acknowledged(proxy, time.monotonic()) <= last:
+            assert time.monotonic() < deadline, "it does not go on after the kills"
+            time.sleep(0.05)
+        sidecar.kill()
+
+
+def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[bytes]:
+    """Start a sidecar."""
+    line = [sys.executable, "-m", "uploader", "watch", str(output), str(run.base)]
+    line += ["--interval", "0.05", "--attempt", "1", "--endpoint", proxy.endpoint]
+    with open(output / "sidecar.log.tmp", "ab") as out:
+        return subprocess.Popen(line, stdout=out, stderr=out)
+
+
+def one_kill(
+    proxy: FaultProxy, store: Store, run: RunLayout, output: Path, copy: Path, chance: random.Random
+) -> Kill:
+    """Start a sidecar, kill it at a random moment, and restore from what is in the store."""
+    with proxy.lock:
+        proxy.seen = [seen for seen in proxy.seen if seen.method == "PUT"][-500:]
+        before = len(proxy.seen)
+    born = time.monotonic()
+    sidecar = start(proxy, run, output)
+    if chance.random() < 0.95:  # the others die while they start
+        while len(proxy.seen) == before and time.monotonic() < born + 30:
+            time.sleep(0.005)
+    time.sleep(chance.uniform(0, 1.5))
+    moment = time.monotonic()
+    sidecar.kill()
+    sidecar.wait()
+    while proxy.in_flight() and time.monotonic() < moment + 10:
+        time.sleep(0.01)
+    with proxy.lock:
+        flying = [s for s in proxy.seen if s.began <= moment and not s.ended <= moment]
+    flight = Counter(map(kind, flying)).most_common(1)
+    least = acknowledged(proxy, moment)
+    restored = restore(store, run, copy)
+    if least:
+        assert restored >= least, f"step {least} was stored, {restored} came back"
+    return Kill(moment - born, flight[0][0] if flight else "nothing", least, restored)
+
+
+def distribution(kills: list[Kill], longest: float) -> str:
+    """Return what the kills met, in a few lines."""
+    ages = sorted(kill.age for kill in kills)
+    flights = Counter(kill.flight for kill in kills)
+    steps = [kill.restored for kill in kills]
+    right = sum(kill.restored >= kill.acknowledged for kill in kills)
+    lines = [
+        f"{right} of {len(kills)} kills lost nothing; steps {steps[0]} to {steps[-1]} restored",
+        f"{len(kills) - flights['nothing']} landed while a request was in flight: "
+        + ", ".join(f"{name} {count}" for name, count in flights.most_common()),
+        f"age at the kill: {ages[0]:.2f} to {ages[-1]:.2f} s, median {ages[len(ages) // 2]:.2f} s;"
+        f" longest time between two checkpoints {longest:.2f} s",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,231 @@
+"""What the environment says about writing: encryption, class, tags, rate, addressing, authority."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from storage.address import S3Address
+from storage.body import Body
+from storage.credentials import SecretVolume
+from storage.errors import ConfigurationError
+from storage.retry import Patience
+from storage.store import PART, Store
+from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
+from tests.faults.versitygw import Versitygw, executable
+from uploader import pull, push
+
+OPTIONS = {
+    "STORAGE_ENCRYPTION": "aws:kms:key-1",
+    "STORAGE_CLASS": "STANDARD_IA",
+    "STORAGE_TAGS": "team=vision&cost=42",
+}
+HEADERS = {
+    "x-amz-server-side-encryption": "aws:kms",
+    "x-amz-server-side-encryption-aws-kms-key-id": "key-1",
+    "x-amz-storage-class": "STANDARD_IA",
+    "x-amz-tagging": "team=vision&cost=42",
+}
+
+
+@pytest.mark.parametrize("way", ["direct", "proxied"])
+def test_encryption_class_and_tags_go_with_every_object(
+    way: str, proxy: FaultProxy, s3, base: S3Address, tmp_path: Path, monkeypatch
+) -> None:
+    """No server here has a KMS, so the proxy looks at the headers and keeps them to itself."""
+    seen: list[dict[str, str]] = []
+
+    def look(exchange: Exchange) -> bool:
+        sent = {name.lower(): value for name, value in exchange.sent.items()}
+        if "partNumber" not in exchange.target:
+            seen.append({name: sent.get(name, "") for name in HEADERS})
+        exchange.sign_again(*HEADERS)
+        return False
+
+    proxy.faults = [
+        Fault(look, "PUT", times=float("inf")),
+        Fault(look, "POST", r"\?uploads", times=float("inf")),
+    ]
+    for name, value in OPTIONS.items():
+        monkeypatch.setenv(name, value)
+    endpoint = proxy.endpoint
+    if way == "proxied":
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", proxy.endpoint)
+        endpoint = s3.endpoint
+    for name, size in (("small", 10), ("middle", 100_000), ("large", PART + 1)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    push(Store(endpoint), tmp_path, base, "code")
+    assert len(seen) >= 4
+    assert all(headers == HEADERS for headers in seen)
+    monkeypatch.delenv("http_proxy", raising=False)
+    pull(Store(s3.endpoint), base, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STORAGE_ENCRYPTION", "AES512"),
+        ("STORAGE_TAGS", "team"),
+        ("STORAGE_BANDWIDTH", "fast"),
+        ("STORAGE_ADDRESSING", "host"),
+    ],
+)
+def test_a_wrong_option_is_refused(store, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=name):
+        Store("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("way", ["direct", "proxied"])
+def test_the_bandwidth_is_shared_and_kept(way, proxy, s3, base, tmp_path, monkeypatch):
+    """Two megabytes at two megabytes a second cannot take less than a second."""
+    monkeypatch.setenv("STORAGE_BANDWIDTH", "2M")
+    endpoint = proxy.endpoint
+    if way == "proxied":
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", proxy.endpoint)
+        endpoint = s3.endpoint
+    for number in range(20):
+        (tmp_path / f"{number}").write_bytes(os.urandom(120_000))
+    began = time.monotonic()
+    push(Store(endpoint), tmp_path, base, "code")
+    assert time.monotonic() - began > 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "addressing", "host", "prefix"),
+    [
+        ("", "", "bucket.s3.eu-central-1.amazonaws.com", "/"),
+        ("", "path", "s3.eu-central-1.amazonaws.com", "/bucket/"),
+        ("https://store.example:8443", "", "store.example:8443", "/bucket/"),
+        ("https://store.example/s3", "", "store.example", "/s3/bucket/"),
+        ("https://store.example", "virtual", "bucket.store.example", "/"),
+        ("http://[::1]:9000", "", "[::1]:9000", "/bucket/"),
+    ],
+)
+def test_where_a_bucket_is(store, monkeypatch, endpoint, addressing, host, prefix):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("STORAGE_ADDRESSING", addressing)
+    secret = SecretVolume(Path("/nonexistent"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    route = Store(endpoint, "eu-central-1", secret).link.wire._route("bucket")
+    assert (route.host, route.prefix) == (host, prefix)
+    assert route.secure is not endpoint.startswith("http://")
+
+
+def test_a_store_with_a_certificate_of_its_own(base, tmp_path, monkeypatch):
+    program = executable()
+    if not program:
+        pytest.skip("there is no Go to build versitygw with")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-keyout", key, "-out", certificate, "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        check=True,
+        capture_output=True,
+    )
+    server = Versitygw(program, tmp_path / "server", tls=(certificate, key))
+    try:
+        secret = SecretVolume(server.secret)
+        with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
+            Store(secret=secret, patience=Patience(5)).make_bucket("test")
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        store = Store(secret=secret)
+        store.make_bucket("test")
+        (tmp_path / "folder").mkdir()
+        for name, size in (("small", 10), ("large", 2 * PART + 1)):
+            (tmp_path / "folder" / name).write_bytes(os.urandom(size))
+        push(store, tmp_path / "folder", base, "code")
+        pull(store, base, tmp_path / "copy")
+        assert (tmp_path / "copy/large").read_bytes() == (tmp_path / "folder/large").read_bytes()
+
+        monkeypatch.delenv("AWS_CA_BUNDLE")
+        unknown = Store(secret=secret, patience=Patience(5))
+        with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
+            unknown.write(base / "x", b"x")
+    finally:
+        server.stop()
+
+
+def test_a_body_is_the_same_both_ways(tmp_path):
+    """boto3 reads it as a file, our connection as chunks."""
+    data = os.urandom(3_000_000)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with open(path, "rb", buffering=0) as file:
+        body = Body(file.fileno(), 2_500_000, 400_000, path)
+        assert b"".join(map(bytes, body.chunks(bytearray(1 << 20)))) == data[400_000:2_900_000]
+        body.seek(0)
+        assert body.read() == data[400_000:2_900_000]
+        body.seek(-5, os.SEEK_END)
+        assert (body.tell(), body.read()) == (2_499_995, data[2_899_995:2_900_000])
+
+
+class _TokenService(BaseHTTPRequestHandler):
+    """STS as far as a pod with a service account needs it: the token of the file becomes keys."""
+
+    keys: dict[str, str] = {}
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        name = "AssumeRoleWithWebIdentity"
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        data = (
+            f"<{name}Response xmlns='https://sts.amazonaws.com/doc/2011-06-15/'><{name}Result>"
+            f"<Credentials><AccessKeyId>{self.keys['AWS_ACCESS_KEY_ID']}</AccessKeyId>"
+            f"<SecretAccessKey>{self.keys['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
+            f"<SessionToken>{form['WebIdentityToken'][0]}</SessionToken>"
+            f"<Expiration>{until}</Expiration></Credentials>"
+            f"</{name}Result></{name}Response>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.fault("a web identity whose token expires and is rotated")
+def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
+    """IRSA: no static keys; the credentials of the role expire while the process runs."""
+    _TokenService.keys = {path.name: path.read_text() for path in s3.secret.iterdir()}
+    service = ThreadingHTTPServer(("127.0.0.1", 0), _TokenService)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    token = tmp_path / "token"
+    token.write_text("token-one")
+    for name, value in {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+        "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/training",
+        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{service.server_address[1]}",
+        "STORAGE_SECRET_DIR": str(tmp_path / "none"),
+        "AWS_CONFIG_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    store = Store(proxy.endpoint, patience=Patience(10))
+    try:
+        proxy.faults = [Fault(accepts_token("token-one"), ".*", times=float("inf"))]
+        store.write(base / "a", b"a")
+        token.write_text("token-two")
+        proxy.faults = [Fault(accepts_token("token-two"), ".*", times=float("inf"))]
+        store.write(base / "b", b"b")
+        assert [item.address.name for item in store.list(base)] == ["a", "b"]
+    finally:
+        service.shutdown()
+        service.server_close()

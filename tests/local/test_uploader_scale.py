@@ -1,0 +1,67 @@
+"""Sizes that only a server which discards everything can take: run by `make test-uploader`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import servers
+from benchmarks.peers import environment
+from storage.parts import part_length
+from storage.store import PART
+
+TIB = 1 << 40
+
+
+@pytest.mark.parametrize("size", [PART + 1, 9000 * PART, 9000 * PART + 1, TIB, 5 * TIB])
+def test_no_object_has_more_parts_than_s3_takes(size: int) -> None:
+    length = part_length(size)
+    assert -(-size // length) <= 10_000
+    assert PART <= length <= 5 << 30 and length % (1 << 20) == 0
+
+
+def push(folder: Path, target: servers.Target, *options: str) -> tuple[int, float, str]:
+    """Run the command; return its exit code, its peak RSS in MiB and what it said."""
+    line = [sys.executable, "-m", "uploader", "push", str(folder), "s3://bench/x", "--kind", "b"]
+    process = subprocess.Popen(
+        [*line, "--endpoint", target.endpoint, *options],
+        env=environment(target.keys) | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    words = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss / 1024, words
+
+
+@pytest.mark.slow
+@pytest.mark.fault("more than 10,000 parts of the usual size")
+def test_a_file_of_more_than_10000_parts(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(10_001 * PART)
+    with servers.sink(None) as target:
+        code, rss, words = push(tmp_path, target)
+        assert code == 0, words
+        assert target.requests() < 10_000
+    assert rss < 200, words
+
+
+@pytest.mark.slow
+@pytest.mark.fault("100,000 files")
+def test_100000_files(tmp_path: Path) -> None:
+    for number in range(100_000):
+        path = tmp_path / f"{number // 1000}" / f"{number}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    with servers.sink(None) as target:
+        code, rss, words = push(tmp_path, target)
+        assert code == 0, words
+        assert target.requests() >= 100_000
+    assert rss < 400, words
+    assert "100000 of 100000 files" in words

@@ -1,0 +1,178 @@
+"""Who may write into a run: the newest uploader of the highest attempt, and nobody else.
+
+Attempts are claimed by the launcher as `attempts/NNNN.json`. A sidecar adds a record of its own,
+`attempts/NNNN-uploader-NN.json`, because a pod may be made anew within an attempt. Both are only
+ever created, so whoever looks finds the same owner. A sidecar that is no longer it stops writing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from storage.layout import RunLayout
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+IDENTITY = "identity.json"
+_FRESH = 5.0  # seconds a look at the store is good for, where no manifest depends on it
+_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
+
+
+class FencedError(StepError):
+    """A newer attempt, or a newer uploader of this attempt, owns the run."""
+
+    code = 2
+    verdict = "fenced"
+
+
+class AnotherRunError(ConfigurationError):
+    """The prefix belongs to another run."""
+
+
+class Ownership:
+    """The claim of one sidecar.
+
+    Args:
+        store: Where the run lies.
+        run: The run's directory.
+        run_id: The run.
+        attempt: The attempt of this pod.
+        folder: Where the identity is kept over restarts; None where it cannot be.
+    """
+
+    def __init__(
+        self, store: Store, run: RunLayout, run_id: str, attempt: int, folder: Path | None
+    ) -> None:
+        self._store, self._run, self._run_id = store, run, run_id
+        self._attempt, self._life = attempt, 0
+        self._path = folder / IDENTITY if folder else None
+        self._looked = float("-inf")
+
+    def claim(self) -> None:
+        """Become the owner; a restarted container finds that it is.
+
+        Raises:
+            FencedError: A higher attempt owns the run.
+            AnotherRunError: The prefix belongs to another run.
+            StepError: The store did not answer.
+        """
+        while not self._life:
+            records = self._records()
+            self._check_attempt(records)
+            last = max((life for attempt, life in records if attempt == self._attempt), default=0)
+            if last and self._remembered() == last:
+                self._life, self._looked = last, time.monotonic()
+                return
+            self._check_run(records)
+            record = {
+                "run_id": self._run_id,
+                "attempt": self._attempt,
+                "uploader": uuid.uuid4().hex,
+            }
+            address = self._run.attempts / _name(self._attempt, last + 1)
+            try:
+                self._store.create(address, json.dumps(record).encode(), "application/json")
+            except ObjectExistsError:
+                continue  # another one was quicker: the next number is ours
+            self._life, self._looked = last + 1, time.monotonic()
+            self._remember()
+            log.info("attempt %d is mirrored by uploader %d", self._attempt, self._life)
+
+    def check(self, now: bool = False) -> None:
+        """Return if the run is still ours.
+
+        Args:
+            now: Ask the store, however short ago it was asked.
+
+        Raises:
+            FencedError: It is not.
+            StepError: The store did not answer.
+        """
+        if not now and time.monotonic() - self._looked < _FRESH:
+            return
+        records = self._records()
+        self._check_attempt(records)
+        newest = max((life for attempt, life in records if attempt == self._attempt), default=0)
+        if newest > self._life:
+            raise FencedError(
+                Problem(
+                    f"a newer uploader writes attempt {self._attempt} of this run",
+                    received=f"uploader {self._life}",
+                    expected=f"uploader {newest}",
+                    fix="nothing: this pod was replaced and writes no more",
+                )
+            )
+        self._looked = time.monotonic()
+
+    def _records(self) -> list[tuple[int, int]]:
+        """Return attempt and uploader of every record; the launcher's have uploader 0."""
+        start = len(self._run.attempts.key) + 1
+        names = (item.address.key[start:] for item in self._store.list(self._run.attempts))
+        found = filter(None, map(_RECORD.fullmatch, names))
+        return [(int(match[1]), int(match[2] or 0)) for match in found]
+
+    def _check_attempt(self, records: list[tuple[int, int]]) -> None:
+        highest = max((attempt for attempt, _ in records), default=0)
+        if highest > self._attempt:
+            raise FencedError(
+                Problem(
+                    f"attempt {highest} owns this run",
+                    received=f"attempt {self._attempt}",
+                    expected=f"attempt {highest}",
+                    fix="nothing: this attempt is over and writes no more",
+                )
+            )
+
+    def _check_run(self, records: list[tuple[int, int]]) -> None:
+        if not records:
+            return
+        attempt, life = max(records)
+        address = self._run.attempts / _name(attempt, life)
+        try:
+            whose = str(json.loads(self._store.read(address))["run_id"])
+        except (ValueError, KeyError, TypeError):
+            whose = "unknown"
+        if whose != self._run_id:
+            raise AnotherRunError(
+                Problem(
+                    f"{self._run.base} belongs to another run",
+                    received=f"run {self._run_id!r}",
+                    expected=f"run {whose!r}, which wrote {address.name}",
+                    fix="give each run a prefix of its own",
+                )
+            )
+
+    def _remembered(self) -> int:
+        try:
+            body = json.loads(self._path.read_bytes()) if self._path else {}
+            mine = [str(self._run.base), self._run_id, self._attempt]
+            return int(body["uploader"]) if body["run"] == mine else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _remember(self) -> None:
+        if not self._path:
+            return
+        mine = [str(self._run.base), self._run_id, self._attempt]
+        partial = self._path.with_name(f".{IDENTITY}.part")
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            partial.write_text(json.dumps({"run": mine, "uploader": self._life}))
+            partial.replace(self._path)
+        except OSError as error:
+            log.warning("a restart would count as another uploader: %s", error)
+
+
+def _name(attempt: int, uploader: int) -> str:
+    """Return the name of a record; the launcher's have uploader 0."""
+    return f"{attempt:04d}-uploader-{uploader:02d}.json" if uploader else f"{attempt:04d}.json"

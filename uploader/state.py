@@ -1,0 +1,52 @@
+"""What a program can read about the sidecar: its state and the reason it ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+NAME = "state.json"
+TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes puts its content into the pod's status
+_MOST_PATHS = 20  # of those that are missing
+
+
+@dataclass(frozen=True)
+class State:
+    """One state.
+
+    Attributes:
+        verdict: `starting`, `mirroring`, `stored`, `not_stored`, `store_unavailable`, `fenced` or
+            `user_error`.
+        code: The exit code that goes with it; 0 while the sidecar runs.
+        message: In words.
+        stored: Number of files that are in the store.
+        missing: Some of the paths that are not.
+    """
+
+    verdict: str
+    code: int = 0
+    message: str = ""
+    stored: int = 0
+    missing: Sequence[str] = ()
+
+
+def write(folder: Path, state: State, ended: bool = False) -> None:
+    """Write a state to `.uploader/state.json`, and the last one to the pod's termination log."""
+    body = asdict(state) | {"missing": list(state.missing[:_MOST_PATHS])}
+    text = json.dumps(body, indent=1) + "\n"
+    path = folder / ".uploader" / NAME
+    partial = path.with_name(f".{NAME}.part")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        partial.write_text(text)
+        partial.replace(path)
+        if ended and "KUBERNETES_SERVICE_HOST" in os.environ and TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(text)
+    except OSError as error:
+        log.warning("the state cannot be written: %s", error)
