@@ -78,4 +78,5 @@ def test_a_condition_that_is_false_says_nothing():
 def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
     assert all(verdict.remedy for verdict in Verdict)
     recovered = {verdict for verdict in Verdict if verdict.recoverable}
-    assert recovered == {Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED}
+    infrastructure = {Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED}
+    assert recovered == infrastructure | {Verdict.PARTLY_PLACED}
