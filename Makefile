@@ -15,7 +15,7 @@ setup: $(READY) ## uv, the virtual environment, the locked dependencies
 
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
-		{ python3.11 -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
+		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
 	$(UV) sync --quiet --locked --all-extras --python 3.11
 	@touch $@
 
@@ -26,7 +26,7 @@ run: $(READY) ## prepare, train with a chief and a worker, judge and publish on 
 test: $(READY) ## lint, unit tests and tests with real processes and a real S3 server
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from components.images import TOOLS_VARIABLE, TRAINER_VARIABLE
 
+_DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 FOLDER = Path(__file__).with_name("compiled")
 
 
@@ -37,9 +41,17 @@ def compile_all(folder: Path, tools_image: str = "", trainer_image: str = "") ->
         files = []
         for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
             target = folder / path.name
-            target.write_bytes(path.read_bytes())
+            target.write_text(_DEFAULT.sub(_sorted, path.read_text()))
             files.append(target)
     return files
+
+
+def _sorted(match: re.Match[str]) -> str:
+    """Return a default of the head comment with its keys sorted.
+
+    KFP prints it in the order of a protobuf map, which is another one in every process.
+    """
+    return f"[Default: {json.dumps(ast.literal_eval(match[1]), sort_keys=True)}]"
 
 
 def _components() -> Mapping[str, object]:

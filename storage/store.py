@@ -407,7 +407,7 @@ class Store:
 
     def _call(self, what: str, address: S3Address, call: Any) -> Any:
         try:
-            return self.patience.run(what, call, _transient)
+            return self.patience.run(what, call, transient)
         except ClientError as error:
             raise self._explain(error, what, address) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
@@ -481,7 +481,7 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _transient(error: Exception) -> bool:
+def transient(error: Exception) -> bool:
     """Tell whether an error of boto3 may pass by itself."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

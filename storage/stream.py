@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import IncompleteReadError
 
 from storage.address import S3Address
-from storage.store import Store, _transient
+from storage.store import Store, transient
 
 BUFFER = 1 << 20  # bytes a reader asks the connection for at a time
 
@@ -65,7 +65,7 @@ class ObjectStream(io.RawIOBase):
         if wanted <= 0:
             return 0
         data = self._store.patience.run(
-            f"read {self._address}", lambda: self._some(wanted), _transient
+            f"read {self._address}", lambda: self._some(wanted), transient
         )
         buffer[: len(data)] = data
         self._position += len(data)

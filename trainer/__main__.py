@@ -17,7 +17,7 @@ from typing import Any
 
 from storage.errors import DataError, Problem, StepError
 from trainer.config import VARIABLES, Config
-from trainer.exits import PeerLostError, leave_last_words
+from trainer.exits import NotStartedError, PeerLostError, leave_last_words
 from trainer.load import load
 
 log = logging.getLogger("trainer")
@@ -62,10 +62,10 @@ def train(config: Config, started: float) -> None:
     from trainer.loop import Training
     from trainer.replicas import Replicas
 
-    replicas = Replicas.start(config)
-    signals = _Signals()
-    signals.listen()
     try:
+        replicas = Replicas.start(config)
+        signals = _Signals()
+        signals.listen()
         dataset = Dataset.load(_stage(config))
         keras.utils.set_random_seed(config.options.seed)
         if config.options.mixed_precision:
@@ -78,11 +78,12 @@ def train(config: Config, started: float) -> None:
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
+        if replicas.chief:
+            export(model, dataset, config.output_dir)
+            log.info("the model is in %s", config.output_dir / "model")
+        replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
     except Exception as error:
-        raise _explained(error, replicas.processes) from error
-    if replicas.chief:
-        export(model, dataset, config.output_dir)
-        log.info("the model is in %s", config.output_dir / "model")
+        raise _explained(error, config.cluster.size) from error
     seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
     training.finish(result, seconds)
 
@@ -111,6 +112,15 @@ def _explained(error: Exception, processes: int) -> Exception:
                 received=text[text.find(WRONG_LABEL) :][:200].replace("\n", " "),
                 expected="whole numbers below the number of classes in schema.json",
                 fix="prepare the dataset again",
+            )
+        )
+    if "gRPC server" in text:
+        return NotStartedError(
+            Problem(
+                "this replica cannot listen on its address in TF_CONFIG",
+                received=text.splitlines()[0][:300],
+                expected="a free port",
+                fix="run again; end what has taken the port",
             )
         )
     speaks_of_peers = any(word in text.lower() for word in _PEER_WORDS)

@@ -29,15 +29,6 @@ VARIABLES = {
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
     "START_DEADLINE": "seconds this replica waits for the others to appear",
 }
-_EARLY_STOPPING = {
-    "monitor": str,
-    "patience": int,
-    "min_delta": float,
-    "mode": str,
-    "baseline": float,
-    "restore_best_weights": bool,
-    "start_from_epoch": int,
-}
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
 
@@ -112,9 +103,7 @@ class Config:
             "hyperparameters": reader.object("HYPERPARAMETERS"),
             "options": reader.options("TRAIN_OPTIONS"),
             "cluster": reader.cluster("TF_CONFIG"),
-            "expected_gpus": reader.number("EXPECTED_GPUS", 0, least=0)
-            if environment.get("EXPECTED_GPUS")
-            else None,
+            "expected_gpus": reader.optional_number("EXPECTED_GPUS"),
             "start_deadline": reader.number("START_DEADLINE", 900),
             "replicas_on_this_machine": reader.number("REPLICAS_ON_THIS_MACHINE", 1),
         }
@@ -144,6 +133,10 @@ class _Reader:
             self._wrong(f"{name} is not valid", repr(value), kind, f"correct {name}")
             return least
         return int(value)
+
+    def optional_number(self, name: str) -> int | None:
+        given = self.environment.get(name, "").strip()
+        return self.number(name, least=0) if given else None
 
     def address(self, name: str) -> S3Address:
         try:
@@ -228,25 +221,14 @@ class _Reader:
     def _early_stopping(self, name: str, value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             return self._valid(name, value, False, 'an object, for instance {"patience": 3}', dict)
+        found = {}
         for key, item in value.items():
-            if key not in _EARLY_STOPPING:
+            if key in _EARLY_STOPPING:
+                expected, fits, cast = _EARLY_STOPPING[key]
+                found[key] = self._valid(f"{name}.{key}", item, fits(item), expected, cast)
+            else:
                 self._unknown(name, key, _EARLY_STOPPING)
-                continue
-            kind = _EARLY_STOPPING[key]
-            fine = {str: isinstance(item, str), bool: isinstance(item, bool)}.get(
-                kind, _is_number(item) and (kind is float or _is_whole(item) and item >= 0)
-            )
-            if key == "mode":
-                fine = item in ("auto", "min", "max")
-            word = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-            expected = "auto, min or max" if key == "mode" else word[kind]
-            self._valid(f"{name}.{key}", item, fine, expected, lambda found: found)
-        return {
-            key: _EARLY_STOPPING[key](item)
-            for key, item in value.items()
-            if key in _EARLY_STOPPING
-            and (isinstance(item, str) or _is_number(item) or item is True or item is False)
-        }
+        return found
 
     def _mixed_precision(self, name: str, value: Any) -> str | None:
         if isinstance(value, bool):
@@ -281,3 +263,19 @@ def _is_number(value: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return _is_number(value) and float(value).is_integer()
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value) and value >= 0
+
+
+# The arguments of keras.callbacks.EarlyStopping: what is expected, how it is checked and cast.
+_EARLY_STOPPING: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "monitor": ("the name of a metric", lambda value: isinstance(value, str), str),
+    "patience": ("a whole number of epochs", _is_count, int),
+    "min_delta": ("a number", _is_number, float),
+    "mode": ("auto, min or max", lambda value: value in ("auto", "min", "max"), str),
+    "baseline": ("a number", _is_number, float),
+    "restore_best_weights": ("true or false", lambda value: isinstance(value, bool), bool),
+    "start_from_epoch": ("a whole number of epochs", _is_count, int),
+}

@@ -22,6 +22,13 @@ class PeerLostError(StepError):
     verdict = "peer_lost"
 
 
+class NotStartedError(StepError):
+    """This replica could not join the others."""
+
+    code = 142
+    verdict = "not_started"
+
+
 class StoppedError(StepError):
     """A signal asked for the end; the state is saved."""
 

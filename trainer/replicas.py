@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
@@ -78,6 +81,10 @@ class Replicas:
         if self.processes == 1:
             return values
         return self._sum(tf.constant(values, tf.int32)).numpy()
+
+    def wait(self) -> None:
+        """Return once every process is here."""
+        self.sum(np.zeros(1, np.int32))
 
     def broadcast(self, data: bytes | None, size: int) -> bytes:
         """Return the chief's bytes on every process.
@@ -162,6 +169,27 @@ def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     # supervisor turns the signal into exit code 142.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(config.start_deadline)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    with _ended_by_sigterm():
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     signal.alarm(0)
     return strategy
+
+
+# It is in the process group of this process, to which the supervisor passes signals on.
+_WATCHER = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: os.kill(int(sys.argv[1]), signal.SIGKILL))
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end this process, although TensorFlow swallows it as soon as it starts.
+
+    Nothing is lost: there is nothing to save yet.
+    """
+    command = [sys.executable, "-S", "-c", _WATCHER, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as watcher:
+        yield
+        watcher.stdin.close()

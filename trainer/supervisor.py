@@ -215,7 +215,9 @@ class Supervisor:
         self._child = 0
         _kill_group(child.pid, signal.SIGKILL)  # what the command left behind
         if os.WIFSIGNALED(status):
-            return 128 + os.WTERMSIG(status)
+            number = os.WTERMSIG(status)
+            # A command that was told to stop has stopped, even if it had to be ended by force.
+            return STOPPED if self._signal == signal.SIGTERM else 128 + number
         return os.WEXITSTATUS(status)
 
     def _record(self, output: Path) -> None:

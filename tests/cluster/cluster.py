@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import os
 import signal
 import subprocess
 import tempfile
@@ -27,7 +28,7 @@ from storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import binaries, host, images, training_operator
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
-from tests.cluster.node import Node
+from tests.cluster.node import Node, clean_up
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
@@ -114,6 +115,7 @@ class Cluster(Access):
         done = subprocess.run(
             [self._programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
+            env=os.environ | {"KUBECACHEDIR": str(_STATE / "kubectl")},
             capture_output=True,
             text=True,
         )
@@ -241,7 +243,7 @@ def _clean() -> None:
     """End and remove what a cluster has on this host, be it this one or one that was killed."""
     end_marked(_STATE)
     for folder in _STATE.glob("node-*"):
-        host.remove_cgroup(f"kfp-tfjob-{folder.name}")
+        clean_up(folder)
     host.give_back(_STATE)
     training_operator.remove_certificates()
     host.unmount(_STATE)

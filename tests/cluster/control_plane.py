@@ -21,15 +21,19 @@ NODE_SILENT_SECONDS = 16
 EVICTED_AFTER_SECONDS = 4
 
 _COREFILE = """
-.:53 {{
+cluster.local:53 {{
     bind {address}
     errors
     kubernetes cluster.local {{
         kubeconfig {kubeconfig}
         ttl 1
     }}
-    # Pods have no way out, so every other name is known not to exist, at once.
-    template ANY ANY . {{
+}}
+# Pods have no way out, so every other name is known not to exist, at once. A zone of its own: in
+# one zone `template` is asked before `kubernetes`, whatever the order here.
+.:53 {{
+    bind {address}
+    template ANY ANY {{
         rcode NXDOMAIN
     }}
 }}
@@ -150,7 +154,7 @@ def controllers(
             f"--root-ca-file={authority.certificate}",
             "--use-service-account-credentials",
             "--leader-elect=false",
-            "--bind-address=127.0.0.1",
+            f"--flex-volume-plugin-dir={state / 'volume-plugins'}",
             "--secure-port=0",
             "--node-monitor-period=2s",
             f"--node-monitor-grace-period={NODE_SILENT_SECONDS}s",

@@ -15,6 +15,7 @@ from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked
 
 _KUBELET_PORT = 10250
+_CNI_RESULTS = Path("/var/lib/cni/results")
 
 _CONTAINERD = """
 version = 2
@@ -37,6 +38,7 @@ runtime_type = "io.containerd.runc.v2"
 base_runtime_spec = "{folder}/base.json"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = false
+Root = "{folder}/runc"
 """
 
 
@@ -64,7 +66,7 @@ class Node:
         self.address = f"{BRIDGE_ADDRESS.rpartition('.')[0]}.{number}"
         self._folder = state / self.name
         self._socket = self._folder / "containerd.sock"
-        self._cgroup = f"kfp-tfjob-{self.name}"
+        self._cgroup = _cgroup(self._folder)
         self._containerd = Process(
             f"containerd-{self.name}",
             ["containerd", "--config", self._folder / "containerd.toml"],
@@ -112,9 +114,7 @@ class Node:
 
     def kill(self) -> None:
         """Lose the node: kubelet, containerd and every process of its pods, at once."""
-        end_marked(self._folder)
-        remove_cgroup(self._cgroup)
-        unmount(self._folder)
+        clean_up(self._folder)
 
     def _configure(self) -> None:
         make_cgroup(self._cgroup)
@@ -196,3 +196,19 @@ class Node:
         if check and done.returncode:
             raise RuntimeError(f"ctr {arguments[0]} on {self.name}: {done.stderr.strip()}")
         return done.returncode == 0
+
+
+def clean_up(folder: Path) -> None:
+    """End everything of the node that has this folder, and remove what it keeps elsewhere."""
+    end_marked(folder)
+    remove_cgroup(_cgroup(folder))
+    # The directories of these files are constants of containerd and of the CNI library.
+    for address in folder.glob("run/io.containerd.runtime.v2.task/k8s.io/*/address"):
+        Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
+        for result in _CNI_RESULTS.glob(f"*-{address.parent.name}-*"):
+            result.unlink()
+    unmount(folder)
+
+
+def _cgroup(folder: Path) -> str:
+    return f"kfp-tfjob-{folder.name}"

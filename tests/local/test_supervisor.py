@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -255,6 +256,10 @@ def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert replica.completion.exists()
+
+
+def test_an_old_python_can_read_it() -> None:
+    ast.parse(SUPERVISOR.read_text(), feature_version=(3, 8))
 
 
 def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) -> None:

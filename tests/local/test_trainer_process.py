@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,7 +57,7 @@ class Job:
                 "JOB_DIR": str(job_dir),
                 "OUTPUT_DIR": str(job_dir / "output"),
                 "TERMINATION_LOG": str(job_dir / "words"),
-                "EXPECTED_REPLICAS": str(self.size),
+                "EXPECTED_REPLICAS": self.environment.get("EXPECTED_REPLICAS", str(self.size)),
                 "REPLICAS_ON_THIS_MACHINE": str(self.size),
             }
             if self.size > 1:
@@ -234,7 +235,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
         "early_stopping": {"patience": 9, "restore_best_weights": True},
     }
     settings = {
-        "EPOCHS": "3",
+        "EPOCHS": "2",
         "HYPERPARAMETERS": '{"dropout": 0.2}',
         "TRAIN_OPTIONS": json.dumps(options),
     }
@@ -255,7 +256,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     assert stopped.end() == [143, 143], stopped.log()
     assert f"restored the checkpoint of step {reached}" in stopped.log(1)
     saved = int(re.findall(r"stopped by a signal after step (\d+)", stopped.log())[0])
-    assert stopped.checkpoint() == saved < 3 * STEPS
+    assert stopped.checkpoint() == saved < 2 * STEPS
 
     last = jobs("interrupted", 2, folder=killed.folder, ATTEMPT="3", **settings)
     assert last.end() == [0, 0], last.log()
@@ -266,17 +267,21 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     ]
 
 
-def test_an_attempt_after_the_last_step_only_exports(jobs: Start, alone: Job) -> None:
+def test_an_attempt_after_the_last_step_only_exports(
+    jobs: Start, alone: Job, tmp_path: Path
+) -> None:
     expected = alone.final
-    (alone.output / "model.keras").unlink()
-    again = jobs("alone", folder=alone.folder, ATTEMPT="2")
+    folder = tmp_path / "job"
+    shutil.copytree(alone.folder, folder)
+    (folder / "0" / "output" / "model.keras").unlink()
+    again = jobs("alone", folder=folder, ATTEMPT="2")
     assert again.end() == [0], again.log()
     assert f"from step {2 * STEPS}" in again.log()
     assert again.final["weights_sha256"] == expected["weights_sha256"]
     assert again.final["metrics"] == expected["metrics"]
     assert (again.output / "model.keras").exists()
 
-    other = jobs("alone", folder=alone.folder, HYPERPARAMETERS='{"hidden": [5]}')
+    other = jobs("alone", folder=folder, HYPERPARAMETERS='{"hidden": [5]}')
     assert other.end() == [2]
     assert f"the checkpoint of step {2 * STEPS} is of another model" in other.words()
 
@@ -286,6 +291,21 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> Non
     assert job.end() == [4, 4], job.log()
     assert all("the loss is not finite in epoch 1, step " in job.words(at) for at in range(2))
     assert not (job.output / "model").exists()
+
+
+def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) -> None:
+    def cluster() -> dict[str, str]:
+        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{_free_ports(1)[0]}"]}
+        config = {"cluster": hosts, "task": {"type": "worker", "index": 0}}
+        return {"EXPECTED_REPLICAS": "2", "TF_CONFIG": json.dumps(config)}
+
+    late = jobs("late", START_DEADLINE="1", **cluster())
+    told = jobs("told", START_DEADLINE="600", **cluster())
+    told.until(lambda: "waiting for 1 other replicas" in told.log())
+    time.sleep(1)  # long enough for TensorFlow to have taken the signal; earlier it is easy
+    told.processes[0].terminate()
+    assert (late.end(), told.end()) == ([142], [143]), told.log()
+    assert "another replica did not appear in time" in late.words()
 
 
 @pytest.mark.parametrize(

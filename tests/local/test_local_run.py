@@ -1,0 +1,255 @@
+"""The command line and the whole pipeline as processes: what it decides, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples import digits
+from pipelines.local import processes
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.layout import Layout
+
+# Enough epochs to be interrupted in, few enough to be quick.
+SETTINGS = ("--set", "train_epochs=8", "--set", "train_options.checkpoint_seconds=0.2")
+PATIENCE = 240  # seconds for a whole run on a busy machine
+
+
+class Run:
+    """A `kfp-tfjob run` and what it prints."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        self.home = home
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.cli", "run", "--home", str(home), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def read_until(self, text: str) -> None:
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return
+        pytest.fail(f"{text!r} was never printed:\n{self.text}")
+
+    def wait(self) -> int:
+        self.lines += [line.rstrip() for line in self._process.stdout]
+        return self._process.wait(PATIENCE)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def run_id(self) -> str:
+        (line,) = [line for line in self.lines if line.startswith("run ")]
+        return line.split()[1].rstrip(";")
+
+    @property
+    def weights(self) -> set[str]:
+        """The hashes of the final weights, of whichever replica."""
+        return {line.split()[-1] for line in self.lines if "weights sha256" in line}
+
+    def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
+        """Return the one process of the run that is wanted, once there is one."""
+        token = (self.home / "token").read_text()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if found := [p for p in processes.carriers(token) if wanted(p)]:
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError("the process was not found")
+
+    def assert_nothing_left(self) -> None:
+        token = (self.home / "token").read_text()
+        deadline = time.monotonic() + 30
+        while (left := processes.carriers(token)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left == []
+
+
+def is_server(process: psutil.Process) -> bool:
+    return "pipelines.local.s3_server" in process.cmdline()
+
+
+def is_chief(process: psutil.Process) -> bool:
+    task = json.loads(process.environ().get("TF_CONFIG", "{}")).get("task", {})
+    return task.get("type") == "chief" and process.cmdline()[-2:] == ["-m", "trainer"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "digits.csv"
+    digits.write(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("home")
+    yield folder
+    if (token := folder / "token").exists():
+        processes.end(token.read_text(), 0)
+
+
+def stored(home: Path, read: Callable[[Layout, object], object]) -> object:
+    """Look into the store of a run that has ended."""
+    with Server.start(home / "s3") as server:
+        return read(Layout(S3Address("kfp-tfjob")), server.store())
+
+
+def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data: Path) -> None:
+    common = ("--data", str(data), "--label", "digit", *SETTINGS)
+
+    # The chief is killed in the middle: a second attempt goes on from the newest checkpoint.
+    first = Run(home, *common)
+    first.read_until("stored checkpoint")
+    first.find(is_chief).kill()
+    assert first.wait() == 0, first.text
+    assert "attempt 2" in first.text
+    assert "verdict    blessed:" in first.text
+    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in first.text
+    accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
+    assert accuracy >= 0.9
+    assert len(first.weights) == 1
+    first.assert_nothing_left()
+
+    # The S3 server is killed in the middle of the same training: it is started again, nothing is
+    # lost, and the weights are the same as those of the training whose chief was killed.
+    second = Run(home, *common)
+    second.read_until("epoch ")
+    second.find(is_server).kill()
+    assert second.wait() == 0, second.text
+    assert "the S3 server is gone; starting it again" in second.text
+    assert second.weights == first.weights
+    assert "not blessed" in second.text
+    assert "same model as champion 1" in second.text
+    second.assert_nothing_left()
+
+
+def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data: Path) -> None:
+    common = ("--data", str(data), "--label", "digit", "--workers", "0", *SETTINGS)
+
+    # Ctrl-C: the exit task runs, and says what happened.
+    stopped = Run(home, *common)
+    stopped.read_until("epoch ")
+    stopped.signal(signal.SIGINT)
+    assert stopped.wait() == 128 + signal.SIGINT
+    stopped.assert_nothing_left()
+    run = Layout(S3Address("kfp-tfjob")).run(stopped.run_id)
+    failure = stored(home, lambda _, store: store.read(run.failure("md")))
+    assert b"cancelled" in failure
+
+    # SIGKILL: nobody is left to clean up but the watchdog.
+    killed = Run(home, *common, "--set", "train_options.seed=7")
+    killed.read_until("stored checkpoint")
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    killed.assert_nothing_left()
+
+    # The same run is continued, and judged against the champion by the gate.
+    continued = Run(home, *common, "--set", "train_options.seed=7", "--run-id", killed.run_id)
+    assert continued.wait() == 0, continued.text
+    assert "verdict" in continued.text
+    reasons = continued.text.split("verdict")[1]
+    assert "champion 1" in reasons and "same model" not in reasons
+    continued.assert_nothing_left()
+
+
+def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:
+    import fcntl
+
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = Run(tmp_path, "--data", str(data), "--label", "digit")
+        assert second.wait() == 2
+    assert "another run is using this folder" in second.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (("--label", "digit"), 2, ["data_uri is missing"]),
+        (
+            ("--data", "DATA", "--label", "digit", "--workers", "-1", "--set", "pod.cheif.cpu=1"),
+            2,
+            ["2 problems", "train_workers is not valid", "did you mean 'chief'?"],
+        ),
+        (
+            ("--data", "DATA", "--label", "digit", "--set", "seed", "--set", "gat.mode=point"),
+            2,
+            ["--set has no value", "did you mean 'gate'?"],
+        ),
+    ],
+)
+def test_wrong_parameters_are_told_before_anything_starts(
+    tmp_path: Path, data: Path, arguments: tuple[str, ...], code: int, expected: list[str]
+) -> None:
+    given = [str(data) if argument == "DATA" else argument for argument in arguments]
+    refused = Run(tmp_path / "home", *given)
+    assert refused.wait() == code
+    for part in expected:
+        assert part in refused.text
+    assert not (tmp_path / "home").exists()
+
+
+def test_what_preflight_finds_comes_at_once_and_publishes_nothing(
+    tmp_path: Path, data: Path
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text("def build_model(dataset, units=8):\n    return None\n")
+    refused = Run(
+        tmp_path / "home",
+        *("--data", str(data), "--label", "digt", "--model", f"{model}:build_model"),
+        *("--set", "model_hyperparameters.unit=3"),
+    )
+    assert refused.wait() == 2
+    message = refused.text.rpartition("preflight failed")[2]
+    assert "did you mean 'units'?" in message
+    assert "'digt'" in message and "did you mean 'digit'?" in message
+    refused.assert_nothing_left()
+    run = Layout(S3Address("kfp-tfjob")).run(refused.run_id)
+    left = stored(
+        tmp_path / "home",
+        lambda _, store: [item.address for item in store.list(S3Address("kfp-tfjob"))],
+    )
+    assert left == [run.failure("json"), run.failure("md")]
+
+
+def test_rows_that_do_not_parse_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(60)) + "1,oops,0\n")
+    refused = Run(tmp_path / "home", "--data", str(path), "--label", "y")
+    assert refused.wait() == 3
+    message = refused.text.rpartition("prepare_data failed")[2]
+    assert "rows.csv" in message and "62" in message and "'b'" in message and "oops" in message
+
+
+def test_wrong_credentials_and_an_absent_endpoint_are_told_apart(
+    tmp_path: Path, data: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-key-of-this-store")
+    for endpoint, expected in (
+        (s3.endpoint, "the secret key does not belong to the access key"),
+        ("http://127.0.0.1:1", "the store did not answer"),
+    ):
+        refused = Run(tmp_path, "--data", str(data), "--label", "digit", "--endpoint", endpoint)
+        assert refused.wait() == 2
+        assert expected in refused.text
+        assert "not-a-key-of-this-store" not in refused.text

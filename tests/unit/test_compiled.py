@@ -1,0 +1,49 @@
+"""The committed YAML is what the code compiles to, and holds nothing that belongs to a run."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from pipelines.compilation import FOLDER, compile_all
+
+
+def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:
+    made = {path.name: path.read_text() for path in compile_all(tmp_path)}
+    committed = {path.name: path.read_text() for path in FOLDER.iterdir()}
+    assert made == committed, "run `make compile` and commit pipelines/compiled"
+
+
+def test_nothing_in_it_belongs_to_a_run() -> None:
+    # The placeholder of the run id is the one uuid that may be there.
+    text = (FOLDER / "tfjob_training.yaml").read_text().replace("{{$.pipeline_job_uuid}}", "")
+    assert not re.search(r"20\d\d-\d\d|[0-9a-f]{8}-[0-9a-f]{4}-|uuid|namespace", text)
+
+
+def test_images_are_baked_in(tmp_path: Path) -> None:
+    compile_all(tmp_path, "registry/tools:7", "registry/trainer:8")
+    text = (tmp_path / "tfjob_training.yaml").read_text()
+    images = set(re.findall(r"^ +image: (\S+)$", text, re.MULTILINE))
+    assert images == {"registry/tools:7", "registry/trainer:8"}
+    assert "kfp-tfjob/tools" not in text and "kfp-tfjob/trainer" not in text
+
+
+def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
+    pipeline, platform = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
+    dags = [pipeline["root"], *pipeline["components"].values()]
+    tasks = {
+        name: task
+        for dag in dags
+        for name, task in dag.get("dag", {}).get("tasks", {}).items()
+        if "dag" not in pipeline["components"][task["componentRef"]["name"]]
+    }
+    assert {"preflight", "prepare-data", "launch-tfjob", "sync-output", "evaluate"} <= set(tasks)
+    assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
+    assert tasks["launch-tfjob"]["retryPolicy"]["maxRetryCount"] == 2
+
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(executors) == 7
+    for executor in executors.values():
+        (volume,) = executor["secretAsVolume"]
+        assert volume["optional"] is True
+        assert volume["mountPath"] == "/etc/kfp-tfjob/storage"
