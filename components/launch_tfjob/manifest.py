@@ -35,6 +35,8 @@ MANAGER = "kfp-tfjob"
 LONGEST_NAME = 50
 _ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+# The sidecar stays as long as the trainer, mostly idle; a whole core would be kept from others.
+_HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
 
@@ -244,10 +246,12 @@ class _Replica:
 
     def _setup(self) -> dict[str, Any]:
         container = self._container("setup", self.spec.tools_image, _HELPER, self._environment())
+        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         return container | {"command": ["python3", "-m", "components.launch_tfjob.setup"]}
 
     def _uploader(self) -> dict[str, Any]:
         container = self._container("uploader", self.spec.tools_image, _HELPER, self._environment())
+        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         command = ["python3", "-m", "uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
         command += ["--grace", str(self.settings.grace_seconds)]
         # With this policy an init container is a native sidecar: it does not hold back the end.

@@ -306,7 +306,7 @@ class PodOptions(Group):
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.
         """
-        merged: dict[str, Any] = dict(_DEFAULTS, grace_seconds=600 if role == "chief" else 120)
+        merged: dict[str, Any] = dict(_DEFAULTS, grace_seconds=600 if role == "chief" else 60)
         own: PodSettings = getattr(self, role)
         for settings in (self.all, own):
             for name in PodSettings.model_fields:

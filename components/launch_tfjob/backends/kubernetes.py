@@ -27,8 +27,9 @@ from components.launch_tfjob.backends.cluster_errors import (
 )
 from components.launch_tfjob.backends.pod_logs import PodLogs
 from components.launch_tfjob.backends.watching import Watching
+from components.launch_tfjob.manifest import STOP_WITHIN_ANNOTATION
 from components.launch_tfjob.verdict import is_over, on_lost_node, replica_of
-from storage.errors import Problem
+from storage.errors import Problem, StepError
 from storage.retry import Patience
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 POD_NAME = "KFP_POD_NAME"
 _LOST_NODE_SECONDS = 60.0  # names differ and attempts are fenced, so nobody has to wait for longer
 _LONGEST_GRACE = 24 * 3600.0
+_HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
 _POLL = 0.5
 
 
@@ -176,17 +178,49 @@ class KubernetesBackend:
         except NotThereError:
             return  # it is not made yet, or ended just now
 
-    def delete(self, name: str) -> None:
-        """End a job; return when its pods are gone, but for those of a node that is gone itself."""
+    def cancel(self, name: str, seconds: int) -> None:
+        """End a job in a hurry: its grace period was made for storing a checkpoint in peace.
+
+        A grace period cannot be shortened later, so the pod is told before it is deleted.
+
+        Args:
+            name: The job.
+            seconds: What the chief and its sidecar have to end.
+        """
+        try:
+            self.annotate_chief(name, {STOP_WITHIN_ANNOTATION: f"{seconds}s"})
+            time.sleep(_HEARD_SECONDS)  # the volume of a pod that is being deleted stays as it is
+        except ForbiddenError as error:
+            log.warning("%s has its whole grace period to end: %s", name, error)
+        self.delete(name, seconds)
+
+    def is_terminated(self) -> bool | None:
+        """Tell whether a person has ended the run of this pod; None where nobody may know."""
+        owner = self.owner()
+        try:
+            workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None
+        except StepError as error:
+            log.info("the Workflow cannot be read: %s", error)
+            return None
+        # Kubeflow Pipelines ends a run by this deadline; a run that fails has none.
+        return workflow["spec"].get("activeDeadlineSeconds") == 0 if workflow else None
+
+    def delete(self, name: str, seconds: float | None = None) -> None:
+        """End a job; return when its pods are gone, but for those of a node that is gone itself.
+
+        Args:
+            name: The job.
+            seconds: What its pods have to end; None for their grace period.
+        """
         self._api.delete(self._api.tfjobs(name))
         began = time.monotonic()
         selector = f"training.kubeflow.org/job-name={name}"
-        grace = 0.0
+        grace = seconds or 0.0
         while pods := self._api.list(self._api.core("pods"), labelSelector=selector):
             living = [pod for pod in pods if not on_lost_node(pod)]
-            for pod in living:
-                seconds = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
-                grace = max(grace, min(seconds, _LONGEST_GRACE))
+            for pod in living if seconds is None else ():
+                period = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
+                grace = max(grace, min(period, _LONGEST_GRACE))
             waited = time.monotonic() - began
             if waited > _LOST_NODE_SECONDS + (grace if living else 0):
                 names = ", ".join(replica_of(pod) for pod in pods)
