@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-OK, CONFIGURATION, ORPHANED, STOPPED, NOT_STORED = 0, 2, 5, 143, 145
+OK, CONFIGURATION, ORPHANED, NO_PEER, STOPPED, NOT_STORED = 0, 2, 5, 142, 143, 145
 MEANING = {
     1: "the command failed for a reason nobody foresaw; its log says more",
     2: "wrong configuration, credentials or model code",
@@ -119,6 +120,13 @@ def task_of(environment: Mapping[str, str]) -> tuple[str, int]:
     return kind, index
 
 
+def _chief_of(environment: Mapping[str, str]) -> str:
+    """Return the host name of the chief, or nothing when there is none."""
+    cluster = json.loads(environment.get("TF_CONFIG") or "{}").get("cluster", {})
+    hosts = {str(name).lower(): list(item) for name, item in cluster.items()}.get("chief")
+    return str(hosts[0]).rpartition(":")[0] if hosts else ""
+
+
 class Supervisor:
     """One run of the command.
 
@@ -145,6 +153,9 @@ class Supervisor:
         except Refused as error:
             return self._end(CONFIGURATION, str(error))
         writes = kind == "chief" or (kind == "worker" and index == 0 and not self._has_chief())
+        chief = _chief_of(self.environment) if kind != "chief" else ""
+        if chief and not self._appears(chief):
+            return self._end(STOPPED if self._signal else NO_PEER)
         code = self._run_command()
         if code != OK:
             return self._end(code)
@@ -156,6 +167,21 @@ class Supervisor:
         if self._signal:
             return self._end(STOPPED)
         return OK
+
+    def _appears(self, host: str) -> bool:
+        """Wait until the chief's name leads somewhere: a replica without one would never end."""
+        seconds = float(self.environment.get("START_DEADLINE") or 900)
+        start = time.monotonic()
+        while not self._signal:
+            try:
+                socket.getaddrinfo(host, None)
+                return True
+            except OSError as error:
+                if time.monotonic() - start >= seconds:
+                    log(f"{host} did not appear within {seconds:.0f} s: {error}")
+                    return False
+            time.sleep(_LOOK_SECONDS)
+        return False
 
     def _has_chief(self) -> bool:
         cluster = json.loads(self.environment.get("TF_CONFIG") or "{}").get("cluster", {})

@@ -91,7 +91,7 @@ class Watchdogs:
 
     def _limits(self, seen: Seen) -> dict[str, tuple[bool, float, Verdict]]:
         """Return for everything that may be wrong whether it is, how long it may be, and a name."""
-        options, status = self.options, seen.job.get("status") or {}
+        options = self.options
         unscheduled = waiting.unscheduled(seen.pods)
         placed = [pod for pod in seen.pods if waiting.is_placed(pod)]
         chief_runs = any(
@@ -102,7 +102,7 @@ class Watchdogs:
         heard = seen.silence is not None and seen.silence >= options.stall_timeout_seconds
         operator = options.operator_timeout_seconds
         return {
-            "no status": (not status.get("conditions"), operator, Verdict.OPERATOR_ABSENT),
+            "no status": (not self._is_cared_for(seen), operator, Verdict.OPERATOR_ABSENT),
             "not noticed": (_ended(seen.pods), operator, Verdict.OPERATOR_ABSENT),
             "image": (
                 bool(waiting.image_pull(seen.pods)),
@@ -128,8 +128,13 @@ class Watchdogs:
             ),
         }
 
+    def _is_cared_for(self, seen: Seen) -> bool:
+        """Tell whether an operator has seen the job; one that cannot make pods writes no status."""
+        conditions = (seen.job.get("status") or {}).get("conditions")
+        return bool(conditions) or bool(waiting.not_made(seen.events()))
+
     def _is_pending(self, seen: Seen) -> bool:
-        if not (seen.job.get("status") or {}).get("conditions"):
+        if not self._is_cared_for(seen):
             return False  # that is the operator's fault
         begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
         return len(begun) < waiting.wanted(seen.job)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
+from kubernetes.client.exceptions import ApiException
 
+from components import images
 from components.launch_tfjob import launcher
 from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
 from components.launch_tfjob.backends.kubernetes import KubernetesBackend
 from components.launch_tfjob.launcher import Launched
 from components.launch_tfjob.spec import JobSpec
 from components.step import Step
+from storage.credentials import SecretVolume
 from storage.errors import StepError
 from storage.layout import Layout
+from storage.retry import Patience
 from storage.store import Store
 from tests.cluster.cluster import GPU, Cluster
 from tests.cluster.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "launches"
+GPUS = 4  # of node-1 while launches are tested
 SECONDS = 120.0  # of one launch on a machine that is busy; an idle one needs a tenth
 # What a chief leaves; then, and in every other replica, BODY.
 _PROGRAM = """
@@ -125,8 +135,6 @@ class Launch:
         batch: int | None = None,
     ) -> dict[str, Any]:
         """Return the arguments of JobSpec.parse."""
-        from components import images
-
         return {
             "output_uri": str(self.step.layout.root),
             "storage_endpoint": self.cluster.objects.secret["AWS_ENDPOINT_URL"],
@@ -169,6 +177,28 @@ class Launch:
         self._thread.start()
         return self
 
+    def start_process(self, spec_body: str = "", **arguments: Any) -> subprocess.Popen[bytes]:
+        """Launch in a process of its own, which a test may kill; arguments as of `spec`."""
+        values = {"body": spec_body, **arguments}
+        code = (
+            "import json, sys; from tests.cluster import launches;"
+            " launches.launch_as_process(json.loads(sys.argv[1]))"
+        )
+        settings = {
+            "namespace": self.namespace,
+            "kubeconfig": str(self.kubeconfig),
+            "run_id": self.step.run_id,
+            "output_uri": str(self.step.layout.root),
+            "secret": self.cluster.objects.secret,
+            "spec": values,
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps(settings)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+        )
+
     def join(self, seconds: float = SECONDS) -> Ended:
         """Wait until the launcher has ended."""
         assert self._thread is not None
@@ -210,8 +240,6 @@ class Launch:
 
     def said(self, words: str, replica: str = "chief-0", attempt: int = 1) -> bool:
         """Tell whether the program of a replica has said something."""
-        from kubernetes.client.exceptions import ApiException
-
         try:
             log = self.cluster.core.read_namespaced_pod_log(
                 f"{self.name(attempt)}-{replica}", self.namespace, container="tensorflow"
@@ -239,10 +267,24 @@ class Launch:
         self.kubeconfig.unlink(missing_ok=True)
 
 
+def launch_as_process(settings: Mapping[str, Any]) -> None:
+    """Do what a step's process does; the other half of `Launch.start_process`."""
+    from types import SimpleNamespace
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in settings["secret"].items():
+            Path(folder, name).write_text(value)
+        store = Store(secret=SecretVolume(Path(folder)))
+        layout = Layout.parse(settings["output_uri"])
+        step = Step("launch_tfjob", settings["run_id"], layout, store)
+        objects = SimpleNamespace(secret=settings["secret"])
+        cluster: Any = SimpleNamespace(objects=objects)
+        found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step)
+        launcher.Launcher(step, found.spec(**settings["spec"]), found.backend()).run()
+
+
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:
     """Return the client of a kubeconfig for a namespace."""
-    from dataclasses import replace
-
     found = Configuration()
     config.load_kube_config(str(kubeconfig), client_configuration=found)
     return ClusterClient(found, namespace, replace(PATIENCE, seconds=seconds))
@@ -265,9 +307,6 @@ def new_launch(cluster: Cluster, namespace: str, store: Store) -> Launch:
 
 def store_of(cluster: Cluster, folder: Path) -> Iterator[Store]:
     """Yield a store on the S3 server of the cluster, for this process and those it starts."""
-    from storage.credentials import SecretVolume
-    from storage.retry import Patience
-
     for name, value in cluster.objects.secret.items():
         (folder / name).write_text(value)
     cluster.objects.make_bucket(BUCKET)

@@ -55,6 +55,7 @@ class ClusterClient:
         self.namespace = namespace
         self._patience = patience
         self._api = client.ApiClient(configuration)
+        self._allowed: set[str] = set()
 
     @classmethod
     def from_environment(cls, patience: Patience = PATIENCE) -> ClusterClient:
@@ -99,6 +100,12 @@ class ClusterClient:
     def workflow(self, name: str) -> str:
         """Return the path of a Workflow of Argo."""
         return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
+
+    @staticmethod
+    def _kind(path: str) -> str:
+        """Return what RBAC would call the objects of a path."""
+        parts = path.partition("/namespaces/")[2].split("/")
+        return "/".join((*parts[1:2], *parts[3:])) or path
 
     def _path(self, group: str, kind: str, name: str) -> str:
         return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
@@ -166,12 +173,20 @@ class ClusterClient:
         """
         what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
 
+        right = f"{method} {self._kind(path)}"
+
         def call() -> Object:
             reply = self._call(method, path, query, body, content, CALL_SECONDS)
+            self._allowed.add(right)
             return json.loads(reply.data or b"{}")
 
+        def passing(error: Exception) -> bool:
+            # An API server that starts refuses everybody until it has read the roles.
+            refused = isinstance(error, ApiException) and error.status == 403
+            return transient(error) or (refused and right in self._allowed)
+
         try:
-            return self._patience.run(what, call, transient)
+            return self._patience.run(what, call, passing)
         except ApiException as error:
             raise translate(error, what) from error
 

@@ -85,7 +85,7 @@ class PodLogs:
         prefix = f"[{replica}] " if container == CONTAINER else f"[{replica}/{container}] "
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        last, pause = ("", ""), 0.2
+        last, pause, told = ("", ""), 0.2, False
         while not self._ended.is_set():
             done = self._is_done(pod, container)
             try:
@@ -102,9 +102,11 @@ class PodLogs:
             except ApiException as error:
                 if error.status == 404:
                     break
-                if error.status == 403:
-                    log.warning("the log of %s may not be read: RBAC forbids pods/log", name)
+                if done:
                     break
+                if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
+                    told = True
+                    log.warning("the log of %s may not be read: RBAC forbids pods/log", name)
                 self._heard.pop(replica, None)
             except urllib3.exceptions.ReadTimeoutError:
                 continue  # nothing was said for a while

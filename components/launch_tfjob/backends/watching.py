@@ -36,7 +36,7 @@ class Watching:
     """
 
     def __init__(self, api: ClusterClient, name: str) -> None:
-        self._api = api
+        self._api, self._name = api, name
         self._change = threading.Condition()
         self._version = self._seen = 0
         self._pods: dict[str, Object] = {}
@@ -92,9 +92,10 @@ class Watching:
                 for line in self._api.lines(path, query, _SILENCE):
                     self._take(line, take)
             except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                if not told:
+                if not told and not self.closed:
                     told = True
-                    log.info("a watch broke and is begun again: %s", type(error).__name__)
+                    why = getattr(error, "status", None) or type(error).__name__
+                    log.info("the watch of %s broke and is begun again: %s", self._name, why)
             if time.monotonic() - began > _LONGEST_PAUSE:
                 pause, told = 0.1, False
             # Without jitter all launchers of a cluster would come back in the same instant.
