@@ -15,6 +15,7 @@ from typing import Any
 from components.finish.cluster import Left, end_jobs
 from components.finish.explain import explain
 from components.launch_tfjob.backends import is_local
+from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd
 from components.publish.champion import read_champion
 from components.step import Failure, Step, log_to_stdout, open_step
@@ -99,7 +100,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     if failure is None:
         log.info("the run is done: %s", "; ".join(verdict["reasons"]))
         return Ending(_done(step, model_name, verdict), None)
-    markdown = _failed(step, failure, left) + explain(_ends(step, left))
+    markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)))
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     log.info("the run failed in %s: see %s", failure.step, step.run.failure("md"))
     return Ending(markdown, failure)

@@ -12,6 +12,7 @@ from components.launch_tfjob import waiting
 from components.launch_tfjob.backends import Backend, Object
 from components.launch_tfjob.follower import Follower
 from components.launch_tfjob.manifest import CONTAINER, HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
+from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd, end_of, log_name, pods_of
 from components.launch_tfjob.spec import JobSpec
 from components.launch_tfjob.verdict import (
@@ -122,7 +123,8 @@ class Attempt:
         }
         pods = pods_of(follower.pods, last_lines)
         end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
-        return Outcome(judgement, words(judgement, last_lines), end)
+        said = [Mask()(line) for line in words(judgement, last_lines)]
+        return Outcome(judgement, said, end)
 
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that somebody still waits for it."""

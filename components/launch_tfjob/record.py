@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from components.launch_tfjob.manifest import CONTAINER
+from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.verdict import Judgement, replica_of
 
 
@@ -81,8 +82,8 @@ class AttemptEnd:
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
+        """Return the record as JSON, without secrets."""
+        return Mask()(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AttemptEnd:

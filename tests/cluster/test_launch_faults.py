@@ -273,7 +273,7 @@ def test_secret_missing(launch, row):
 
 
 def test_out_of_disk(launch, row):
-    body = "(output / 'big').write_bytes(b'x' * 80_000_000); time.sleep(90)"
+    body = "pathlib.Path('/tmp/big').write_bytes(b'x' * 80_000_000); time.sleep(90)"
     small = {"ephemeral_storage": "20Mi"}
     launch.run(launch.spec(body, gpus=1, pod={"all": small}))
     row("out_of_disk", 2, jobs=1)
