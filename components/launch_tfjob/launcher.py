@@ -56,12 +56,14 @@ class Launched:
         attempts: How many attempts the run has used, this one included.
         manifest: The TFJob of that attempt.
         progress: What the chief reported; its `final` are the metrics.
+        gpu_hours: GPUs held times hours by name; empty for a training without GPUs.
     """
 
     job_name: str
     attempts: int
     manifest: Mapping[str, Any]
     progress: Progress
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
 class JobFailedError(StepError):
@@ -297,7 +299,21 @@ class Launcher:
         progress = read(self.step.store, self.step.run)
         attempts = max(self.step.store.numbers(self.step.run.attempts), default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        return Launched(manifest["metadata"]["name"], attempts, manifest, progress)
+        hours = self._gpu_hours(attempt) if self.spec.total_gpus else {}
+        return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
+
+    def _gpu_hours(self, completed: int) -> dict[str, float]:
+        """Add up what the attempts held, as far as their launchers saw it."""
+        seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
+        for attempt in self.step.store.numbers(self.step.run.attempts):
+            try:
+                data = self.step.store.read(self.step.run.attempts / f"{attempt:04d}.end.json")
+            except ObjectNotFoundError:
+                continue
+            held = AttemptEnd.from_bytes(data).gpu_seconds
+            seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
+            seconds["pending"] += held.get("pending", 0)
+        return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}
 
 
 def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
