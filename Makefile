@@ -16,7 +16,7 @@ setup: $(READY) ## uv, the virtual environment, the locked dependencies
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --quiet --locked --all-extras --python 3.11
+	$(UV) sync --locked --all-extras --python 3.11
 	@touch $@
 
 run: $(READY) ## prepare, train with a chief and a worker, judge and publish on the digits

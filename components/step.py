@@ -27,6 +27,9 @@ FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local makes up a number that nobody knows beforehand.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
+# Whose log lines a step prints.
+ROOMS = ("components", "uploader", "storage")
+
 log = logging.getLogger(__name__)
 
 
@@ -161,7 +164,7 @@ def log_to_stdout() -> None:
     """Print what our own rooms log; KFP's executor has the root logger for itself."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for room in ("components", "uploader", "storage"):
+    for room in ROOMS:
         logger = logging.getLogger(room)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)

@@ -1,11 +1,13 @@
 """What tests share: one real S3 server for the whole session, and a fresh prefix for each test."""
 
 import itertools
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from components.step import ROOMS
 from pipelines.local.s3_server import Server
 from storage.address import S3Address
 from storage.credentials import MOUNT_VARIABLE
@@ -34,6 +36,17 @@ def store(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
 def base(store: Store) -> S3Address:
     """A prefix no other test uses."""
     return S3Address("test", f"t{next(_prefixes)}")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what a step that ran in this process did to the loggers of our rooms."""
+    loggers = [logging.getLogger(room) for room in ROOMS]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture

@@ -17,8 +17,14 @@ def main() -> None:
     # What kfp.local warns of is known: images and resources mean nothing to a process.
     warnings.filterwarnings("ignore", module=r"kfp\.")
     from kfp import local
+    from kfp.local import subprocess_task_handler
 
     from pipelines.tfjob_training import tfjob_training
+
+    # kfp.local replaces the text python3 wherever it stands in a task's command, and so in the
+    # parameters too: a path below lib/python3.11 becomes one that does not exist. The interpreter
+    # is found by PATH instead, which the caller has set.
+    subprocess_task_handler.replace_python_executable = lambda command, _executable: command
 
     runner = local.SubprocessRunner(use_venv=False)
     local.init(runner, pipeline_root=sys.argv[2], raise_on_error=False)

@@ -91,6 +91,8 @@ def run(
         stopped = stack.enter_context(_Signals())
         stack.enter_context(_Watchdog(token))
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
+        folder = home.run(run_id)
+        show(f"run {run_id}; logs and reports in {folder}")
         server = None
         if embedded:
             server = _Embedded(home, environment, show)
@@ -100,8 +102,6 @@ def run(
             server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
         step = _finish_step(values, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
-        folder = home.run(run_id)
-        show(f"run {run_id}; logs and reports in {folder}")
         code = _run_pipeline(values, folder, environment, server, stopped, show)
         if stopped.number:
             show(f"stopping on {signal.Signals(stopped.number).name}: replicas save their state")
@@ -223,6 +223,8 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         "KFP_TFJOB_BACKEND": "local",
         "KFP_TFJOB_SECRETS": str(home.secrets),
         "KFP_TFJOB_WORK": str(home.run(run_id) / "job"),
+        # A step is started as python3, which has to be this one.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go
         "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow tells at length of the GPUs that are not there
     }

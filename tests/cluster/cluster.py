@@ -50,7 +50,7 @@ class Cluster(Access):
         apiserver: stop, start, restart.
         operator: stop, start.
         objects: The S3 server that pods reach: stop, start, client, secret.
-        nodes: By name; freeze, thaw, kill, load_image.
+        nodes: By name; freeze, thaw, kill, kill_pod, load_image.
     """
 
     apiserver: ApiServer
@@ -213,6 +213,14 @@ class Cluster(Access):
             self.operator.start()
         with self._phase("node"):
             self._wait_for_node(node)
+
+    def _empty(self, namespace: str) -> None:
+        pods = self.core.list_namespaced_pod(namespace).items
+        super()._empty(namespace)
+        # A pod that was already ending keeps its long grace period, forced deletion or not.
+        for pod in pods:
+            for node in self.nodes.values():
+                node.kill_pod(pod.metadata.uid)
 
     def _wait_for_node(self, node: Node) -> None:
         if not wait_until(lambda: self.node_is_ready(node.name), _READY_SECONDS):

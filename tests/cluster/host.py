@@ -169,6 +169,13 @@ def remove_cgroup(name: str) -> None:
         wait_until(lambda root=root: _removed(root / name), 10)
 
 
+def kill_in_cgroup(name: str, below: str) -> None:
+    """Kill every process in the cgroups called `below` under the cgroup of this name."""
+    for root in _hierarchies():
+        for listing in (root / name).glob(f"**/{below}/**/cgroup.procs"):
+            kill([int(pid) for pid in listing.read_text().split()])
+
+
 def _removed(group: Path) -> bool:
     for listing in group.glob("**/cgroup.procs"):
         kill([int(pid) for pid in listing.read_text().split()])

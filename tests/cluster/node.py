@@ -10,7 +10,15 @@ from pathlib import Path
 
 from tests.cluster import images
 from tests.cluster.control_plane import SERVER
-from tests.cluster.host import BRIDGE, BRIDGE_ADDRESS, SUBNET, make_cgroup, remove_cgroup, unmount
+from tests.cluster.host import (
+    BRIDGE,
+    BRIDGE_ADDRESS,
+    SUBNET,
+    kill_in_cgroup,
+    make_cgroup,
+    remove_cgroup,
+    unmount,
+)
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked
 
@@ -116,6 +124,10 @@ class Node:
         """Lose the node: kubelet, containerd and every process of its pods, at once."""
         clean_up(self._folder)
 
+    def kill_pod(self, uid: str) -> None:
+        """Kill every process of a pod, also of one the API server has forgotten."""
+        kill_in_cgroup(self._cgroup, f"pod{uid}")
+
     def _configure(self) -> None:
         make_cgroup(self._cgroup)
         for name in ("cni", "kubelet", "registries/_default"):
@@ -205,7 +217,8 @@ def clean_up(folder: Path) -> None:
     # The directories of these files are constants of containerd and of the CNI library.
     for address in folder.glob("run/io.containerd.runtime.v2.task/k8s.io/*/address"):
         Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
-        for result in _CNI_RESULTS.glob(f"*-{address.parent.name}-*"):
+    for sandbox in folder.glob("images/io.containerd.grpc.v1.cri/sandboxes/*"):
+        for result in _CNI_RESULTS.glob(f"*-{sandbox.name}-*"):
             result.unlink()
     unmount(folder)
 

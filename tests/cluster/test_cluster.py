@@ -1,7 +1,9 @@
 """The fixture itself: what the other tests of this folder take for granted."""
 
 import json
+import os
 
+import psutil
 import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
@@ -227,3 +229,31 @@ def test_frozen_node_comes_back(own_cluster: Cluster) -> None:
         assert wait_until(lambda: own_cluster.node_is_ready(node.name), _SECONDS)
     finally:
         own_cluster.remove_node(node)
+
+
+def test_namespace_leaves_no_process(own_cluster: Cluster) -> None:
+    # It is being deleted with an hour's grace, which it means to use.
+    mark = f"stubborn-{os.getpid()}"
+    code = f"""
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("{mark}", flush=True)
+time.sleep(600)
+"""
+
+    def processes() -> list[int]:
+        return [p.pid for p in psutil.process_iter(["cmdline"]) if mark in str(p.info["cmdline"])]
+
+    with own_cluster.namespace() as namespace:
+        core = own_cluster.core
+        body = pod("stubborn", container(code), terminationGracePeriodSeconds=3600)
+        core.create_namespaced_pod(namespace, body)
+
+        def running() -> bool:
+            return core.read_namespaced_pod("stubborn", namespace).status.phase == "Running"
+
+        assert wait_until(running, _SECONDS)
+        assert wait_until(lambda: core.read_namespaced_pod_log("stubborn", namespace), _SECONDS)
+        core.delete_namespaced_pod("stubborn", namespace)
+        assert processes()
+    assert wait_until(lambda: not processes(), _SECONDS)

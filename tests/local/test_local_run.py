@@ -232,7 +232,8 @@ def test_what_preflight_finds_comes_at_once_and_publishes_nothing(
 
 
 def test_rows_that_do_not_parse_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
+    path = tmp_path / "python3.11" / "rows.csv"  # a name kfp.local stumbles over by itself
+    path.parent.mkdir()
     path.write_text("a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(60)) + "1,oops,0\n")
     refused = Run(tmp_path / "home", "--data", str(path), "--label", "y")
     assert refused.wait() == 3
