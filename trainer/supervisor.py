@@ -170,9 +170,9 @@ class Supervisor:
 
     def _appears(self, host: str) -> bool:
         """Wait until the chief's name leads somewhere: a replica without one would never end."""
-        seconds = float(self.environment.get("START_DEADLINE") or 900)
+        seconds = float(self.environment.get("START_DEADLINE") or 0)
         start = time.monotonic()
-        while not self._signal:
+        while seconds and not self._signal:
             try:
                 socket.getaddrinfo(host, None)
                 return True
@@ -181,7 +181,7 @@ class Supervisor:
                     log(f"{host} did not appear within {seconds:.0f} s: {error}")
                     return False
             time.sleep(_LOOK_SECONDS)
-        return False
+        return not seconds
 
     def _has_chief(self) -> bool:
         cluster = json.loads(self.environment.get("TF_CONFIG") or "{}").get("cluster", {})

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ class KubernetesBackend:
         self._operator_seconds = operator_seconds
         self._watching: dict[str, Watching] = {}
         self._logs: dict[str, PodLogs] = {}
+        self._lock = threading.Lock()
 
     def owner(self) -> Object | None:
         """Return the ownerReference of jobs: the Workflow this pod belongs to, if it does.
@@ -259,9 +261,10 @@ class KubernetesBackend:
         self.close()
 
     def _watched(self, name: str) -> Watching:
-        if name not in self._watching:
-            self._watching[name] = Watching(self._api, name)
-        return self._watching[name]
+        with self._lock:  # lines are read in a thread of their own
+            if name not in self._watching:
+                self._watching[name] = Watching(self._api, name)
+            return self._watching[name]
 
 
 def _no_operator(what: str, error: Exception) -> OperatorAbsentError:
