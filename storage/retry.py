@@ -71,7 +71,8 @@ class Patience:
                         )
                     ) from error
                 if failures == 1:
-                    log.warning("%s: %s; trying again", what, error)
+                    said = " ".join(str(error).splitlines()[:2])  # some errors quote whole replies
+                    log.warning("%s: %s; trying again", what, said)
                 # Full jitter: replicas that lost the store together must not come back together.
                 self.sleep(min(random.uniform(0, pause) + 0.01, max(deadline - now, 0.01)))
                 pause = min(pause * 2, self.longest)
