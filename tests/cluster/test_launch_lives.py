@@ -12,8 +12,10 @@ from kubernetes import client
 
 from components.finish import engine as finish
 from components.finish.cluster import end_jobs_on
+from components.images import TOOLS
 from components.launch_tfjob.verdict import judge
-from tests.cluster.launches import Ended, Launch
+from tests.cluster.launches import SMALL, Ended, Launch
+from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
 
@@ -107,8 +109,8 @@ def test_launcher_gone_for_good(launch, row):
 
 def test_chief_pending_and_launcher_gone(launch, row):
     """Workers that hold GPUs wait for the chief's name only so long."""
-    pod = {"chief": {"node_selector": {"kubernetes.io/hostname": "nowhere"}}}
-    arguments = {"workers": 2, "gpus": 1, "pod": pod, "start_timeout_seconds": 5}
+    nowhere = {"chief": {"node_selector": {"kubernetes.io/hostname": "nowhere"}}}
+    arguments = {"workers": 2, "gpus": 1, "pod": nowhere, "start_timeout_seconds": 5}
     process = launch.start_process("time.sleep(90)", **arguments)
     try:
         launch.wait_for(lambda: launch.gpus_held() == 2)
@@ -203,3 +205,72 @@ def _owner(launch: Launch, monkeypatch, workflow: str, backend) -> dict:
 def _over(job: dict) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(item["type"] == "Failed" and item["status"] == "True" for item in conditions)
+
+
+STEP = """
+import json
+from components.launch_tfjob import engine
+from components.preflight import cluster
+from components.launch_tfjob.spec import JobSpec
+from components.step import step
+values = json.loads({values!r})
+spec = JobSpec.parse(**values)
+found = cluster.check(cluster.open_cluster(10), spec, {run_id!r})
+assert not found.problems, found.problems
+where = ({run_id!r}, values["output_uri"], values["storage_endpoint"], values["storage_region"])
+with step("launch_tfjob", *where) as context:
+    launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.yaml")
+    print("launched", launched.job_name, launched.attempts, sorted(launched.gpu_hours), flush=True)
+"""
+
+
+def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
+    """As on a cluster: the pod's own token, namespace and Workflow; the next pod takes over."""
+    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
+    uid = launch.cluster.custom.get_namespaced_custom_object(*path)["metadata"]["uid"]
+    spec = launch.spec("time.sleep(15)", gpus=1)
+    options = spec.options.model_dump(mode="json", exclude_none=True)
+    values = launch.parameters({"all": SMALL}, 0, 1, options)
+    program = STEP.format(values=json.dumps(values), run_id=launch.step.run_id)
+
+    def start(retry: str) -> None:
+        main = container(program, image=TOOLS)
+        main["resources"]["limits"]["memory"] = "1Gi"
+        main["env"] = [
+            {"name": "KFP_POD_NAME", "value": "step"},
+            {"name": "KFP_RETRY_INDEX", "value": retry},
+            {"name": "STORAGE_SECRET_DIR", "value": "/etc/kfp-tfjob/storage"},
+        ]
+        mount = {"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}
+        main["volumeMounts"] = [mount]
+        secret = {"name": "storage", "secret": {"secretName": "objstore-cred"}}
+        body = pod("step", main, serviceAccountName="runner", volumes=[secret])
+        reference = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
+        body["metadata"]["ownerReferences"] = [reference | {"name": workflow, "uid": uid}]
+        launch.cluster.core.create_namespaced_pod(launch.namespace, body)
+
+    def ended() -> str:
+        found = launch.cluster.core.read_namespaced_pod("step", launch.namespace)
+        return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
+
+    def said() -> str:
+        return launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
+
+    start("0")
+    launch.wait_for(lambda: launch.said("hello") or ended())
+    owners = launch.cluster.tfjob(launch.namespace, launch.name())["metadata"]["ownerReferences"]
+    assert [(item["kind"], item["uid"]) for item in owners] == [("Workflow", uid)]
+    launch.cluster.core.delete_namespaced_pod("step", launch.namespace, grace_period_seconds=1)
+    launch.wait_for(lambda: "step" not in _pods(launch))
+    assert launch.phase() == "Running"
+    start("0")
+    launch.wait_for(ended)
+    assert ended() == "Succeeded", said()
+    assert f"launched {launch.name()} 1 ['gpu_hours_lost'" in said()
+    launch.ended = Ended("succeeded", 0)
+    row("succeeded", 0, jobs=1)
+
+
+def _pods(launch: Launch) -> list[str]:
+    pods = launch.cluster.core.list_namespaced_pod(launch.namespace).items
+    return [item.metadata.name for item in pods]
