@@ -14,12 +14,9 @@ import pytest
 from storage.store import Store
 from tests.cluster.access import Access
 from tests.cluster.cluster import Cluster
-from tests.cluster.launches import GPUS, Launch, new_launch, store_of
-from tests.cluster.processes import wait_until
+from tests.cluster.launches import GPUS, Launch, check, new_launch, store_of
 
 log = logging.getLogger(__name__)
-
-_FREED_SECONDS = 60
 
 
 @pytest.fixture(scope="session")
@@ -77,14 +74,4 @@ def launch(own_cluster: Cluster, namespace: str, launch_store: Store) -> Iterato
 def row(launch: Launch, table, request) -> Callable[..., None]:
     """Check how a launch ended, and add it to the table."""
 
-    def check(verdict: str, code: int, jobs: int, gpus: int = 0) -> None:
-        assert launch.ended is not None
-        found = (launch.ended.verdict, launch.ended.code)
-        assert found == (verdict, code), launch.ended.message
-        assert wait_until(lambda: launch.gpus_held() == gpus, _FREED_SECONDS), launch.picture()
-        # The job of a node that is gone goes when the pods are collected with the node.
-        assert wait_until(lambda: len(launch.jobs()) == jobs, _FREED_SECONDS), launch.picture()
-        name = request.node.name.removeprefix("test_").replace("_", " ")
-        table.append((name, verdict, code, len(launch.jobs()), launch.gpus_held()))
-
-    return check
+    return check(launch, table, request.node.name)

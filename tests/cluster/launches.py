@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,8 @@ from tests.cluster.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "launches"
-GPUS = 4  # of node-1 while launches are tested
+GPUS = 8  # of node-1 while launches are tested
+_FREED_SECONDS = 60
 SECONDS = 120.0  # of one launch on a machine that is busy; an idle one needs a tenth
 # What a chief leaves; then, and in every other replica, BODY.
 _PROGRAM = """
@@ -54,8 +54,8 @@ print("hello from", me, "attempt", attempt, flush=True)
 # Every limit in seconds, so that a test that waits for one does not wait long.
 LIMITS = {
     "backoff_seconds": 0,
-    "operator_timeout_seconds": 6,
-    "pending_timeout_seconds": 20,
+    "operator_timeout_seconds": 8,
+    "pending_timeout_seconds": 60,
     "partly_placed_seconds": 4,
     "image_pull_timeout_seconds": 3,
     "stall_timeout_seconds": 60,
@@ -267,6 +267,24 @@ class Launch:
         self.kubeconfig.unlink(missing_ok=True)
 
 
+def check(
+    launch: Launch, table: list[tuple[str, str, int, int, int]], name: str
+) -> Callable[..., None]:
+    """Return a function that checks how a launch ended, and adds it to the table of faults."""
+
+    def ended(verdict: str, code: int, jobs: int, gpus: int = 0) -> None:
+        assert launch.ended is not None
+        found = (launch.ended.verdict, launch.ended.code)
+        assert found == (verdict, code), launch.ended.message
+        assert wait_until(lambda: launch.gpus_held() == gpus, _FREED_SECONDS), launch.picture()
+        # The job of a node that is gone goes when its pods are collected with the node.
+        assert wait_until(lambda: len(launch.jobs()) == jobs, _FREED_SECONDS), launch.picture()
+        row = (name.removeprefix("test_").replace("_", " "), verdict, code)
+        table.append((*row, len(launch.jobs()), launch.gpus_held()))
+
+    return ended
+
+
 def launch_as_process(settings: Mapping[str, Any]) -> None:
     """Do what a step's process does; the other half of `Launch.start_process`."""
     from types import SimpleNamespace
@@ -311,10 +329,3 @@ def store_of(cluster: Cluster, folder: Path) -> Iterator[Store]:
         (folder / name).write_text(value)
     cluster.objects.make_bucket(BUCKET)
     yield Store(secret=SecretVolume(folder), patience=Patience(30))
-
-
-def seconds_until(true: Callable[[], object], limit: float) -> float:
-    """Return how long it took until something was true."""
-    began = time.monotonic()
-    assert wait_until(true, limit)
-    return time.monotonic() - began
