@@ -44,6 +44,7 @@ from storage.errors import (
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 1.0
+_LOST_NODE_SECONDS = 60.0
 _LONGEST_BACKOFF = 600.0
 
 
@@ -104,6 +105,8 @@ class Launcher:
             JobFailedError: With the last words of the replica that failed first.
             ConfigurationError: A job of this name is not ours.
         """
+        if done := self._completed():
+            return self._launched(done)
         failure: JobFailedError | None = None
         backoff, waited = self.spec.options.backoff_seconds, 0.0
         manifest = self._adopted()
@@ -162,7 +165,9 @@ class Launcher:
             return {}
         manifest = self._manifest(attempts[-1])
         name = manifest["metadata"]["name"]
-        told = False
+        told, began = False, self.clock()
+        # Names differ and attempts are fenced: pods of a dead node need not be waited for.
+        longest = _LOST_NODE_SECONDS + float(self.spec.pod.of("chief").grace_seconds or 0)
         while True:
             job = self.backend.get(name)
             pods = self.backend.pods(name) if job else []
@@ -171,7 +176,7 @@ class Launcher:
             if not told:
                 log.info("%s of an earlier start: %s; %s", name, found, action)
                 told = True
-            if action == Action.WAIT:
+            if action == Action.WAIT and self.clock() - began < longest:
                 self.sleep(_LOOK_AGAIN_SECONDS)
                 continue
             if action == Action.REFUSE:
