@@ -213,8 +213,8 @@ class Supervisor:
             seconds = _seconds(_read_text(folder / "stop-within"))
             if seconds is not None and not kill_at:
                 log(f"told to stop within {seconds:.0f} s")
-                # The other half is for the sidecar, which stores what was saved.
-                kill_at = now + seconds / 2
+                # The sidecar counts its own time from when the command has ended.
+                kill_at = now + seconds / 3
                 self._stop(signal.SIGTERM)
             if kill_at and now >= kill_at and self._child:
                 log("the command did not stop in time and is killed")
