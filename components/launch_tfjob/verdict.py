@@ -203,7 +203,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
         for item in causes
         if item.replica not in removed or _time(item.finished) < removed[item.replica].at
     ]
-    first = min(removed.values(), key=lambda item: item.at, default=None)
+    first = min(removed.values(), key=lambda item: (item.at, not item.certain), default=None)
     if first and not any(_speaks_before(item, first) for item in own):
         return Judgement(Verdict.LOST, first.sentence)
     if not causes:

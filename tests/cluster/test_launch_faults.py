@@ -283,9 +283,11 @@ def test_node_lost(launch, row):
         node.kill()
         ended = launch.join(180)
         assert ended.launched.attempts == 2
+        row("succeeded", 0, jobs=2)  # the first one goes when somebody removes its node
+        end = json.loads(launch.step.store.read(launch.step.run.attempts / "0001.end.json"))
+        assert "worker-0 was taken from its node: DeletionByTaintManager" in end["sentence"]
     finally:
         launch.cluster.remove_node(node)
-    row("succeeded", 0, jobs=1)
 
 
 def test_operator_down_at_create(launch, row):

@@ -119,6 +119,12 @@ TAINT |= {"message": "Taint manager", "lastTransitionTime": "2026-01-01T00:00:05
         # Both in the same second.
         (6, [removed("chief-0", 6, 143)], "preempted_or_lost", "chief-0 was deleted"),
         (9, [removed("chief-0", 6, conditions=[TAINT])], "preempted_or_lost", "TaintManager"),
+        (
+            5,
+            [removed("chief-0", 5), removed("worker-0", 5, conditions=[TAINT])],
+            "preempted_or_lost",
+            "worker-0 was taken from its node",
+        ),
         (9, [pod("chief-0", reason="NodeLost")], "preempted_or_lost", "NodeLost"),
         (9, [pod("chief-0", reason="OutOfcpu")], "preempted_or_lost", "OutOfcpu"),
     ],
