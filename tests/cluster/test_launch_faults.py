@@ -285,7 +285,7 @@ def test_node_lost(launch, row):
         assert ended.launched.attempts == 2
         row("succeeded", 0, jobs=2)  # the first one goes when somebody removes its node
         end = json.loads(launch.step.store.read(launch.step.run.attempts / "0001.end.json"))
-        assert "worker-0 was taken from its node: DeletionByTaintManager" in end["sentence"]
+        assert "was taken from its node: DeletionByTaintManager" in end["sentence"]
     finally:
         launch.cluster.remove_node(node)
 
