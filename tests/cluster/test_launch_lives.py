@@ -119,7 +119,8 @@ def test_chief_pending_and_launcher_gone(launch, row):
         process.wait()
     launch.wait_for(lambda: launch.gpus_held() == 0)
     # Whoever starts it again learns that the infrastructure was at fault, and waits for a node.
-    launch.run(launch.spec("time.sleep(90)", **arguments | {"partly_placed_seconds": 3}))
+    limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 8}
+    launch.run(launch.spec("time.sleep(90)", **arguments | limits))
     row("partly_placed", 2, jobs=0)
 
 
