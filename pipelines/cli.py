@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from components.images import VERSION
+from pipelines.local.home import PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
 
 _HOME = Path(".kfp-tfjob")
@@ -43,12 +44,18 @@ def main() -> None:
 def _parameters(command):
     """Add the options that set run parameters."""
     options = [
-        click.option("--data", metavar="URI", help="data_uri: a file or folder, or s3://..."),
-        click.option("--label", metavar="COLUMN", help="data_label: the column to predict"),
+        click.option("--data", metavar="URI", help="data_uri: a file or folder; needed"),
+        click.option("--label", metavar="COLUMN", help="data_label: the column to predict; needed"),
         click.option("--output", metavar="URI", help="output_uri [default: s3://kfp-tfjob]"),
         click.option("--name", metavar="NAME", help="model_name [default: from --data]"),
-        click.option("--workers", type=int, metavar="N", help="train_workers, beside the chief"),
-        click.option("--model", metavar="CODE", help="model_code: model.py:build_model, ..."),
+        click.option(
+            "--workers", type=int, metavar="N", help="train_workers, beside the chief [default: 1]"
+        ),
+        click.option(
+            "--model",
+            metavar="CODE",
+            help="model_code: model.py:build_model [default: trainer.models:mlp]",
+        ),
         click.option(
             "--set",
             "settings",
@@ -72,7 +79,7 @@ def _parameters(command):
     show_default=True,
     help="where the embedded store, logs and reports are kept",
 )
-@click.option("--run-id", metavar="ID", help="continue the run of that id [default: a new one]")
+@click.option("--run-id", metavar="ID", help="continue that run, with what it was started with")
 def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine.
 
@@ -80,16 +87,46 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     ended with the run, or to the store named by --endpoint with your AWS environment.
     """
     from components.preflight.parameters import check
-    from pipelines.local.run import Home
     from pipelines.local.run import run as run_here
 
-    values = _values(given)
+    place = Home(home.absolute())
+    values = _values(given, _earlier(place, run_id) if run_id else None)
     if endpoint:
         values["storage_endpoint"] = endpoint
     check(values)
-    embedded = not values["storage_endpoint"] and not endpoint
-    name = _run_id(run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}")
-    sys.exit(run_here(values, Home(home.absolute()), name, embedded, click.echo))
+    name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+    sys.exit(run_here(values, place, name, not values["storage_endpoint"], click.echo))
+
+
+@main.command()
+@click.argument("parameter", required=False)
+def explain(parameter: str | None) -> None:
+    """Explain the run parameters, or every key of a dict PARAMETER."""
+    from components.evaluate.options import DEFAULT_GATE, GateOptions
+    from components.launch_tfjob.options import AllSettings, PodOptions, TrainOptions
+    from components.parameters import unknown_key
+    from components.preflight.parameters import MEANING
+    from components.prepare_data.options import DataOptions, Split
+
+    groups = {
+        "data_options": (DataOptions, Split),
+        "train_options": (TrainOptions,),
+        "gate": (GateOptions,),
+        "pod": (PodOptions, AllSettings),
+    }
+    if parameter is None:
+        for name, meaning in MEANING.items():
+            click.echo(f"{name:<22} {meaning.replace('`', '')}")
+        click.echo(f"\nThe keys of {', '.join(groups)}: kfp-tfjob explain PARAMETER")
+    elif parameter in groups:
+        for group in groups[parameter]:
+            click.echo(inspect.cleandoc(group.__doc__ or "").replace("`", "") + "\n")
+        if parameter == "gate":
+            click.echo(f"default: {json.dumps(DEFAULT_GATE)}")
+    elif parameter in MEANING:
+        click.echo(f"{parameter}: {MEANING[parameter].replace('`', '')}")
+    else:
+        raise ConfigurationError(unknown_key("the pipeline", parameter, MEANING))
 
 
 @main.command("compile")
@@ -121,22 +158,38 @@ def render(run_id: str, **given: Any) -> None:
     click.echo(render_job(values, run_id), nl=False)
 
 
-def _values(given: dict[str, Any]) -> dict[str, Any]:
-    """Return every run parameter: the pipeline's defaults, the short options, then --set."""
+def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return every run parameter: the pipeline's defaults, the short options, then --set.
+
+    A run that is continued has its earlier parameters in place of the defaults.
+    """
     from components.preflight.parameters import MEANING
 
-    values = _defaults()
+    values = _defaults() | (earlier or {})
     short = {
         "data_uri": given["data"],
         "data_label": given["label"],
-        "output_uri": given["output"] or "s3://kfp-tfjob",
-        "model_name": given["name"] or _name_of(given["data"]),
+        "output_uri": given["output"],
+        "model_name": given["name"],
         "train_workers": given["workers"],
         "model_code": given["model"],
     }
     values |= {name: value for name, value in short.items() if value is not None}
+    values["output_uri"] = values["output_uri"] or "s3://kfp-tfjob"
+    values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     _apply(values, given["settings"], MEANING)
+    if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
+        values["train_batch_size"] = _fitting(values)
     return values
+
+
+def _fitting(values: dict[str, Any]) -> Any:
+    """Return the batch that nobody chose, cut down to what the replicas can divide."""
+    batch, workers, gpus = (values[f"train_{name}"] for name in ("batch_size", "workers", "gpus"))
+    if not all(isinstance(number, int) and number >= 0 for number in (batch, workers, gpus)):
+        return batch  # wrong numbers are told by the check
+    ranks = (1 + workers) * max(gpus, 1)
+    return batch - batch % ranks or ranks
 
 
 def _defaults() -> dict[str, Any]:
@@ -182,6 +235,15 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
                     fix=f"write --set {name}={text}",
                 )
             )
+        elif isinstance(values[name], dict) and not keys and not _is_json(text):
+            problems.append(
+                Problem(
+                    f"{name} is not JSON",
+                    received=text,
+                    expected='an object, for instance {"key": "value"}',
+                    fix=f"correct it, or set one key with --set {name}.KEY=VALUE",
+                )
+            )
         else:
             values[name] = _with(values[name], keys, _typed(text, values[name], bool(keys)))
     ConfigurationError.raise_if(problems)
@@ -195,33 +257,45 @@ def _with(value: Any, keys: list[str], new: Any) -> Any:
     return inner | {keys[0]: _with(inner.get(keys[0]), keys[1:], new)}
 
 
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _typed(text: str, default: Any, is_key: bool) -> Any:
     """Return a setting as text where the parameter is text, and as JSON where it parses."""
     if isinstance(default, str) and not is_key:
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json.loads(text) if _is_json(text) else text
 
 
-def _name_of(data: str | None) -> str:
+def _name_of(data: str) -> str:
     """Return a model name made from the name of the data."""
-    stem = Path(data or "").name.split(".")[0]
+    stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
 
 
-def _run_id(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", text):
+def _earlier(home: Home, run_id: str) -> dict[str, Any]:
+    """Return what a run that is continued was started with.
+
+    Raises:
+        ConfigurationError: There is no such run.
+    """
+    path = home.run(run_id) / PARAMETERS
+    if "/" in run_id or not path.exists():
+        known = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
         raise ConfigurationError(
             Problem(
-                "--run-id is not usable as a name",
-                received=repr(text),
-                expected="letters, digits and hyphens",
-                fix="choose another one",
+                "there is no run of that id to continue",
+                received=run_id,
+                expected=f"one of {', '.join(sorted(known)[-5:]) or 'none yet'}",
+                fix="correct --run-id or --home, or leave --run-id out for a new run",
             )
         )
-    return text
+    return json.loads(path.read_text())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from components.evaluate.metrics import estimate
 from components.evaluate.names import CLASSIFICATION, REGRESSION
 from components.evaluate.options import GateOptions, Threshold
 from components.evaluate.predictions import ClassPredictions, Predictions
-from components.evaluate.text import number, rough
+from components.evaluate.text import lower, number, rough
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _values(found: Comparison, against: str, better: bool) -> str:
 
 def _bound(found: Comparison) -> str:
     if found.known:
-        return f"{found.confidence * 100:g} % bound {rough(found.low, sign=True)}"
+        return f"{found.confidence * 100:g} % bound {lower(found.low)}"
     if math.isfinite(found.gain):
         return f"not enough test data: {found.support} rows count, at least {LEAST_ROWS} must"
     return "there is no value to compare"

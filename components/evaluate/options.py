@@ -61,7 +61,7 @@ class Threshold(Group):
 
 
 class GateOptions(Group):
-    """The typed form of `gate`.
+    """The keys of `gate`.
 
     Attributes:
         primary_metric: What the models are compared by. `auto` is the AUC for two classes, the

@@ -15,10 +15,17 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4f}" if size < 100 else f"{value:,.1f}"
 
 
-def rough(value: float, sign: bool = False) -> str:
-    """Return a number with two digits, for instance a bound."""
-    plus = "+" if sign else ""
-    return f"{value:{plus},.0f}" if 100 <= abs(value) < 1e9 else f"{value:{plus}.2g}"
+def rough(value: float) -> str:
+    """Return a number with two digits."""
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.2g}"
+
+
+def lower(value: float) -> str:
+    """Return a lower bound with its sign and three digits, never rounded up."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:+g}"
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return f"{math.floor(value / step) * step:+,.{max(0, -math.floor(math.log10(step)))}f}"
 
 
 def tick(value: float) -> str:

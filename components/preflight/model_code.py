@@ -132,12 +132,13 @@ class Code:
             return _signature(path, node, hyperparameters) if is_function else []
         if function in _other_names(tree):
             return []
-        close = difflib.get_close_matches(function, defined, n=1)
+        public = sorted(name for name in defined if not name.startswith("_"))
+        close = difflib.get_close_matches(function, public, n=1)
         return [
             Problem(
                 f"{path} has no function {function}",
                 received=f"{self.module}:{function}",
-                expected=f"one of {', '.join(sorted(defined)) or 'at least one function'}",
+                expected=f"one of {', '.join(public) or 'at least one function'}",
                 fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
             )
         ]

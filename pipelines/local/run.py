@@ -22,18 +22,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from components.finish import engine as finish
-from components.publish.champion import read_champion
-from components.step import FAILURE_FILE, RUN_ID, Failure, Step
+from components.step import FAILURE_FILE, RUN_ID, Step
 from pipelines.local import processes
+from pipelines.local.ending import Ending
+from pipelines.local.home import PARAMETERS, Home
 from pipelines.local.output import readable
 from pipelines.local.s3_server import Server
 from storage.credentials import MOUNT_VARIABLE, SecretVolume
-from storage.errors import ConfigurationError, ObjectNotFoundError, Problem, StepError
+from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
 from storage.retry import Patience
 from storage.store import Store
@@ -43,31 +42,6 @@ log = logging.getLogger(__name__)
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
 _SERVER_STARTS = 5  # a server that dies more often than this has a reason to
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class Home:
-    """The folder a local run keeps its things in.
-
-    Attributes:
-        folder: The folder; the S3 data lies below it too.
-    """
-
-    folder: Path
-
-    @property
-    def s3(self) -> Path:
-        """The data of the embedded S3 server."""
-        return self.folder / "s3"
-
-    @property
-    def secrets(self) -> Path:
-        """What stands for the Secrets of a namespace: one folder each."""
-        return self.folder / "secrets"
-
-    def run(self, run_id: str) -> Path:
-        """The logs and reports of one run."""
-        return self.folder / "runs" / run_id
 
 
 def run(
@@ -94,19 +68,20 @@ def run(
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")
         server = None
+        _forget_secrets(home)
         if embedded:
             server = _Embedded(home, environment, show)
             stack.callback(server.stop)
             server.start()
-            _keep_secret(home, str(values["storage_secret"]), server.secret)
+            (home.secrets / str(values["storage_secret"])).symlink_to(server.secret)
             server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
         step = _finish_step(values, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
         code = _run_pipeline(values, folder, environment, server, stopped, show)
         if stopped.number:
-            show(f"stopping on {signal.Signals(stopped.number).name}: replicas save their state")
+            show(f"stopping on {signal.Signals(stopped.number).name}: what trains saves its state")
             processes.end(token, _STOP_GRACE, _pids(server))
-        return _tell(step, values, folder, code, stopped.number, show)
+        return Ending(step, str(values["model_name"]), home, show).tell(code, stopped.number)
 
 
 def _run_pipeline(
@@ -120,7 +95,7 @@ def _run_pipeline(
     """Run the pipeline until it ends or a signal comes; return its exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "failure.json").unlink(missing_ok=True)
-    parameters = folder / "parameters.json"
+    parameters = folder / PARAMETERS
     parameters.write_text(json.dumps(dict(values), indent=1) + "\n")
     command = [sys.executable, "-m", "pipelines.local.pipeline_process"]
     pipeline = subprocess.Popen(
@@ -146,60 +121,6 @@ def _run_pipeline(
     else:
         relay.join()
     return pipeline.returncode
-
-
-def _tell(
-    step: Step,
-    values: Mapping[str, Any],
-    folder: Path,
-    code: int,
-    stop_signal: int,
-    show: Callable[[str], None],
-) -> int:
-    """Say how the run ended and return the exit code for it."""
-    path = folder / "failure.json"
-    failure = Failure.from_bytes(path.read_bytes()) if path.exists() else None
-    if stop_signal:
-        # kfp.local does not run the exit task when it is ended.
-        try:
-            ending = finish.run(step, str(values["model_name"]))
-            show(f"stopped: {step.run.failure('md')}" if ending.failure else "stopped at its end")
-        except StepError as error:
-            show(f"how the run ended could not be stored: {error}")
-        return 128 + stop_signal
-    if failure:
-        show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
-        return failure.code
-    if code:
-        show(f"\nthe pipeline ended with code {code}: see {folder / 'pipeline.log'}")
-        return 1
-    return _tell_verdict(step, values, folder, show)
-
-
-def _tell_verdict(
-    step: Step, values: Mapping[str, Any], folder: Path, show: Callable[[str], None]
-) -> int:
-    try:
-        verdict = json.loads(step.store.read(step.run.evaluation / "verdict.json"))
-        report = folder / "report.html"
-        report.write_bytes(step.store.read(step.run.evaluation / "report.html"))
-    except ObjectNotFoundError:
-        show(f"\nno step failed, yet there is no verdict: see {folder / 'pipeline.log'}")
-        return 1
-    champion = read_champion(step.store, step.layout, str(values["model_name"]))
-    metrics = ", ".join(
-        f"{name} {value:.4f}"
-        for name, value in verdict["metrics"].items()
-        if isinstance(value, int | float)
-    )
-    show("")
-    show(f"test       {metrics}")
-    show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
-    for reason in verdict["reasons"]:
-        show(f"           {reason}")
-    show(f"champion   {champion.version_uri if champion else 'none'}")
-    show(f"report     {report}")
-    return 0
 
 
 def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
@@ -230,12 +151,11 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
     }
 
 
-def _keep_secret(home: Home, name: str, source: Path) -> None:
-    """Make the server's keys the Secret of that name."""
+def _forget_secrets(home: Home) -> None:
+    """Remove what an earlier run used: the keys of the embedded store are for that store alone."""
     home.secrets.mkdir(mode=0o700, exist_ok=True)
-    link = home.secrets / name
-    link.unlink(missing_ok=True)
-    link.symlink_to(source, target_is_directory=True)
+    for link in home.secrets.iterdir():
+        link.unlink()
 
 
 def _new_token(home: Home) -> str:

@@ -124,6 +124,10 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     assert "attempt 2" in first.text
     assert "verdict    blessed:" in first.text
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in first.text
+    # The store is stopped with the run: its model and reports are there for other programs.
+    assert (home / "models/digits/1/model/saved_model.pb").exists()
+    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.yaml"):
+        assert (home / "runs" / first.run_id / name).stat().st_size
     accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
     assert accuracy >= 0.9
     assert len(first.weights) == 1
@@ -154,6 +158,8 @@ def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data
     run = Layout(S3Address("kfp-tfjob")).run(stopped.run_id)
     failure = stored(home, lambda _, store: store.read(run.failure("md")))
     assert b"cancelled" in failure
+    assert (home / "runs" / stopped.run_id / "failure.md").read_bytes() == failure
+    assert f"to continue: kfp-tfjob run --run-id {stopped.run_id}" in stopped.text
 
     # SIGKILL: nobody is left to clean up but the watchdog.
     killed = Run(home, *common, "--set", "train_options.seed=7")
@@ -163,7 +169,7 @@ def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data
     killed.assert_nothing_left()
 
     # The same run is continued, and judged against the champion by the gate.
-    continued = Run(home, *common, "--set", "train_options.seed=7", "--run-id", killed.run_id)
+    continued = Run(home, "--run-id", killed.run_id)
     assert continued.wait() == 0, continued.text
     assert "verdict" in continued.text
     reasons = continued.text.split("verdict")[1]
@@ -185,6 +191,8 @@ def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:
     ("arguments", "code", "expected"),
     [
         (("--label", "digit"), 2, ["data_uri is missing"]),
+        (("--run-id", "nobody"), 2, ["there is no run of that id to continue"]),
+        (("--set", "data_options={"), 2, ["data_options is not JSON"]),
         (
             ("--data", "DATA", "--label", "digit", "--workers", "-1", "--set", "pod.cheif.cpu=1"),
             2,
@@ -244,6 +252,9 @@ def test_rows_that_do_not_parse_are_named(tmp_path: Path) -> None:
 def test_wrong_credentials_and_an_absent_endpoint_are_told_apart(
     tmp_path: Path, data: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The keys an earlier run had for the embedded store are for that store alone.
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "objstore-cred").symlink_to(s3.secret)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-key-of-this-store")
     for endpoint, expected in (

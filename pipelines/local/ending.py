@@ -1,0 +1,145 @@
+"""What a person is told and left with at the end of a local run.
+
+The embedded store is stopped with the run, so everything that is pointed to lies in files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uploader
+from components.finish import engine as finish
+from components.publish.champion import Champion, read_champion
+from components.step import Failure, Step
+from pipelines.local.home import Home
+from storage.address import S3Address
+from storage.errors import ObjectNotFoundError, StepError
+
+# The artifact of a step, as kfp.local leaves it without an ending, and the name it is kept under.
+_REPORTS = {
+    "preflight/report": "parameters.md",
+    "prepare-data/statistics": "data.html",
+    "launch-tfjob/curves": "training.html",
+    "launch-tfjob/job": "tfjob.yaml",
+    "sync-output/report": "output.md",
+    "evaluate/report": "report.html",
+    "publish/card": "model-card.md",
+    "finish/report": "finish.md",
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of one run.
+
+    Attributes:
+        step: The run and its store.
+        model_name: The model of the run.
+        home: Where the run keeps its things.
+        show: Prints a line.
+    """
+
+    step: Step
+    model_name: str
+    home: Home
+    show: Callable[[str], None]
+
+    def tell(self, code: int, stop_signal: int) -> int:
+        """Say how the run ended.
+
+        Args:
+            code: Exit code of the process that ran the pipeline.
+            stop_signal: The signal that ended the run, or 0.
+
+        Returns:
+            The exit code for the command line.
+        """
+        self._keep_reports()
+        path = self._folder / "failure.json"
+        failure = Failure.from_bytes(path.read_bytes()) if path.exists() else None
+        if stop_signal:
+            self._tell_stop()
+            return 128 + stop_signal
+        if failure:
+            self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
+            self.show(f"\ndetails    {self._keep_failure(failure)}")
+            return failure.code
+        if code:
+            self.show(f"\nthe pipeline ended with code {code}: see {self._log}")
+            return 1
+        return self._tell_verdict()
+
+    def _tell_stop(self) -> None:
+        """Run the exit task, which kfp.local leaves out when it is ended, and say how to go on."""
+        try:
+            ending = finish.run(self.step, self.model_name)
+            steps = self.step.store.numbers(self.step.run.checkpoints)
+        except StepError as error:
+            self.show(f"how the run ended could not be stored: {error}")
+            return
+        if not ending.failure:
+            self.show("stopped when everything was done")
+            return
+        self._keep_failure(ending.failure, ending.markdown)
+        saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
+        self.show(f"stopped: {saved}; to continue: kfp-tfjob run --run-id {self.step.run_id}")
+
+    def _tell_verdict(self) -> int:
+        try:
+            data = self.step.store.read(self.step.run.evaluation / "verdict.json")
+        except ObjectNotFoundError:
+            self.show(f"\nno step failed, yet there is no verdict: see {self._log}")
+            return 1
+        verdict = json.loads(data)
+        champion = read_champion(self.step.store, self.step.layout, self.model_name)
+        metrics = ", ".join(
+            f"{name} {value:.4f}"
+            for name, value in verdict["metrics"].items()
+            if isinstance(value, int | float)
+        )
+        self.show(f"\ntest       {metrics}")
+        self.show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
+        for reason in verdict["reasons"]:
+            self.show(f"           {reason}")
+        self.show(f"champion   {champion.version_uri if champion else 'none'}")
+        if champion:
+            self.show(f"model      {self._keep_model(champion)}")
+        self.show(f"report     {self._folder / 'report.html'}")
+        return 0
+
+    def _keep_model(self, champion: Champion) -> Path:
+        """Bring the champion to this machine, proven by its manifest; what is there is kept."""
+        folder = self.home.model(self.model_name, champion.version)
+        address = S3Address.parse(champion.version_uri, "version_uri")
+        uploader.pull(self.step.store, address, folder)
+        return folder
+
+    def _keep_reports(self) -> None:
+        """Copy what the steps show to the run's folder, under names a browser can open."""
+        for folder in sorted(self._folder.glob("outputs/tfjob-training-*")):
+            for source, name in _REPORTS.items():
+                if (folder / source).is_file():
+                    shutil.copyfile(folder / source, self._folder / name)
+
+    def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
+        """Write failure.md to the run's folder: the exit task's words, or at least the cause."""
+        path = self._folder / "failure.md"
+        if not markdown:
+            try:
+                markdown = self.step.store.read(self.step.run.failure("md")).decode()
+            except StepError:
+                markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
+        path.write_text(markdown)
+        return path
+
+    @property
+    def _folder(self) -> Path:
+        return self.home.run(self.step.run_id)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "pipeline.log"
