@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from storage.errors import StepError
+from storage.errors import ObjectNotFoundError, StepError
 from storage.layout import Layout, RunLayout
 from storage.retry import Patience
 from storage.store import Store
@@ -149,6 +149,7 @@ def reported(name: str) -> Iterator[Report]:
     try:
         _not_again(name)
         yield report
+        _forget(name, report.step)
     except StepError as error:
         _fail(Failure(name, error.code, error.verdict, str(error)), report.step)
     except Exception as error:
@@ -177,6 +178,19 @@ def _not_again(name: str) -> None:
         if failure.step == name and failure.final:
             log.info("%s failed for good before and is not tried again", name)
             raise SystemExit(failure.code)
+
+
+def _forget(name: str, context: Step | None) -> None:
+    """Remove the record of an earlier failure of this step, which a person has tried again."""
+    if context:
+        address = context.run.failure("json")
+        try:
+            if Failure.from_bytes(context.store.read(address)).step == name:
+                context.store.delete(address)
+        except ObjectNotFoundError:
+            return  # as it should be
+        except (StepError, ValueError, TypeError) as error:
+            log.warning("%s is not removed: %s", address, error)
 
 
 def _fail(failure: Failure, context: Step | None) -> None:

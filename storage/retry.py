@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from storage.errors import Problem, StoreUnavailableError
+from storage.errors import Problem, StepError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -25,6 +25,8 @@ class Patience:
         longest: The longest pause in seconds.
         clock: Seconds that never go back; a seam for tests.
         sleep: Waits for seconds; a seam for tests.
+        party: Who is called, for the error.
+        error: What is raised when the budget is used up.
     """
 
     seconds: float = 120.0
@@ -32,6 +34,8 @@ class Patience:
     longest: float = 10.0
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    party: str = "the store"
+    error: type[StepError] = StoreUnavailableError
 
     def run(
         self, what: str, call: Callable[[], Result], transient: Callable[[Exception], bool]
@@ -44,7 +48,7 @@ class Patience:
             transient: Tells whether an error may pass by itself.
 
         Raises:
-            StoreUnavailableError: The budget is used up; the last error is its cause.
+            StepError: The budget is used up; the last error is its cause.
             Exception: Whatever `call` raised that is not transient.
         """
         pause, deadline, failures = self.first, None, 0
@@ -58,16 +62,17 @@ class Patience:
                 deadline = now + self.seconds if deadline is None else deadline
                 failures += 1
                 if now >= deadline:
-                    raise StoreUnavailableError(
+                    raise self.error(
                         Problem(
-                            f"the store did not answer for {self.seconds:.0f} s: {what}",
+                            f"{self.party} did not answer for {self.seconds:.0f} s: {what}",
                             received=f"{type(error).__name__}: {error}",
                             expected="an answer",
                             fix="check that the endpoint is up and reachable, then run again",
                         )
                     ) from error
                 if failures == 1:
-                    log.warning("%s: %s; trying again", what, error)
+                    said = " ".join(str(error).splitlines()[:2])  # some errors quote whole replies
+                    log.warning("%s: %s; trying again", what, said)
                 # Full jitter: replicas that lost the store together must not come back together.
                 self.sleep(min(random.uniform(0, pause) + 0.01, max(deadline - now, 0.01)))
                 pause = min(pause * 2, self.longest)

@@ -14,15 +14,17 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-OK, CONFIGURATION, STOPPED, NOT_STORED = 0, 2, 143, 145
+OK, CONFIGURATION, ORPHANED, NO_PEER, STOPPED, NOT_STORED = 0, 2, 5, 142, 143, 145
 MEANING = {
     1: "the command failed for a reason nobody foresaw; its log says more",
     2: "wrong configuration, credentials or model code",
@@ -37,6 +39,7 @@ MEANING = {
 # A wait that says nothing for longer looks like a process that hangs.
 PROGRESS_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # at what the pod is told
 _PR_SET_PDEATHSIG = 1
 _TRAINS = ("chief", "worker")
 
@@ -117,6 +120,13 @@ def task_of(environment: Mapping[str, str]) -> tuple[str, int]:
     return kind, index
 
 
+def _chief_of(environment: Mapping[str, str]) -> str:
+    """Return the host name of the chief, or nothing when there is none."""
+    cluster = json.loads(environment.get("TF_CONFIG") or "{}").get("cluster", {})
+    hosts = {str(name).lower(): list(item) for name, item in cluster.items()}.get("chief")
+    return str(hosts[0]).rpartition(":")[0] if hosts else ""
+
+
 class Supervisor:
     """One run of the command.
 
@@ -130,16 +140,22 @@ class Supervisor:
         self.environment = environment
         self._child = 0
         self._signal = 0
+        self._orphaned = False
 
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        if self.environment.get("PODINFO_DIR"):
+            threading.Thread(target=self._listen, daemon=True).start()
         try:
             kind, index = task_of(self.environment)
         except Refused as error:
             return self._end(CONFIGURATION, str(error))
         writes = kind == "chief" or (kind == "worker" and index == 0 and not self._has_chief())
+        chief = _chief_of(self.environment) if kind != "chief" else ""
+        if chief and not self._appears(chief):
+            return self._end(STOPPED if self._signal else NO_PEER)
         code = self._run_command()
         if code != OK:
             return self._end(code)
@@ -152,6 +168,21 @@ class Supervisor:
             return self._end(STOPPED)
         return OK
 
+    def _appears(self, host: str) -> bool:
+        """Wait until the chief's name leads somewhere: a replica without one would never end."""
+        seconds = float(self.environment.get("START_DEADLINE") or 0)
+        start = time.monotonic()
+        while seconds and not self._signal:
+            try:
+                socket.getaddrinfo(host, None)
+                return True
+            except OSError as error:
+                if time.monotonic() - start >= seconds:
+                    log(f"{host} did not appear within {seconds:.0f} s: {error}")
+                    return False
+            time.sleep(_LOOK_SECONDS)
+        return not seconds
+
     def _has_chief(self) -> bool:
         cluster = json.loads(self.environment.get("TF_CONFIG") or "{}").get("cluster", {})
         return any(str(name).lower() == "chief" for name in cluster)
@@ -160,6 +191,39 @@ class Supervisor:
         self._signal = number
         if self._child:
             log(f"{signal.Signals(number).name}, passed on to the command")
+            _kill_group(self._child, number)
+
+    def _listen(self) -> None:
+        """Stop when nobody waits for this job any more, or when the pod is told to be quick.
+
+        The launcher changes the heartbeat as long as it lives. Time is counted by this machine
+        alone, from the start on, because the launcher may be gone before it has said anything.
+        """
+        folder = Path(self.environment["PODINFO_DIR"])
+        patience = float(self.environment.get("ORPHAN_TIMEOUT") or 0)
+        heartbeat, heard, kill_at = "", time.monotonic(), 0.0
+        while True:
+            now, found = time.monotonic(), _read_text(folder / "heartbeat")
+            if found != heartbeat:
+                heartbeat, heard = found, now
+            if patience and now - heard >= patience and not self._orphaned:
+                self._orphaned = True
+                log(f"no heartbeat of the launcher for {patience:.0f} s: saving and stopping")
+                self._stop(signal.SIGTERM)
+            seconds = _seconds(_read_text(folder / "stop-within"))
+            if seconds is not None and not kill_at:
+                log(f"told to stop within {seconds:.0f} s")
+                # The sidecar counts its own time from when the command has ended.
+                kill_at = now + seconds / 3
+                self._stop(signal.SIGTERM)
+            if kill_at and now >= kill_at and self._child:
+                log("the command did not stop in time and is killed")
+                self._stop(signal.SIGKILL)
+            time.sleep(_LOOK_SECONDS)
+
+    def _stop(self, number: int) -> None:
+        self._signal = self._signal or signal.SIGTERM
+        if self._child:
             _kill_group(self._child, number)
 
     def _run_command(self) -> int:
@@ -227,6 +291,8 @@ class Supervisor:
 
     def _end(self, code: int, reason: str = "") -> int:
         """Leave the reason where the cluster shows it, unless the command has left its own."""
+        if self._orphaned:
+            code, reason = ORPHANED, MEANING[ORPHANED]
         reason = reason or self._reason(code)
         log(f"exit code {code}: {reason}")
         path = Path(self.environment.get("TERMINATION_LOG") or "/dev/termination-log")
@@ -303,6 +369,22 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(json.dumps(value, indent=1) + "\n")
     os.replace(partial, path)
+
+
+def _read_text(path: Path) -> str:
+    """Return the content of a file, or nothing as long as there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _seconds(text: str) -> float | None:
+    """Return the seconds of, for instance, `60s`."""
+    try:
+        return float(text[:-1] if text.endswith("s") else text)
+    except ValueError:
+        return None
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """Say how a run ended, for people: what was decided, or what failed and what to do about it.
 
-It reads only what the steps left in S3, because KFP tells an exit task nothing it can rely on: the
-status it is given says RUNNING for ended runs, and its error is always empty.
+It reads what the steps left in S3 and what the run has left on the cluster, because KFP tells an
+exit task nothing it can rely on: the status it is given says RUNNING for ended runs, and its error
+is always empty. What still runs on the cluster is ended first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from components.finish.cluster import Left, end_jobs
+from components.finish.explain import explain
+from components.launch_tfjob.backends import is_local
+from components.launch_tfjob.masking import Mask
+from components.launch_tfjob.record import AttemptEnd
 from components.publish.champion import read_champion
 from components.step import Failure, Step, log_to_stdout, open_step
 from storage.address import S3Address
@@ -59,18 +65,19 @@ def run_as_exit_task(
         The report in Markdown.
     """
     log_to_stdout()
+    left = Left() if is_local() else end_jobs(run_id)
     try:
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_PATIENCE)
-        return run(step, model_name).markdown
+        return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("how the run ended cannot be read: %s", error)
         return (
             f"# Run {run_id}\n\nHow it ended cannot be read from the store.\n\n```\n{error}\n```\n"
-        )
+        ) + explain(left.ends)
 
 
-def run(step: Step, model_name: str) -> Ending:
+def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     """Read what the run left and say how it ended.
 
     A run that failed also gets `failure.md` beside `failure.json`, because KFP loses whatever a
@@ -79,19 +86,21 @@ def run(step: Step, model_name: str) -> Ending:
     Args:
         step: The context of the step.
         model_name: The model of the run.
+        left: What the run had on the cluster when it ended; None without a cluster.
 
     Raises:
         StepError: The store cannot be read.
     """
     failure = _failure(step)
     verdict = _json(step, step.run.evaluation / "verdict.json")
+    left = left or Left()
     if failure is None and verdict is None:
         failure = CANCELLED
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
         log.info("the run is done: %s", "; ".join(verdict["reasons"]))
         return Ending(_done(step, model_name, verdict), None)
-    markdown = _failed(step, failure)
+    markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)))
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     log.info("the run failed in %s: see %s", failure.step, step.run.failure("md"))
     return Ending(markdown, failure)
@@ -112,7 +121,19 @@ def _done(step: Step, model_name: str, verdict: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _failed(step: Step, failure: Failure) -> str:
+def _ends(step: Step, left: Left) -> list[AttemptEnd]:
+    """Return what is known of every attempt: what its launcher recorded, else the cluster."""
+    known = {end.attempt: end for end in left.ends}
+    for number in step.store.numbers(step.run.attempts):
+        try:
+            data = step.store.read(step.run.attempts / f"{number:04d}.end.json")
+            known[number] = AttemptEnd.from_bytes(data)
+        except ObjectNotFoundError:
+            continue
+    return list(known.values())
+
+
+def _failed(step: Step, failure: Failure, left: Left) -> str:
     lines = [
         f"# Run {step.run_id} failed in `{failure.step}`",
         "",
@@ -127,6 +148,9 @@ def _failed(step: Step, failure: Failure) -> str:
         f"| attempts of the training job | {len(step.store.numbers(step.run.attempts))} |",
         f"| newest stored checkpoint | {_newest_checkpoint(step)} |",
         f"| everything the run left | `{step.run.base}` |",
+        *([f"| ended on the cluster | {', '.join(left.cancelled)} |"] if left.cancelled else []),
+        *([f"| the cluster was not asked | {left.trouble} |"] if left.trouble else []),
+        *(["| a person terminated the run | yes |"] if left.terminated else []),
         "",
         "Nothing was published by this run.",
     ]

@@ -55,7 +55,7 @@ def launch_tfjob(
         pod: Settings of the pods under the keys all, chief, worker, ps, evaluator.
         curves: The training curves.
         job: The TFJob as YAML.
-        metrics: The final metrics.
+        metrics: The final metrics, and the GPU hours used, pending and lost to restarts.
 
     Returns:
         job_name: The TFJob that completed the output.
@@ -88,6 +88,6 @@ def launch_tfjob(
             curves.path,
             job.path,
         )
-        for name, value in launched.progress.final.items():
+        for name, value in {**launched.progress.final, **launched.gpu_hours}.items():
             metrics.log_metric(name, value)
     return (launched.job_name, launched.attempts)

@@ -32,7 +32,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         JobFailedError: The training failed.
     """
     spec = JobSpec.parse(**parameters)
-    with open_backend() as backend:
+    limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
+    with open_backend(*limits) as backend:
         launched = launcher.run(step, spec, backend)
     Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
     Path(job).write_text(to_yaml(launched.manifest))

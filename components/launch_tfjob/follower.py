@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from components.launch_tfjob.backends import Backend, Object
+from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.verdict import replica_of
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class Follower:
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:
-        for line in self._backend.logs(self._name):
+        mask = Mask()
+        for line in map(mask, self._backend.logs(self._name)):
             match = _PREFIX.match(line)
             if match and _SUPERVISOR not in match[2]:
                 self._lines[match[1]].append(match[2])

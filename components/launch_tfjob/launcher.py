@@ -1,10 +1,11 @@
 """Runs a training until its output is proven or somebody has to mend something.
 
 1. An output that is complete is the end: whoever starts again finds it and does no work.
-2. Claim the next attempt in the store; the highest number owns the run.
-3. Create its job and follow it: every line, every change of a pod.
-4. When it has ended, judge it by its status, its pods and what lies in the store.
-5. Where the infrastructure was at fault, try again from the newest stored checkpoint, a bounded
+2. Look at the newest attempt: one that runs is adopted, one that failed is told apart (start.py).
+3. Otherwise claim the next attempt in the store; the highest number owns the run.
+4. Create its job and follow it: every line, every change of a pod, every limit (attempt.py).
+5. When it has ended, judge it by its status, its pods and what lies in the store.
+6. Where the infrastructure was at fault, try again from the newest stored checkpoint, a bounded
    number of times; otherwise fail with the words of the replica that failed first.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,12 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from components.launch_tfjob import verdict as verdicts
-from components.launch_tfjob.backends import Backend
-from components.launch_tfjob.follower import Follower
-from components.launch_tfjob.manifest import CONTAINER, Identity, build_tfjob, spec_hash
+from components.launch_tfjob import start
+from components.launch_tfjob.attempt import Attempt, words
+from components.launch_tfjob.backends import Backend, JobExistsError
+from components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
 from components.launch_tfjob.progress import Progress, read
+from components.launch_tfjob.record import AttemptEnd
 from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.start import Action, Found
 from components.launch_tfjob.verdict import Judgement, Verdict, judge
 from components.step import FAILURE_FILE, Failure, Step
 from storage.errors import (
@@ -36,13 +40,11 @@ from storage.errors import (
     Problem,
     StepError,
 )
-from trainer.supervisor import MEANING
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 30.0  # also without news, the job is looked at
-_LAST_LINES_SECONDS = 10.0
-_SHOWN_LINES = 12
+_LOOK_AGAIN_SECONDS = 1.0
+_LOST_NODE_SECONDS = 60.0
 _LONGEST_BACKOFF = 600.0
 
 
@@ -55,12 +57,14 @@ class Launched:
         attempts: How many attempts the run has used, this one included.
         manifest: The TFJob of that attempt.
         progress: What the chief reported; its `final` are the metrics.
+        gpu_hours: GPUs held times hours by name; empty for a training without GPUs.
     """
 
     job_name: str
     attempts: int
     manifest: Mapping[str, Any]
     progress: Progress
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
 class JobFailedError(StepError):
@@ -99,33 +103,129 @@ class Launcher:
 
         Raises:
             JobFailedError: With the last words of the replica that failed first.
+            ConfigurationError: A job of this name is not ours.
         """
+        if done := self._completed():
+            return self._launched(done)
         failure: JobFailedError | None = None
-        backoff = self.spec.options.backoff_seconds
-        since = self._since()
+        backoff, waited = self.spec.options.backoff_seconds, 0.0
+        manifest = self._adopted()
+        since = self._since(adopted=bool(manifest))
         while True:
-            if attempt := self._completed():
-                return self._launched(attempt)
-            attempt = self._next_attempt(since, failure)
-            if failure:
-                log.info("attempt %d begins in %.0f s", attempt, backoff)
-                self.sleep(backoff)
-                backoff = min(2 * backoff, _LONGEST_BACKOFF)
-            manifest = self._claim(attempt, since)
+            if done := self._completed():
+                return self._launched(done)
             if not manifest:
-                continue
-            judgement, words = self._attempt(manifest)
+                attempt = self._next_attempt(since, failure)
+                if failure:
+                    # Two jobs that let go of each other's GPUs must not come back together.
+                    pause = backoff * random.uniform(0.5, 1.0)
+                    log.info("attempt %d begins in %.0f s", attempt, pause)
+                    self.sleep(pause)
+                    backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                manifest = self._claim(attempt, since)
+                if not manifest:
+                    continue
+                self._create(manifest)
+            attempt = int(manifest["metadata"]["labels"]["kfp-tfjob/attempt"])
+            outcome = Attempt(
+                self.backend, manifest, self.spec, attempt, waited, clock=self.clock
+            ).follow()
+            judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
                 if self._completed() == attempt:
+                    self._keep(outcome.end)
                     return self._launched(attempt)
                 judgement = Judgement(
                     Verdict.STORE_UNAVAILABLE,
                     "the job succeeded, but its output is not complete in the store",
                 )
-            failure = _failure(judgement, words)
+                self.backend.delete(manifest["metadata"]["name"])
+            self._keep(outcome.end)
+            failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
                 raise failure
+            if judgement.verdict == Verdict.PARTLY_PLACED:
+                # Waiting for nodes is bounded by time and not by attempts.
+                waited += outcome.end.seconds["pending"]
+                since += 1
+                if waited >= self.spec.options.pending_timeout_seconds:
+                    raise failure
+            manifest = {}
+
+    def _adopted(self) -> dict[str, Any]:
+        """Return the manifest of the newest attempt if its job is to be followed, else nothing.
+
+        Raises:
+            JobFailedError: It failed by the user's fault, and this is Kubeflow Pipelines' retry.
+            ConfigurationError: The job of that name is not ours.
+        """
+        attempts = self.step.store.numbers(self.step.run.attempts)
+        if not attempts:
+            return {}
+        manifest = self._manifest(attempts[-1])
+        name = manifest["metadata"]["name"]
+        told, began = False, self.clock()
+        # Names differ and attempts are fenced: pods of a dead node need not be waited for.
+        longest = _LOST_NODE_SECONDS + float(self.spec.pod.of("chief").grace_seconds or 0)
+        while True:
+            job = self.backend.get(name)
+            pods = self.backend.pods(name) if job else []
+            found = start.look_at(job, pods, manifest)
+            action = start.decide(found, self.retry)
+            if not told:
+                log.info("%s of an earlier start: %s; %s", name, found, action)
+                told = True
+            if action == Action.WAIT and self.clock() - began < longest:
+                self.sleep(_LOOK_AGAIN_SECONDS)
+                continue
+            if action == Action.REFUSE:
+                raise _not_ours(name, found)
+            if action == Action.ADOPT:
+                return manifest
+            if action == Action.REPEAT:
+                judgement = judge(job, pods)
+                raise _failure(judgement, words(judgement, lambda *_: []))
+            if found == Found.NOTHING and self.retry and (earlier := self._recorded()):
+                raise earlier
+            if found == Found.FAILED_FOR_NOW:
+                self.backend.delete(name)
+            return {}
+
+    def _recorded(self) -> JobFailedError | None:
+        """Return the user's fault that ended this step before, where the job is gone since."""
+        try:
+            earlier = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
+        except (ObjectNotFoundError, ValueError, TypeError):
+            return None
+        if earlier.step != self.step.name or not earlier.final:
+            return None
+        return JobFailedError(earlier.code, earlier.verdict, earlier.message)
+
+    def _create(self, manifest: Mapping[str, Any]) -> None:
+        """Create a job; one that is there already is ours if it is the same."""
+        name = manifest["metadata"]["name"]
+        log.info(
+            "creating %s: 1 chief, %d workers, %d GPUs",
+            name,
+            self.spec.workers,
+            self.spec.total_gpus,
+        )
+        try:
+            self.backend.create(manifest)
+        except JobExistsError:
+            found = start.look_at(self.backend.get(name), [], manifest)
+            if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
+                raise _not_ours(name, found) from None
+            log.info("%s is there already and is taken over", name)
+
+    def _keep(self, end: AttemptEnd) -> None:
+        """Leave what is known of an attempt; a store that is away is no reason to fail."""
+        address = self.step.run.attempts / f"{end.attempt:04d}.end.json"
+        try:
+            self.step.store.write(address, end.to_bytes())
+        except StepError as error:
+            log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
 
     def _completed(self) -> int:
         """Return the attempt whose output is complete in the store, or 0."""
@@ -145,11 +245,11 @@ class Launcher:
             )
         return attempt
 
-    def _since(self) -> int:
+    def _since(self, adopted: bool) -> int:
         """Return the first attempt that counts: what a person starts again is counted anew."""
         store, attempts = self.step.store, self.step.run.attempts
         last = max(store.numbers(attempts), default=0)
-        if not (last and self.retry):
+        if not (last and (self.retry or adopted)):
             return last + 1
         return int(json.loads(store.read(attempts / f"{last:04d}.json"))["since"])
 
@@ -179,7 +279,7 @@ class Launcher:
 
     def _claim(self, attempt: int, since: int) -> dict[str, Any]:
         """Return the job of an attempt that is now ours, or nothing when somebody else has it."""
-        manifest = build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
+        manifest = self._manifest(attempt)
         record = {
             "run_id": self.step.run_id,
             "attempt": attempt,
@@ -196,41 +296,29 @@ class Launcher:
             return {}
         return manifest
 
-    def _attempt(self, manifest: Mapping[str, Any]) -> tuple[Judgement, list[str]]:
-        """Run one job to its end; return what became of it and its last words."""
-        name = manifest["metadata"]["name"]
-        log.info(
-            "creating %s: 1 chief, %d workers, %d GPUs",
-            name,
-            self.spec.workers,
-            self.spec.total_gpus,
-        )
-        self.backend.create(manifest)
-        follower = Follower(self.backend, name)
-        follower.start()
-        # The pods' own deadline comes first, so that the chief can save; this one counts waiting.
-        grace = self.spec.pod.of("chief").grace_seconds or 0
-        deadline = self.clock() + self.spec.options.deadline_seconds + grace
-        late = False
-        while (job := follower.look()) and not _over(job) and not late:
-            left = deadline - self.clock()
-            late = left <= 0
-            self.backend.watch(name, min(max(left, 0), _LOOK_SECONDS))
-        if late:
-            judgement = Judgement(Verdict.DEADLINE, "the job ran longer than its deadline")
-        else:
-            judgement = judge(job, follower.pods)
-        if late or judgement.verdict.recoverable:
-            self.backend.delete(name)  # any other end stays for people to look at
-        follower.finish(_LAST_LINES_SECONDS)
-        return judgement, _words(judgement, follower)
+    def _manifest(self, attempt: int) -> dict[str, Any]:
+        return build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
 
     def _launched(self, attempt: int) -> Launched:
-        manifest = build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
+        manifest = self._manifest(attempt)
         progress = read(self.step.store, self.step.run)
         attempts = max(self.step.store.numbers(self.step.run.attempts), default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        return Launched(manifest["metadata"]["name"], attempts, manifest, progress)
+        hours = self._gpu_hours(attempt) if self.spec.total_gpus else {}
+        return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
+
+    def _gpu_hours(self, completed: int) -> dict[str, float]:
+        """Add up what the attempts held, as far as their launchers saw it."""
+        seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
+        for attempt in self.step.store.numbers(self.step.run.attempts):
+            try:
+                data = self.step.store.read(self.step.run.attempts / f"{attempt:04d}.end.json")
+            except ObjectNotFoundError:
+                continue
+            held = AttemptEnd.from_bytes(data).gpu_seconds
+            seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
+            seconds["pending"] += held.get("pending", 0)
+        return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}
 
 
 def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
@@ -244,7 +332,7 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
     Raises:
         JobFailedError: With the last words of the replica that failed first.
     """
-    return Launcher(step, spec, backend, retry=_is_retry()).run()
+    return Launcher(step, spec, backend, backend.owner(), _is_retry()).run()
 
 
 def _is_retry() -> bool:
@@ -253,20 +341,15 @@ def _is_retry() -> bool:
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
-def _over(job: Mapping[str, Any]) -> bool:
-    return any(verdicts.condition(job, kind) is not None for kind in ("Succeeded", "Failed"))
-
-
-def _words(judgement: Judgement, follower: Follower) -> list[str]:
-    """Return the last words of the container that ended the job, else of the chief."""
-    cause = judgement.cause
-    if not cause:
-        return follower.last_lines("chief-0", _SHOWN_LINES)
-    # What the supervisor says when the program itself left no words is in the sentence already.
-    if cause.message and cause.message not in MEANING.values():
-        return cause.message.splitlines()
-    suffix = "" if cause.container == CONTAINER else f"/{cause.container}"
-    return follower.last_lines(cause.replica + suffix, _SHOWN_LINES)
+def _not_ours(name: str, found: Found) -> ConfigurationError:
+    return ConfigurationError(
+        Problem(
+            f"there is a TFJob {name} already that this run did not make",
+            received=f"a job with {found}",
+            expected="the same run, Workflow and spec hash",
+            fix="start a new run, or delete that job if nobody needs it",
+        )
+    )
 
 
 def _failure(judgement: Judgement, words: list[str]) -> JobFailedError:

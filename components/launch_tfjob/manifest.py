@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from components.launch_tfjob.options import LABEL_VALUE, ExtraSettings, PodSettings
+from components.launch_tfjob.options import LABEL_VALUE, PodSettings
 from components.launch_tfjob.spec import JobSpec
 from storage.credentials import MOUNT, MOUNT_VARIABLE
 from storage.layout import Layout
@@ -22,13 +22,21 @@ from storage.layout import Layout
 CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
 JOB_DIR = "/kfp-tfjob/job"
 OUTPUT_DIR = "/kfp-tfjob/output"
+PODINFO_DIR = "/kfp-tfjob/podinfo"
 HASH_ANNOTATION = "kfp-tfjob/spec-hash"
+VERDICT_ANNOTATION = "kfp-tfjob/verdict"
+# On the chief's pod, and files of the same name in PODINFO_DIR.
+HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"
+STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
 RUN_LABEL = "kfp-tfjob/run"
+TASK_LABEL = "kfp-tfjob/task"
 MANAGER = "kfp-tfjob"
 # <job>-evaluator-0 and <job>-worker-999 must be names of Services, at most 63 characters.
 LONGEST_NAME = 50
 _ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+# The sidecar stays as long as the trainer, mostly idle; a whole core would be kept from others.
+_HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
 
@@ -98,7 +106,7 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     labels = {
         "app.kubernetes.io/managed-by": MANAGER,
         RUN_LABEL: run_label(identity.run_id),
-        "kfp-tfjob/task": identity.task,
+        TASK_LABEL: identity.task,
         "kfp-tfjob/model": _label(spec.model_name),
         "kfp-tfjob/attempt": str(identity.attempt),
     }
@@ -141,16 +149,20 @@ class _Replica:
     role: str
 
     @property
+    def is_chief(self) -> bool:
+        return self.role == "chief"
+
+    @property
     def settings(self) -> PodSettings:
         return self.spec.pod.of(self.role)
 
     @property
     def output_claim(self) -> str | None:
-        return self.spec.pod.chief.output_claim if self.role == "chief" else None
+        return self.spec.pod.chief.output_claim if self.is_chief else None
 
     @property
     def output_dir(self) -> str:
-        if self.role != "chief":
+        if not self.is_chief:
             return f"{JOB_DIR}/output"
         # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
         return f"{OUTPUT_DIR}/{self.identity.job_name}" if self.output_claim else OUTPUT_DIR
@@ -158,7 +170,7 @@ class _Replica:
     def template(self, labels: Mapping[str, str]) -> dict[str, Any]:
         settings = self.settings
         init = [self._setup()]
-        if self.role == "chief":
+        if self.is_chief:
             init.append(self._uploader())
         user = settings.run_as_user
         pod: dict[str, Any] = {
@@ -213,9 +225,7 @@ class _Replica:
             "memory": settings.memory,
             "ephemeral-storage": settings.ephemeral_storage,
         }
-        own = getattr(spec.pod, self.role)
-        gpus = own.gpus if isinstance(own, ExtraSettings) else spec.gpus
-        if gpus:
+        if gpus := spec.gpus_of(self.role):
             resources[str(settings.gpu_resource)] = str(gpus)
         environment = self._environment()
         if spec.options.command:
@@ -236,10 +246,12 @@ class _Replica:
 
     def _setup(self) -> dict[str, Any]:
         container = self._container("setup", self.spec.tools_image, _HELPER, self._environment())
+        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         return container | {"command": ["python3", "-m", "components.launch_tfjob.setup"]}
 
     def _uploader(self) -> dict[str, Any]:
         container = self._container("uploader", self.spec.tools_image, _HELPER, self._environment())
+        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         command = ["python3", "-m", "uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
         command += ["--grace", str(self.settings.grace_seconds)]
         # With this policy an init container is a native sidecar: it does not hold back the end.
@@ -253,8 +265,9 @@ class _Replica:
         environment: list[dict[str, Any]],
     ) -> dict[str, Any]:
         mounts = [{"name": "job", "mountPath": JOB_DIR}]
-        if self.role == "chief":
+        if self.is_chief:
             mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
+            mounts.append({"name": "podinfo", "mountPath": PODINFO_DIR, "readOnly": True})
         mounts.append({"name": "storage", "mountPath": str(MOUNT), "readOnly": True})
         return {
             "name": name,
@@ -287,8 +300,10 @@ class _Replica:
             "EXPECTED_GPUS": str(spec.gpus),
             "STORE_DEADLINE": str(spec.options.store_deadline_seconds),
             "START_DEADLINE": str(spec.options.start_timeout_seconds),
-            "FLUSH_BARRIER": "1" if self.role == "chief" else "",
-            "RESTORE": "1" if self.role == "chief" else "",
+            "ORPHAN_TIMEOUT": str(spec.options.orphan_timeout_seconds) if self.is_chief else "",
+            "PODINFO_DIR": PODINFO_DIR if self.is_chief else "",
+            "FLUSH_BARRIER": "1" if self.is_chief else "",
+            "RESTORE": "1" if self.is_chief else "",
             MOUNT_VARIABLE: str(MOUNT),
             "AWS_ENDPOINT_URL": spec.storage_endpoint,
             "AWS_REGION": spec.storage_region,
@@ -328,8 +343,10 @@ class _Replica:
         if self.output_claim:
             claim = {"claimName": self.output_claim}
             volumes.append({"name": "output", "persistentVolumeClaim": claim})
-        elif self.role == "chief":
+        elif self.is_chief:
             volumes.append({"name": "output", "emptyDir": {}})
+        if self.is_chief:
+            volumes.append({"name": "podinfo", "downwardAPI": {"items": _podinfo()}})
         memory = {"medium": "Memory", "sizeLimit": self.settings.shared_memory}
         # Without `optional` a Secret that is missing keeps the pod from starting without a word.
         secret = {"secretName": self.spec.storage_secret, "optional": True}
@@ -342,6 +359,17 @@ class _Replica:
                 for i, volume in enumerate(self.settings.volumes or ())
             ),
         ]
+
+
+def _podinfo() -> list[dict[str, Any]]:
+    """Return the annotations the chief's pod is told by, as files that follow every change."""
+    return [
+        {
+            "path": name.rpartition("/")[2],
+            "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{name}']"},
+        }
+        for name in (HEARTBEAT_ANNOTATION, STOP_WITHIN_ANNOTATION)
+    ]
 
 
 def _json(value: Mapping[str, Any]) -> str:

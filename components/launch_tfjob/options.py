@@ -122,6 +122,17 @@ class TrainOptions(Group):
         max_attempts: How many TFJobs one run may use up, the first included.
         backoff_seconds: The pause before the second attempt; it doubles with every further one.
         ttl_seconds: How long a finished TFJob and its pods stay for people to look at.
+        operator_timeout_seconds: How long the training operator may say nothing.
+        pending_timeout_seconds: How long pods may wait for a node, all attempts together; longer
+            than a node takes to be made.
+        partly_placed_seconds: How long some replicas may hold GPUs while others wait for them.
+        image_pull_timeout_seconds: How long a container may fail to start for its image or its
+            configuration.
+        queue_timeout_seconds: How long a job may be suspended in a queue; it counts nowhere else.
+        stall_timeout_seconds: How long the chief may log nothing.
+        orphan_timeout_seconds: After how long without its launcher the chief saves and stops.
+        api_timeout_seconds: How long the API server may be away before the step fails; the job
+            runs on meanwhile, and a step that is started again takes it over.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -136,6 +147,14 @@ class TrainOptions(Group):
     max_attempts: Annotated[int, Field(ge=1, le=99)] = 3
     backoff_seconds: Annotated[float, Field(ge=0, le=3600)] = 10
     ttl_seconds: Annotated[int, Field(ge=0)] = DAY
+    operator_timeout_seconds: Seconds = 60
+    pending_timeout_seconds: Seconds = 1800
+    partly_placed_seconds: Seconds = 300
+    image_pull_timeout_seconds: Seconds = 300
+    queue_timeout_seconds: Seconds = 7 * DAY
+    stall_timeout_seconds: Seconds = 3600
+    orphan_timeout_seconds: Seconds = 1800
+    api_timeout_seconds: Seconds = 900
 
     @pydantic.field_validator("command")
     @classmethod
@@ -287,7 +306,7 @@ class PodOptions(Group):
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.
         """
-        merged: dict[str, Any] = dict(_DEFAULTS, grace_seconds=600 if role == "chief" else 120)
+        merged: dict[str, Any] = dict(_DEFAULTS, grace_seconds=600 if role == "chief" else 60)
         own: PodSettings = getattr(self, role)
         for settings in (self.all, own):
             for name in PodSettings.model_fields:

@@ -20,7 +20,8 @@ _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 RESERVED = frozenset(
     "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
     " TRAIN_OPTIONS JOB_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
-    " START_DEADLINE FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR TF_CONFIG HOME TMPDIR".split()
+    " START_DEADLINE ORPHAN_TIMEOUT PODINFO_DIR FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR"
+    " TF_CONFIG HOME TMPDIR".split()
 )
 
 
@@ -76,6 +77,11 @@ class JobSpec:
         """GPUs of all replicas together, also of the extra ones."""
         extra = sum(kind.replicas * kind.gpus for kind in (self.pod.ps, self.pod.evaluator))
         return self.replicas * self.gpus + extra
+
+    def gpus_of(self, role: str) -> int:
+        """Return the GPUs of one replica of a role, for instance `worker`."""
+        extra = {"ps": self.pod.ps, "evaluator": self.pod.evaluator}.get(role)
+        return extra.gpus if extra else self.gpus
 
     @classmethod
     def parse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -40,8 +41,18 @@ class Verdict(StrEnum):
     @property
     def recoverable(self) -> bool:
         """Whether the same job may succeed when it is tried again."""
-        return self in (Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED)
+        return self in (
+            Verdict.LOST,
+            Verdict.STORE_UNAVAILABLE,
+            Verdict.ORPHANED,
+            Verdict.PARTLY_PLACED,
+        )
 
+
+# A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
+_OF_THE_NODE = frozenset(
+    "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
+)
 
 _REMEDIES = {
     Verdict.SUCCEEDED: "nothing",
@@ -51,7 +62,8 @@ _REMEDIES = {
     Verdict.IMAGE_PULL: "correct train_image, or name pod.all.image_pull_secret",
     Verdict.UNSCHEDULABLE: "ask for less, or for nodes that exist: pod.all.node_selector,"
     " pod.all.tolerations, train_gpus",
-    Verdict.PARTLY_PLACED: "lower train_workers, or use a gang scheduler: pod.all.scheduler",
+    Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
+    " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
     Verdict.LOST: "start the run again; it goes on from the newest stored checkpoint",
     Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it goes on"
     " from the newest stored checkpoint",
@@ -114,6 +126,10 @@ class Judgement:
     def code(self) -> int:
         """The exit code of the step: the container's own where it is the user's to mend."""
         code = self.cause.code if self.cause else 1
+        if self.verdict == Verdict.PARTLY_PLACED:
+            return 2
+        if self.verdict == Verdict.USER_ERROR and not self.cause:
+            return 2
         if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
             return code
         return 2  # a limit or a name somebody has to change
@@ -127,9 +143,31 @@ def replica_of(pod: Mapping[str, Any]) -> str:
 
 def condition(job: Mapping[str, Any], kind: str) -> str | None:
     """Return the message of a condition that is true, or None; their order means nothing."""
-    for item in job.get("status", {}).get("conditions") or []:
-        if item["type"] == kind and item["status"] == "True":
-            return str(item.get("message", ""))
+    found = _condition(job, kind)
+    return None if found is None else str(found.get("message", ""))
+
+
+def is_over(job: Mapping[str, Any]) -> bool:
+    """Tell whether the operator has decided; it never does so twice."""
+    return any(condition(job, kind) is not None for kind in ("Succeeded", "Failed"))
+
+
+def is_being_deleted(item: Mapping[str, Any]) -> bool:
+    """Tell whether somebody has asked for the deletion of a job or pod."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def on_lost_node(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod's node does not answer, so that the pod will not go away either."""
+    disruption = _condition(pod, "DisruptionTarget") or {}
+    lost = disruption.get("reason") == "DeletionByTaintManager"
+    return lost or pod["status"].get("reason") == "NodeLost"
+
+
+def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    for found in (item.get("status") or {}).get("conditions") or []:
+        if found["type"] == kind and found["status"] == "True":
+            return found
     return None
 
 
@@ -151,13 +189,69 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if condition(job, "Succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
+    if failed is None and is_being_deleted(job):
+        return Judgement(Verdict.CANCELLED, "the job is being deleted by somebody else")
     for pod in pods:
         if found := _of_pod(pod):
             return found
+    failed_at = _time((_condition(job, "Failed") or {}).get("lastTransitionTime"))
+    removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
     causes = sorted((item for pod in pods for item in _ended(pod)), key=lambda item: item.finished)
+    # How a pod ends that was told to go says nothing about the job.
+    own = [
+        item
+        for item in causes
+        if item.replica not in removed or _time(item.finished) < removed[item.replica].at
+    ]
+    first = min(removed.values(), key=lambda item: (item.at, not item.certain), default=None)
+    if first and not any(_speaks_before(item, first) for item in own):
+        return Judgement(Verdict.LOST, first.sentence)
     if not causes:
         return Judgement(Verdict.LOST, f"the job failed and no container says why: {failed}")
-    return _of_containers(causes)
+    return _of_containers(own or causes)
+
+
+@dataclass(frozen=True)
+class _Removed:
+    """A pod that was told to go before the job had failed."""
+
+    at: datetime
+    sentence: str
+    certain: bool
+
+
+def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
+    replica, metadata = replica_of(pod), pod["metadata"]
+    disruption = _condition(pod, "DisruptionTarget")
+    if disruption:
+        said = f"{disruption.get('reason', '')}: {disruption.get('message', '')}"
+        at = _time(disruption.get("lastTransitionTime"))
+        return _Removed(at, f"{replica} was taken from its node: {said}", True)
+    if not is_being_deleted(pod):
+        return None
+    # The timestamp is the end of the grace period.
+    grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    at = _time(metadata["deletionTimestamp"]) - grace
+    if at > failed_at:
+        return None  # that is the operator, which cleans up after a failure
+    return _Removed(at, f"{replica} was deleted while it ran", at < failed_at)
+
+
+def _speaks_before(item: Ended, removed: _Removed) -> bool:
+    """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
+    if item.reason == "OOMKilled" or 2 <= item.code <= 4:
+        return True
+    if item.code in (138, 143):
+        return False
+    ended = _time(item.finished)
+    return ended < removed.at or (ended == removed.at and not removed.certain)
+
+
+def _time(text: Any) -> datetime:
+    """Return a time of Kubernetes to the second; one that is missing is later than any."""
+    if not text:
+        return datetime.max.replace(tzinfo=UTC)
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).replace(microsecond=0)
 
 
 def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
@@ -168,8 +262,11 @@ def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
     if reason == "DeadlineExceeded":
         return Judgement(Verdict.DEADLINE, f"{replica} ran longer than the deadline of the job")
     if reason == "Evicted":
-        disk = "ephemeral" in message or "disk" in message.lower()
+        words = ("ephemeral", "disk", "emptydir")
+        disk = any(word in message.lower() for word in words)
         return Judgement(Verdict.OUT_OF_DISK if disk else Verdict.LOST, said)
+    if reason in _OF_THE_NODE or reason.startswith("OutOf"):
+        return Judgement(Verdict.LOST, said)
     return None
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import uploader
 from components import parameters
 from components.images import TRAINER
+from components.launch_tfjob.backends import is_local
 from components.preflight import parameters as run_parameters
+from components.preflight.findings import Findings
 from components.preflight.model_code import Code, ModelCode
 from components.prepare_data import source as sources
 from components.prepare_data.options import DataOptions
@@ -65,13 +67,18 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
     run_parameters.check(values)
     storage = (values["storage_endpoint"], values["storage_region"])
     step = open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
-    _check_store(step)
+    found = Findings() if is_local() else _check_cluster(step.run_id, values)
+    try:
+        _check_store(step)
+    except ConfigurationError as error:
+        # A Secret that is missing is why there are no keys.
+        raise ConfigurationError(*error.problems, *found.problems, *found.warnings) from error
     report.step = step
 
     code, wrong_code = _check_code(step, values)
     source, wrong_data = _check_data(step, values)
-    if wrong_code:
-        raise ConfigurationError(*wrong_code, *wrong_data)
+    if wrong_code or found.problems:
+        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data)
     DataError.raise_if(wrong_data)
 
     function = ModelCode.parse(values["model_code"]).function
@@ -79,8 +86,22 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         source_digest=sources.source_digest(source),
         model_entry=f"{code.module}:{function}",
         code_uri=_keep_code(step, code),
-        table=run_parameters.table(values, run_parameters.job_spec(values)),
+        table=run_parameters.table(values, run_parameters.job_spec(values))
+        + "".join(f"\n**Note:** {warning}.\n" for warning in found.warnings),
     )
+
+
+def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
+    """Ask the cluster, and refuse what only the machine of the person has."""
+    from components.preflight.cluster import check, local_paths, open_cluster
+
+    in_image = ModelCode.parse(values["model_code"]).in_image
+    problems = list(local_paths(values, in_image))
+    try:
+        found = check(open_cluster(_PATIENCE.seconds), run_parameters.job_spec(values), run_id)
+    except StepError as error:
+        return Findings([*problems, *error.problems], [])
+    return Findings([*problems, *found.problems], found.warnings)
 
 
 def _check_store(step: Step) -> None:

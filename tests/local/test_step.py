@@ -68,3 +68,16 @@ def test_a_wrong_address_still_leaves_the_record_on_this_machine(tmp_path: Path)
     ended = run("nowhere", "pass", tmp_path)  # type: ignore[arg-type]
     assert ended.returncode == 2
     assert "output_uri is not an address" in (tmp_path / "failure.json").read_text()
+
+
+def test_a_step_that_works_at_last_removes_its_record(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    run(base, "1 / 0", tmp_path)
+    assert len(list(store.list(base))) == 1
+    assert run(base, "pass", tmp_path).returncode == 0
+    assert list(store.list(base)) == []
+    other = Failure("evaluate", 1, "failed", "of another step").to_bytes()
+    store.write(base / "runs/run-1/failure.json", other)
+    assert run(base, "pass", tmp_path).returncode == 0
+    assert len(list(store.list(base))) == 1

@@ -92,8 +92,12 @@ def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
 
 
 def test_the_back_end_is_chosen_by_the_environment(monkeypatch):
-    monkeypatch.delenv("KFP_TFJOB_BACKEND", raising=False)
-    with pytest.raises(ConfigurationError, match="kubernetes.*Expected: local"):
+    monkeypatch.setenv("KFP_TFJOB_BACKEND", "nomad")
+    with pytest.raises(ConfigurationError, match="nomad.*Expected: kubernetes or local"):
+        open_backend()
+    monkeypatch.delenv("KFP_TFJOB_BACKEND")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    with pytest.raises(ConfigurationError, match="no cluster"):
         open_backend()
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
     with open_backend() as backend:

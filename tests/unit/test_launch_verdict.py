@@ -78,4 +78,64 @@ def test_a_condition_that_is_false_says_nothing():
 def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
     assert all(verdict.remedy for verdict in Verdict)
     recovered = {verdict for verdict in Verdict if verdict.recoverable}
-    assert recovered == {Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED}
+    infrastructure = {Verdict.LOST, Verdict.STORE_UNAVAILABLE, Verdict.ORPHANED}
+    assert recovered == infrastructure | {Verdict.PARTLY_PLACED}
+
+
+def removed(name: str, at: int, code: int | None = None, grace: int = 30, **status) -> dict:
+    """A pod that was told at second `at` to go, within `grace` seconds."""
+    found = pod(name, code, at + 1, **status) if code is not None else pod(name, **status)
+    found["metadata"]["deletionTimestamp"] = f"2026-01-01T00:{(at + grace) // 60:02d}:"
+    found["metadata"]["deletionTimestamp"] += f"{(at + grace) % 60:02d}Z"
+    found["metadata"]["deletionGracePeriodSeconds"] = grace
+    return found
+
+
+def failed_at(second: int) -> dict:
+    found = job("Failed")
+    for item in found["status"]["conditions"]:
+        item["lastTransitionTime"] = f"2026-01-01T00:00:{second:02d}Z"
+    return found | {"metadata": {}}
+
+
+TAINT = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+TAINT |= {"message": "Taint manager", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pods", "verdict", "words"),
+    [
+        # A drain: the operator fails the job while the chief still saves, then deletes the worker.
+        (6, [removed("chief-0", 5), removed("worker-0", 6)], "preempted_or_lost", "chief-0 was"),
+        (6, [removed("chief-0", 5, 143)], "preempted_or_lost", "chief-0 was deleted"),
+        (6, [removed("chief-0", 5, 1)], "preempted_or_lost", "chief-0 was deleted"),
+        (9, [removed("worker-0", 5, 137), pod("chief-0", 1, 8)], "preempted_or_lost", "worker-0"),
+        # The other way round: a worker fails, and the operator deletes the chief.
+        (6, [removed("chief-0", 6, 143), pod("worker-0", 1, 5)], "user_error", "worker-0"),
+        (6, [removed("chief-0", 6, 143), pod("worker-0", 1, 6)], "user_error", "worker-0"),
+        (6, [removed("chief-0", 8, 143), pod("worker-0", 3, 6)], "user_error", "worker-0"),
+        (6, [removed("chief-0", 5), pod("worker-0", 2, 6)], "user_error", "worker-0"),
+        (6, [removed("chief-0", 7, 143), pod("worker-0", 137, 5)], "preempted_or_lost", "worker-0"),
+        # Both in the same second.
+        (6, [removed("chief-0", 6, 143)], "preempted_or_lost", "chief-0 was deleted"),
+        (9, [removed("chief-0", 6, conditions=[TAINT])], "preempted_or_lost", "TaintManager"),
+        (
+            5,
+            [removed("chief-0", 5), removed("worker-0", 5, conditions=[TAINT])],
+            "preempted_or_lost",
+            "worker-0 was taken from its node",
+        ),
+        (9, [pod("chief-0", reason="NodeLost")], "preempted_or_lost", "NodeLost"),
+        (9, [pod("chief-0", reason="OutOfcpu")], "preempted_or_lost", "OutOfcpu"),
+    ],
+)
+def test_a_pod_that_was_taken_away_is_told_from_one_that_failed(seconds, pods, verdict, words):
+    found = judge(failed_at(seconds), pods)
+    assert (str(found.verdict), words in found.sentence) == (verdict, True), found.sentence
+
+
+def test_a_job_that_is_being_deleted_was_cancelled_unless_it_is_over():
+    gone = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert judge(job("Running") | gone, [pod("chief-0")]).verdict == Verdict.CANCELLED
+    assert judge(job("Succeeded") | gone, [pod("chief-0", 0)]).verdict == Verdict.SUCCEEDED
+    assert judge(job("Failed") | gone, [pod("chief-0", 2)]).verdict == Verdict.USER_ERROR

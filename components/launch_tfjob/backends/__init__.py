@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from storage.errors import ConfigurationError, Problem, StepError
@@ -32,6 +33,10 @@ class Backend(Protocol):
 
     Every method may raise StepError when the back end is away for longer than it was given.
     """
+
+    def owner(self) -> Object | None:
+        """Return the ownerReference of jobs, so that they go with their run; None without one."""
+        ...
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a job.
@@ -62,27 +67,60 @@ class Backend(Protocol):
         """
         ...
 
+    def silence(self, name: str) -> float | None:
+        """Return the seconds since the chief's last line; None while it cannot be heard."""
+        ...
+
+    def events(self, name: str) -> list[Object]:
+        """Return what controllers said of a job, as far as this process may know it."""
+        ...
+
+    def annotate(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on a job; that it cannot be done is no error."""
+        ...
+
+    def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on the chief's pod, which follows them in PODINFO_DIR."""
+        ...
+
     def delete(self, name: str) -> None:
         """End a job and remove it; return when its pods are gone. No job is no error."""
         ...
 
 
-def open_backend() -> AbstractContextManager[Backend]:
+def is_local() -> bool:
+    """Tell whether the environment asks for jobs as processes of this machine."""
+    return os.environ.get(CHOICE) == "local"
+
+
+def open_backend(
+    api_seconds: float = 900, operator_seconds: float = 60
+) -> AbstractContextManager[Backend]:
     """Return the back end that the environment names.
 
+    Args:
+        api_seconds: How long the API server may be away.
+        operator_seconds: How long the training operator may be away when a job is created.
+
     Raises:
-        ConfigurationError: This version does not have it.
+        ConfigurationError: There is no such back end, or no cluster.
     """
     choice = os.environ.get(CHOICE) or "kubernetes"
     if choice == "local":
         from components.launch_tfjob.backends.local import LocalBackend
 
         return LocalBackend.from_environment()
+    if choice == "kubernetes":
+        from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
+        from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+
+        patience = replace(PATIENCE, seconds=api_seconds)
+        return KubernetesBackend(ClusterClient.from_environment(patience), operator_seconds)
     raise ConfigurationError(
         Problem(
-            "this version has no such back end for jobs",
+            "there is no such back end for jobs",
             received=choice,
-            expected="local",
-            fix=f"set {CHOICE}=local, or run with `kfp-tfjob run`",
+            expected="kubernetes or local",
+            fix=f"correct {CHOICE}",
         )
     )

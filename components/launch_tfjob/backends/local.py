@@ -50,7 +50,7 @@ _KNOWN = {
     ),
     "container": frozenset("name command args env volumeMounts restartPolicy".split()),
     "mount": frozenset("name mountPath".split()),
-    "volume": frozenset("name emptyDir secret persistentVolumeClaim".split()),
+    "volume": frozenset("name emptyDir secret persistentVolumeClaim downwardAPI".split()),
     "emptyDir": frozenset(),
 }
 # Below the ports the system gives to outgoing connections, which would take ours meanwhile.
@@ -85,6 +85,10 @@ class LocalBackend:
         backend._temporary = temporary
         return backend
 
+    def owner(self) -> Object | None:
+        """Return None: jobs end with this process."""
+        return None
+
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Start the pods of a job.
 
@@ -118,6 +122,25 @@ class LocalBackend:
         """Yield the lines of a job until it has ended; for one reader."""
         job = self._jobs.get(name)
         return job.lines() if job else iter(())
+
+    def silence(self, name: str) -> float | None:
+        """Return the seconds since the chief's last line; None before the first."""
+        job = self._jobs.get(name)
+        return time.monotonic() - job.heard if job and job.heard else None
+
+    def events(self, name: str) -> list[Object]:
+        """Return nothing: no controller has a say here."""
+        return []
+
+    def annotate(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on a job."""
+        if job := self._jobs.get(name):
+            job.annotations.update(values)
+
+    def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on the chief's pod, whose containers see them in PODINFO_DIR."""
+        if job := self._jobs.get(name):
+            job.chief.annotate(values)
 
     def delete(self, name: str) -> None:
         """End a job, wait for its processes and remove its volumes."""
@@ -156,6 +179,8 @@ class _Job:
 
     def __init__(self, manifest: Mapping[str, Any], machine: Machine) -> None:
         self._manifest = dict(manifest)
+        self.annotations: dict[str, str] = {}
+        self.heard = 0.0  # when the chief said something
         self._name: str = manifest["metadata"]["name"]
         self._folder = machine.folder / "jobs" / self._name
         self._specs: dict[str, Any] = manifest["spec"]["tfReplicaSpecs"]
@@ -195,6 +220,10 @@ class _Job:
         return [pod for pods in self._by_role.values() for pod in pods]
 
     @property
+    def chief(self) -> Pod:
+        return self._by_role["Chief"][0]
+
+    @property
     def over(self) -> bool:
         """Whether the job is decided and none of its pods runs any more."""
         return self._decided and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods)
@@ -221,7 +250,10 @@ class _Job:
                 "replicaStatuses": self._replica_statuses(),
                 **self._times,
             }
-        return self._manifest | {"status": status}
+        metadata = self._manifest["metadata"]
+        annotations = metadata["annotations"] | self.annotations
+        metadata = metadata | {"annotations": annotations}
+        return self._manifest | {"metadata": metadata, "status": status}
 
     def wait_for_change(self, timeout: float) -> None:
         with self._change:
@@ -240,6 +272,8 @@ class _Job:
         def take(container: str, text: str) -> None:
             where = replica if container == CONTAINER else f"{replica}/{container}"
             with self._change:
+                if where == "chief-0":
+                    self.heard = time.monotonic()
                 self._lines.append(f"[{where}] {text}")
                 self._change.notify_all()
 

@@ -111,6 +111,12 @@ class Pod:
                     container.stop()
             self._change.notify_all()
 
+    def annotate(self, values: Mapping[str, str]) -> None:
+        """Change annotations; the volumes that show them follow."""
+        with self._change:
+            self.metadata["annotations"].update(values)
+            self._write_podinfo()
+
     def join(self) -> None:
         """Wait until nothing of the pod runs any more."""
         self._thread.join()
@@ -156,6 +162,18 @@ class Pod:
                 path = self._folder / name
             path.mkdir(parents=True, exist_ok=True)
             self._volumes[name] = path
+        with self._change:
+            self._write_podinfo()
+
+    def _write_podinfo(self) -> None:
+        """Write what the downward API shows, each file by one rename."""
+        info = PodInfo(self.metadata, self._machine.secrets)
+        for volume in self._spec.get("volumes", []):
+            folder = self._volumes.get(volume["name"])
+            for item in volume.get("downwardAPI", {}).get("items", []) if folder else []:
+                partial = folder / f".{item['path']}.part"
+                partial.write_text(info.field(item["fieldRef"]["fieldPath"]))
+                partial.rename(folder / item["path"])
 
     def _run_init(self) -> bool:
         for spec in self._spec.get("initContainers", []):

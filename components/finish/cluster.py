@@ -1,0 +1,125 @@
+"""End what a run has left on the cluster, and keep what its pods can still tell.
+
+The exit task starts up to half a minute after Terminate and is told nothing it can rely on. So it
+asks the jobs themselves, found by the run's label, and its own Workflow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from components.launch_tfjob.manifest import RUN_LABEL, run_label
+from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
+from components.launch_tfjob.verdict import (
+    Judgement,
+    Verdict,
+    is_being_deleted,
+    is_over,
+    judge,
+    replica_of,
+)
+from storage.errors import StepError
+
+if TYPE_CHECKING:
+    from components.launch_tfjob.backends import Object
+    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN_SECONDS = 60
+_API_SECONDS = 60.0
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run had on the cluster when it ended.
+
+    Attributes:
+        ends: What is known of each job, from the cluster.
+        cancelled: The jobs that were still running and were ended here.
+        terminated: Whether a person has ended the run; None where nobody may know.
+        trouble: Why the cluster could not be asked, if it could not.
+    """
+
+    ends: Sequence[AttemptEnd] = ()
+    cancelled: Sequence[str] = ()
+    terminated: bool | None = None
+    trouble: str = ""
+
+
+@dataclass
+class _Found:
+    ends: list[AttemptEnd] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+
+
+def open_cluster() -> KubernetesBackend:
+    """Return the cluster this task runs on, with the patience of an exit task.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    from dataclasses import replace
+
+    from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
+    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+
+    patience = replace(PATIENCE, seconds=_API_SECONDS)
+    return KubernetesBackend(ClusterClient.from_environment(patience))
+
+
+def end_jobs(run_id: str) -> Left:
+    """End every job of a run that still runs; never fails."""
+    try:
+        with open_cluster() as backend:
+            return end_jobs_on(backend, run_id)
+    except StepError as error:
+        log.warning("the cluster cannot be asked: %s", error)
+        return Left(trouble=str(error))
+
+
+def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
+    """End every job of a run that still runs.
+
+    Args:
+        backend: The cluster.
+        run_id: The run.
+
+    Raises:
+        StepError: The cluster does not answer, or RBAC forbids it.
+    """
+    found = _Found()
+    terminated = backend.is_terminated()
+    jobs = backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}")
+    for job in sorted(jobs, key=_attempt):
+        name = job["metadata"]["name"]
+        running = not is_over(job) and not is_being_deleted(job)
+        found.ends.append(_end(backend, job, running))
+        if running:
+            found.cancelled.append(name)
+    for name in found.cancelled:
+        log.info("%s still runs and is ended, within %d s", name, STOP_WITHIN_SECONDS)
+        backend.cancel(name, STOP_WITHIN_SECONDS)
+    return Left(tuple(found.ends), tuple(found.cancelled), terminated)
+
+
+def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
+    name = job["metadata"]["name"]
+    pods = backend.pods(name)
+    names = {replica_of(pod): pod["metadata"]["name"] for pod in pods}
+    judgement = judge(job, pods)
+    if running:
+        judgement = Judgement(Verdict.CANCELLED, "the job still ran when the run ended")
+
+    def last_lines(replica: str, container: str) -> list[str]:
+        return backend.tail(names[replica], container, _SHOWN_LINES)
+
+    return end_of(_attempt(job), job, name, judgement, pods_of(pods, last_lines))
+
+
+def _attempt(job: Object) -> int:
+    return int(job["metadata"]["labels"].get("kfp-tfjob/attempt", 0))

@@ -1,0 +1,169 @@
+"""One job from its start, or from when it was found, to its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from components.launch_tfjob import waiting
+from components.launch_tfjob.backends import Backend, Object
+from components.launch_tfjob.follower import Follower
+from components.launch_tfjob.manifest import CONTAINER, HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
+from components.launch_tfjob.masking import Mask
+from components.launch_tfjob.record import AttemptEnd, end_of, log_name, pods_of
+from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.verdict import (
+    Judgement,
+    Verdict,
+    is_being_deleted,
+    is_over,
+    judge,
+    replica_of,
+)
+from components.launch_tfjob.watchdogs import Seen, Watchdogs
+from trainer.supervisor import MEANING
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 30.0  # also without news, the job is looked at
+_LAST_LINES_SECONDS = 10.0
+_SHOWN_LINES = 12
+_BEATS = 6  # of the heart, in the time after which the chief takes it for dead
+_LONGEST_ANNOTATION = 1000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        judgement: The verdict and what it stands on.
+        words: The last words of whoever ended it.
+        end: The record for the store.
+    """
+
+    judgement: Judgement
+    words: list[str]
+    end: AttemptEnd
+
+
+@dataclass
+class Attempt:
+    """One job that exists.
+
+    Attributes:
+        backend: Where it runs.
+        manifest: What it was made of.
+        spec: What was asked for.
+        number: The attempt, from 1.
+        waited: Seconds that earlier attempts have waited for nodes.
+        clock: Seconds that never go back; a seam for tests.
+    """
+
+    backend: Backend
+    manifest: Mapping[str, Any]
+    spec: JobSpec
+    number: int
+    waited: float = 0.0
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    _beat_at: float | None = None
+    _counted_at: float | None = None
+    _gpu_seconds: dict[str, float] = field(default_factory=lambda: {"pending": 0, "running": 0})
+    _running: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self.manifest["metadata"]["name"]
+
+    def follow(self) -> Outcome:
+        """Follow the job to its end; one that is given up, or may be tried again, is deleted.
+
+        Raises:
+            ClusterUnavailableError: The cluster is away for too long; the job runs on.
+            ForbiddenError: RBAC does not allow to follow it.
+        """
+        follower = Follower(self.backend, self.name)
+        follower.start()
+        options = self.spec.options
+        grace = float(self.spec.pod.of("chief").grace_seconds or 0)
+        watchdogs = Watchdogs(options, grace, self.waited, self.clock)
+        job: Object | None = None
+        given_up: Judgement | None = None
+        while given_up is None:
+            latest = follower.look()
+            job = latest or job
+            if latest is None or is_over(latest) or is_being_deleted(latest):
+                break
+            self._count(latest, follower.pods)
+            events = lambda: self.backend.events(self.name)  # noqa: E731
+            silence = self.backend.silence(self.name)
+            given_up = watchdogs.look(Seen(latest, follower.pods, silence, events))
+            if given_up is None:
+                self._beat(follower.pods)
+                self.backend.watch(self.name, min(_LOOK_SECONDS, watchdogs.next_limit))
+        judgement = given_up or judge(latest, follower.pods)
+        if latest is not None:
+            self._annotate(judgement)
+        deleted = given_up is not None or judgement.verdict.recoverable
+        if deleted:
+            self.backend.delete(self.name)  # any other end stays for people to look at
+        follower.finish(_LAST_LINES_SECONDS)
+
+        def last_lines(replica: str, container: str) -> list[str]:
+            return follower.last_lines(log_name(replica, container), _SHOWN_LINES)
+
+        seconds = {
+            "queued": watchdogs.queued,
+            "pending": watchdogs.pending,
+            "running": self._running,
+        }
+        pods = pods_of(follower.pods, last_lines)
+        end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
+        said = [Mask()(line) for line in words(judgement, last_lines)]
+        return Outcome(judgement, said, end)
+
+    def _beat(self, pods: list[Object]) -> None:
+        """Tell the chief that somebody still waits for it."""
+        now = self.clock()
+        every = self.spec.options.orphan_timeout_seconds / _BEATS
+        if self._beat_at is not None and now - self._beat_at < every:
+            return
+        if any(replica_of(pod) == "chief-0" and waiting.has_begun(pod) for pod in pods):
+            self._beat_at = now
+            self.backend.annotate_chief(self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"})
+
+    def _annotate(self, judgement: Judgement) -> None:
+        text = judgement.sentence[:_LONGEST_ANNOTATION]
+        values = {VERDICT_ANNOTATION: str(judgement.verdict), f"{VERDICT_ANNOTATION}-reason": text}
+        self.backend.annotate(self.name, values)
+
+    def _count(self, job: Object, pods: list[Object]) -> None:
+        """Add up what the job holds, since the last look."""
+        now = self.clock()
+        passed = now - (self._counted_at if self._counted_at is not None else now)
+        self._counted_at = now
+        begun = sum(waiting.has_begun(pod) for pod in pods) >= waiting.wanted(job)
+        self._running += passed if begun else 0
+        gpus = sum(
+            self.spec.gpus_of(replica_of(pod).partition("-")[0])
+            for pod in pods
+            if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
+        )
+        self._gpu_seconds["running" if begun else "pending"] += gpus * passed
+
+
+def words(judgement: Judgement, last_lines: Callable[[str, str], list[str]]) -> list[str]:
+    """Return the last words of the container that ended the job, else of the chief."""
+    cause = judgement.cause
+    if judgement.verdict in (Verdict.SUCCEEDED, Verdict.OPERATOR_ABSENT):
+        return []
+    if not cause:
+        return last_lines("chief-0", CONTAINER)
+    # What the supervisor says when the program itself left no words is in the sentence already.
+    if cause.message and cause.message not in MEANING.values():
+        return cause.message.splitlines()
+    return last_lines(cause.replica, cause.container)

@@ -1,0 +1,249 @@
+"""Raw objects of a Kubernetes API, with retries: no call ends for one error.
+
+Typed clients drop fields they do not know and refuse objects that lack one; a plain dict is what
+the server said.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from components.launch_tfjob.backends import Object
+from components.launch_tfjob.backends.cluster_errors import (
+    ClusterUnavailableError,
+    NotThereError,
+    transient,
+    translate,
+)
+from storage.errors import ConfigurationError, Problem
+from storage.retry import Patience
+
+log = logging.getLogger(__name__)
+
+PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+CALL_SECONDS = (5, 30)  # to connect, and between two bytes
+_CONNECTIONS = 1000  # every log and every watch holds one
+_LONGEST_LINE = 64 * 1024
+_CHUNK = 16 * 1024
+_MERGE = "application/merge-patch+json"
+
+
+class ClusterClient:
+    """The API of one cluster, seen from one namespace.
+
+    Args:
+        configuration: Address and credentials; a token that lies in a file is read anew by itself.
+        namespace: Where the objects are whose paths are relative.
+        patience: How long a call is repeated while its errors are of the passing kind.
+    """
+
+    def __init__(
+        self, configuration: client.Configuration, namespace: str, patience: Patience = PATIENCE
+    ) -> None:
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.retries = False  # ours are enough, and they are seen
+        self.configuration = configuration
+        self.namespace = namespace
+        self._patience = patience
+        self._api = client.ApiClient(configuration)
+        self._allowed: set[str] = set()
+
+    @classmethod
+    def from_environment(cls, patience: Patience = PATIENCE) -> ClusterClient:
+        """Return the client of the pod's own service account, else of the kubeconfig.
+
+        Raises:
+            ConfigurationError: There is neither.
+        """
+        found = client.Configuration()
+        try:
+            config.load_incluster_config(found)
+            return cls(found, (_ACCOUNT / "namespace").read_text().strip(), patience)
+        except config.ConfigException:
+            pass  # not in a pod
+        try:
+            config.load_kube_config(client_configuration=found)
+            context = config.list_kube_config_contexts()[1]["context"]
+        except config.ConfigException as error:
+            raise ConfigurationError(
+                Problem(
+                    "there is no cluster to run on",
+                    received=str(error),
+                    expected="a pod with a service account, or a kubeconfig",
+                    fix="set KUBECONFIG, or run with `kfp-tfjob run`",
+                )
+            ) from error
+        return cls(found, context.get("namespace") or "default", patience)
+
+    def within(self, seconds: float) -> ClusterClient:
+        """Return the same client with another patience."""
+        patience = replace(self._patience, seconds=seconds)
+        return ClusterClient(self.configuration, self.namespace, patience)
+
+    def tfjobs(self, name: str = "") -> str:
+        """Return the path of the TFJobs of the namespace, or of one."""
+        return self._path("/apis/kubeflow.org/v1", "tfjobs", name)
+
+    def core(self, kind: str, name: str = "") -> str:
+        """Return the path of objects of the core group, or of one, for instance `pods`."""
+        return self._path("/api/v1", kind, name)
+
+    def workflow(self, name: str) -> str:
+        """Return the path of a Workflow of Argo."""
+        return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
+
+    @staticmethod
+    def _kind(path: str) -> str:
+        """Return what RBAC would call the objects of a path."""
+        parts = path.partition("/namespaces/")[2].split("/")
+        return "/".join((*parts[1:2], *parts[3:])) or path
+
+    def _path(self, group: str, kind: str, name: str) -> str:
+        return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def get(self, path: str, **query: str) -> Object | None:
+        """Return an object, or None when there is none.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        try:
+            return self.request("GET", path, query)
+        except NotThereError:
+            return None
+
+    def list(self, path: str, **query: str) -> list[Object]:
+        """Return the objects of a list.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        return self.request("GET", path, query).get("items") or []
+
+    def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
+        """Set annotations of an object.
+
+        Raises:
+            NotThereError: It is gone.
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        body = {"metadata": {"annotations": dict(values)}}
+        self.request("PATCH", path, {}, body, _MERGE)
+
+    def delete(self, path: str) -> None:
+        """Delete an object after everything it owns; none is no error.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        try:
+            self.request("DELETE", path, {"propagationPolicy": "Foreground"})
+        except NotThereError:
+            return
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: object = None,
+        content: str = "application/json",
+    ) -> Object:
+        """Make one call, repeated while its errors are of the passing kind.
+
+        Raises:
+            NotThereError: 404.
+            JobExistsError: The name is taken.
+            JobRefusedError: The object is not accepted.
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
+
+        right = f"{method} {self._kind(path)}"
+
+        def call() -> Object:
+            reply = self._call(method, path, query, body, content, CALL_SECONDS)
+            self._allowed.add(right)
+            return json.loads(reply.data or b"{}")
+
+        def passing(error: Exception) -> bool:
+            # An API server that starts refuses everybody until it has read the roles.
+            refused = isinstance(error, ApiException) and error.status == 403
+            return transient(error) or (refused and right in self._allowed)
+
+        try:
+            return self._patience.run(what, call, passing)
+        except ApiException as error:
+            raise translate(error, what) from error
+
+    def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
+        """Yield the lines of a reply that never ends by itself, of a watch or a log.
+
+        There is no retry: the caller knows where to go on.
+
+        Args:
+            path: Of a list or of a log.
+            query: For instance follow=true.
+            silence: Seconds without a byte after which the connection counts as dead.
+
+        Raises:
+            ApiException: The API's answer is an error.
+            urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
+        """
+        reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
+        try:
+            yield from _lines(reply)
+        finally:
+            reply.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: object,
+        content: str,
+        seconds: tuple[float, float],
+    ) -> Any:
+        reply, _, _ = self._api.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json, */*", "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=seconds,
+        )
+        return reply
+
+
+def _lines(reply: Any) -> Iterator[bytes]:
+    """Cut a stream into lines; of one that is too long only the beginning is kept."""
+    rest, cut = b"", False
+    for chunk in reply.stream(_CHUNK, decode_content=False):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if not cut:
+                yield line
+            cut = False
+        if len(rest) > _LONGEST_LINE:
+            if not cut:
+                yield rest[:_LONGEST_LINE]
+            rest, cut = b"", True
+    if rest and not cut:
+        yield rest

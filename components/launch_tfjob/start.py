@@ -1,0 +1,107 @@
+"""What a launcher does that finds a job of an earlier start: a table, and how to read a job for it.
+
+A retried or restarted step attaches to what runs and trains nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from components.launch_tfjob.manifest import HASH_ANNOTATION, RUN_LABEL, TASK_LABEL
+from components.launch_tfjob.verdict import (
+    Verdict,
+    is_being_deleted,
+    is_over,
+    judge,
+)
+
+
+class Found(StrEnum):
+    """What became of the newest attempt of a run."""
+
+    NOTHING = "nothing"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED_FOR_NOW = "failed, and the infrastructure was at fault"
+    FAILED_FOR_GOOD = "failed, and the user has to mend something"
+    BEING_DELETED = "being deleted"
+    OTHER_SPEC = "another spec"
+    OTHER_OWNER = "another owner"
+
+
+class Action(StrEnum):
+    """What the launcher does about it."""
+
+    CREATE = "claim the next attempt and create its job"
+    ADOPT = "follow the job to its end, or take note of it"
+    REPEAT = "fail with the same verdict"
+    WAIT = "look again"
+    REFUSE = "leave the job alone and fail"
+
+
+# What is found: on Kubeflow Pipelines' own retry, and on a start or retry by a person.
+TABLE: dict[Found, tuple[Action, Action]] = {
+    Found.NOTHING: (Action.CREATE, Action.CREATE),
+    Found.RUNNING: (Action.ADOPT, Action.ADOPT),
+    Found.SUCCEEDED: (Action.ADOPT, Action.ADOPT),
+    Found.FAILED_FOR_NOW: (Action.CREATE, Action.CREATE),
+    Found.FAILED_FOR_GOOD: (Action.REPEAT, Action.CREATE),
+    Found.BEING_DELETED: (Action.WAIT, Action.WAIT),
+    Found.OTHER_SPEC: (Action.REFUSE, Action.REFUSE),
+    Found.OTHER_OWNER: (Action.REFUSE, Action.REFUSE),
+}
+
+
+def decide(found: Found, automatic: bool) -> Action:
+    """Return what to do.
+
+    Args:
+        found: What became of the newest attempt.
+        automatic: Whether this is the retry of Kubeflow Pipelines and not a person's.
+    """
+    return TABLE[found][0 if automatic else 1]
+
+
+def look_at(
+    job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> Found:
+    """Say what became of an attempt.
+
+    Args:
+        job: The TFJob of that name, or None.
+        pods: Its pods.
+        wanted: The manifest this launcher would create for the same attempt.
+    """
+    if job is None:
+        return Found.NOTHING
+    if not _same_owner(job["metadata"], wanted["metadata"]):
+        return Found.OTHER_OWNER
+    if _hash(job) != _hash(wanted):
+        return Found.OTHER_SPEC
+    if is_over(job):
+        verdict = judge(job, pods).verdict
+        if verdict == Verdict.SUCCEEDED:
+            return Found.SUCCEEDED
+        if not is_being_deleted(job):
+            return Found.FAILED_FOR_NOW if verdict.recoverable else Found.FAILED_FOR_GOOD
+    return Found.BEING_DELETED if is_being_deleted(job) else Found.RUNNING
+
+
+def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a job is of this run and step, and of the same Workflow where both have one."""
+    labels = job.get("labels") or {}
+    if any(labels.get(name) != wanted["labels"][name] for name in (RUN_LABEL, TASK_LABEL)):
+        return False
+    theirs, ours = _workflow(job), _workflow(wanted)
+    return not (theirs and ours) or theirs == ours
+
+
+def _workflow(metadata: Mapping[str, Any]) -> str:
+    references = metadata.get("ownerReferences") or []
+    return next((item["uid"] for item in references if item["kind"] == "Workflow"), "")
+
+
+def _hash(job: Mapping[str, Any]) -> str | None:
+    return (job["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)

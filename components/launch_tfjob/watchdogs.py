@@ -1,0 +1,182 @@
+"""What is wrong with a job that has not ended: each thing with a limit and a message of its own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from components.launch_tfjob import waiting
+from components.launch_tfjob.options import TrainOptions
+from components.launch_tfjob.verdict import Judgement, Verdict, is_over, replica_of
+
+_SHOWN = 5
+_SLACK = 60.0  # the kubelet is given the chance to end the pods itself
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A job at one moment.
+
+    Attributes:
+        job: The TFJob.
+        pods: Its pods.
+        silence: Seconds since the chief's last line; None while it cannot be heard.
+        events: Returns what controllers said; only asked for when it matters.
+    """
+
+    job: Mapping[str, Any]
+    pods: Sequence[Mapping[str, Any]]
+    silence: float | None = None
+    events: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+
+
+@dataclass
+class Watchdogs:
+    """The limits of one job; told of every look at it.
+
+    Attributes:
+        options: The limits.
+        grace: Seconds that the chief has after its deadline.
+        waited: Seconds that earlier attempts have waited for nodes.
+        queued: Seconds the job was suspended so far.
+        pending: Seconds the job waited for nodes so far, earlier attempts not counted.
+        next_limit: Seconds until the next limit may be over.
+        clock: Seconds that never go back; a seam for tests.
+    """
+
+    options: TrainOptions
+    grace: float = 0.0
+    waited: float = 0.0
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    queued: float = 0.0
+    pending: float = 0.0
+    next_limit: float = math.inf
+    _since: dict[str, float] = field(default_factory=dict)
+    _last: float | None = None
+
+    def look(self, seen: Seen) -> Judgement | None:
+        """Return a verdict when a limit is over."""
+        if is_over(seen.job):
+            return None
+        now = self.clock()
+        passed = now - (self._last if self._last is not None else now)
+        self._last = now
+        if waiting.is_suspended(seen.job):
+            self.queued += passed
+            self._since.clear()  # nothing else can be expected of it
+            self.next_limit = max(self.options.queue_timeout_seconds - self.queued, 0.1)
+            if self.queued > self.options.queue_timeout_seconds:
+                return Judgement(
+                    Verdict.UNSCHEDULABLE,
+                    f"the job was suspended in its queue for {self.queued:.0f} s",
+                )
+            return None
+        if self._is_pending(seen):
+            self.pending += passed
+        self.next_limit = math.inf
+        if seen.silence is not None:
+            self.next_limit = max(self.options.stall_timeout_seconds - seen.silence, 0.1)
+        for name, (holds, limit, verdict) in self._limits(seen).items():
+            if not holds:
+                self._since.pop(name, None)
+                continue
+            left = limit - (now - self._since.setdefault(name, now))
+            if left <= 0:
+                return Judgement(verdict, self._sentence(name, seen, limit))
+            self.next_limit = min(self.next_limit, left)
+        return None
+
+    def _limits(self, seen: Seen) -> dict[str, tuple[bool, float, Verdict]]:
+        """Return for everything that may be wrong whether it is, how long it may be, and a name."""
+        options = self.options
+        unscheduled = waiting.unscheduled(seen.pods)
+        placed = [pod for pod in seen.pods if waiting.is_placed(pod)]
+        chief_runs = any(
+            replica_of(pod) == "chief-0" and pod["status"].get("phase") == "Running"
+            for pod in seen.pods
+        )
+        left = max(options.pending_timeout_seconds - self.waited, 0)
+        heard = seen.silence is not None and seen.silence >= options.stall_timeout_seconds
+        operator = options.operator_timeout_seconds
+        return {
+            "no status": (not self._is_cared_for(seen), operator, Verdict.OPERATOR_ABSENT),
+            "not noticed": (_ended(seen.pods), operator, Verdict.OPERATOR_ABSENT),
+            "image": (
+                bool(waiting.image_pull(seen.pods)),
+                options.image_pull_timeout_seconds,
+                Verdict.IMAGE_PULL,
+            ),
+            "configuration": (
+                bool(waiting.misconfigured(seen.pods)),
+                options.image_pull_timeout_seconds,
+                Verdict.USER_ERROR,
+            ),
+            "partly": (
+                bool(unscheduled and placed),
+                min(options.partly_placed_seconds, left),
+                Verdict.PARTLY_PLACED,
+            ),
+            "pending": (self._is_pending(seen), left, Verdict.UNSCHEDULABLE),
+            "stalled": (heard, 0, Verdict.STALLED),
+            "deadline": (
+                chief_runs,
+                options.deadline_seconds + self.grace + _SLACK,
+                Verdict.DEADLINE,
+            ),
+        }
+
+    def _is_cared_for(self, seen: Seen) -> bool:
+        """Tell whether an operator has seen the job; one that cannot make pods writes no status."""
+        conditions = (seen.job.get("status") or {}).get("conditions")
+        return bool(conditions) or bool(waiting.not_made(seen.events()))
+
+    def _is_pending(self, seen: Seen) -> bool:
+        if not self._is_cared_for(seen):
+            return False  # that is the operator's fault
+        begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
+        return len(begun) < waiting.wanted(seen.job)
+
+    def _sentence(self, name: str, seen: Seen, limit: float) -> str:
+        unscheduled = waiting.unscheduled(seen.pods)
+        match name:
+            case "no status":
+                return f"the job has had no status for {limit:.0f} s: nobody makes its pods"
+            case "not noticed":
+                return f"a pod has ended, and the job still says nothing of it after {limit:.0f} s"
+            case "image":
+                return _joined("an image cannot be pulled", waiting.image_pull(seen.pods))
+            case "configuration":
+                return _joined("a container cannot be made", waiting.misconfigured(seen.pods))
+            case "partly":
+                placed = [replica_of(pod) for pod in seen.pods if waiting.is_placed(pod)]
+                held = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
+                return _joined(held, unscheduled)
+            case "pending":
+                why = unscheduled or waiting.not_made(seen.events())[-1:] or _unknown(seen)
+                return _joined(f"not all pods have started after {self.pending:.0f} s", why)
+            case "stalled":
+                return f"the chief has logged nothing for {seen.silence:.0f} s"
+        return "the chief has run longer than its deadline, and its node has not ended it"
+
+
+def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the operator should have decided: the chief is done, or any replica failed."""
+    return any(
+        pod["status"].get("phase") == "Failed"
+        or (pod["status"].get("phase") == "Succeeded" and replica_of(pod) == "chief-0")
+        for pod in pods
+    )
+
+
+def _unknown(seen: Seen) -> list[str]:
+    waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting.has_begun(pod)]
+    missing = waiting.wanted(seen.job) - len(seen.pods)
+    return [f"{name} has begun nothing" for name in waiting_pods] or [f"{missing} were not made"]
+
+
+def _joined(what: str, details: Sequence[str]) -> str:
+    more = f" and {len(details) - _SHOWN} more" if len(details) > _SHOWN else ""
+    return f"{what}: {'; '.join(details[:_SHOWN])}{more}"

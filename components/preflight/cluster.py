@@ -1,0 +1,256 @@
+"""What a run needs of the cluster, asked for in seconds: rights, TFJobs, objects, GPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from components.launch_tfjob.backends import JobExistsError, Object
+from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
+from components.launch_tfjob.backends.cluster_errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    NotThereError,
+    webhook_is_away,
+)
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.options import PodSettings
+from components.launch_tfjob.spec import JobSpec
+from components.preflight.findings import Findings
+from storage.errors import Problem, StepError
+
+log = logging.getLogger(__name__)
+
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+# group, resource, verbs: what deploy/rbac.yaml gives.
+_NEEDED = (
+    ("kubeflow.org", "tfjobs", ("create", "get", "list", "watch", "patch", "delete")),
+    ("", "pods", ("get", "list", "watch", "patch")),
+    ("", "pods/log", ("get",)),
+)
+_SHARED = "nvidia.com/gpu.sharing-strategy"
+
+
+def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
+    """Ask the cluster everything, all of it, whatever is found first.
+
+    Args:
+        api: The cluster, with the patience of a person.
+        spec: What is asked for.
+        run_id: The run.
+    """
+    problems: list[Problem | str] = []
+    warnings: list[str] = []
+    for ask in (_rights, _job, _objects):
+        try:
+            for found in ask(api, spec, run_id):
+                (warnings if isinstance(found, str) else problems).append(found)
+        except StepError as error:
+            problems.extend(error.problems)
+    nodes = _nodes(api)
+    if nodes is None:
+        warnings.append("nodes may not be listed, so the GPUs were not counted")
+    problems += _shared_gpus(spec, nodes or [])
+    warnings += _gpus(spec, nodes or []) if nodes is not None else []
+    for warning in warnings:
+        log.warning("%s", warning)
+    return Findings(problems, warnings)
+
+
+def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+    for group, kind, verbs in _NEEDED:
+        resource, _, part = kind.partition("/")
+        missing = []
+        for verb in verbs:
+            wanted = {"namespace": api.namespace, "verb": verb, "group": group}
+            wanted |= {"resource": resource, "subresource": part}
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": wanted},
+            }
+            if not api.request("POST", _REVIEW, {}, body)["status"]["allowed"]:
+                missing.append(verb)
+        if missing:
+            yield Problem(
+                f"the service account of this step lacks rights on {kind}",
+                received=f"no {', '.join(missing)} in namespace {api.namespace}",
+                expected=f"{', '.join(verbs)} on {kind} of the API group {group or 'core'}",
+                fix="have deploy/rbac.yaml applied and bound to it",
+            )
+
+
+def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+    """Create the job without creating it: schema, webhook and quota have their say."""
+    manifest = build_tfjob(spec, Identity(run_id, 1))
+    try:
+        kept = api.request("POST", api.tfjobs(), {"dryRun": "All"}, manifest)
+    except JobExistsError:
+        return  # the run is started again
+    except NotThereError as error:
+        yield Problem(
+            "this cluster does not know TFJobs",
+            received=str(error),
+            expected="the Kubeflow training operator v1.9",
+            fix="have it installed",
+        )
+        return
+    except ClusterUnavailableError as error:
+        if not webhook_is_away(error.__cause__):
+            raise
+        yield Problem(
+            "the training operator does not answer",
+            received=str(error.__cause__),
+            fix="have its Deployment looked at, in the namespace kubeflow",
+        )
+        return
+    except ForbiddenError:
+        return  # said by _rights
+    chief = kept["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    if not any(item.get("restartPolicy") for item in chief["initContainers"]):
+        yield Problem(
+            "the CRD of TFJobs on this cluster is too old",
+            received="it drops initContainers[].restartPolicy, so the sidecar would never start",
+            expected="that of the training operator v1.9",
+            fix="have the CRDs of v1.9 applied, with `kubectl apply --server-side`",
+        )
+
+
+def _objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
+    hidden = set()
+    for kind, name, parameter in sorted(set(_named(spec))):
+        try:
+            found = api.get(api.core(kind, name))
+        except ForbiddenError:
+            hidden.add(kind)
+            continue
+        if found is not None:
+            continue
+        what = f"{_KINDS[kind]} {name} does not exist in namespace {api.namespace}"
+        if parameter == "storage_secret":
+            # Without it the standard chain of AWS applies, which may be what is wanted.
+            yield f"{what}; replicas get their keys from the node or the service account"
+        else:
+            yield Problem(
+                what, received=name, expected="its name", fix=f"create it, or correct {parameter}"
+            )
+    for kind in sorted(hidden):
+        yield f"{kind} may not be read, so it was not checked that they exist"
+
+
+_KINDS = {
+    "secrets": "Secret",
+    "persistentvolumeclaims": "claim",
+    "serviceaccounts": "service account",
+}
+
+
+def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
+    yield "secrets", spec.storage_secret, "storage_secret"
+    if claim := spec.pod.chief.output_claim:
+        yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
+    for role in ("all", "chief", "worker", "ps", "evaluator"):
+        settings: PodSettings = getattr(spec.pod, role)
+        for volume in settings.volumes or ():
+            yield "persistentvolumeclaims", volume.claim, f"pod.{role}.volumes"
+        if settings.service_account:
+            yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"
+        if settings.image_pull_secret:
+            yield "secrets", settings.image_pull_secret, f"pod.{role}.image_pull_secret"
+
+
+def _nodes(api: ClusterClient) -> list[Object] | None:
+    try:
+        return api.list("/api/v1/nodes")
+    except StepError:
+        return None
+
+
+def _gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
+    """Compare what is asked for with what fitting nodes have; others may appear when needed."""
+    for role, count in (("chief", 1), ("worker", spec.workers)):
+        settings, each = spec.pod.of(role), spec.gpus_of(role)
+        resource = str(settings.gpu_resource)
+        if not (each and count):
+            continue
+        fitting = [_allocatable(node, resource) for node in nodes if _fits(node, settings)]
+        most = sum(number // each for number in fitting)
+        if most < count:
+            yield (
+                f"{count} {role}{'s' * (count > 1)} with {each} {resource} each are asked for, and"
+                f" the nodes that fit have room for {most} now: the pods will wait for nodes"
+            )
+
+
+def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
+    """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
+    if spec.options.command or spec.replicas * spec.gpus < 2:
+        return
+    for role in ("chief", "worker"):
+        settings = spec.pod.of(role)
+        resource = str(settings.gpu_resource)
+        labels = [node["metadata"].get("labels") or {} for node in nodes if _fits(node, settings)]
+        sliced = any(item.get(_SHARED, "none") not in ("", "none") for item in labels)
+        if "/mig-" in resource or resource.endswith(".shared") or sliced:
+            yield Problem(
+                f"a {role} would get a part of a GPU, and all-reduce needs whole ones",
+                received=resource + (f" on nodes with {_SHARED}" if sliced else ""),
+                expected="whole GPUs, or one replica with one of them",
+                fix="correct pod.all.gpu_resource or node_selector, or set train_workers to 0",
+            )
+            return
+
+
+def _allocatable(node: Object, resource: str) -> int:
+    return int((node["status"].get("allocatable") or {}).get(resource, 0))
+
+
+def _fits(node: Object, settings: PodSettings) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    if any(labels.get(key) != value for key, value in (settings.node_selector or {}).items()):
+        return False
+    tolerations = [item.model_dump(exclude_none=True) for item in settings.tolerations or ()]
+    taints = node["spec"].get("taints") or []
+    hard = [item for item in taints if item["effect"] in ("NoSchedule", "NoExecute")]
+    return all(any(_tolerates(one, taint) for one in tolerations) for taint in hard)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return toleration.get("key") == taint["key"] and str(toleration.get("value", "")) == str(
+        taint.get("value", "")
+    )
+
+
+def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
+    """Refuse what only the machine of the person has, which no pod of a cluster sees.
+
+    Args:
+        values: The run parameters.
+        in_image: Whether model_code names a module of the image.
+    """
+    given = {"data_uri": str(values["data_uri"])}
+    if not in_image:
+        given["model_code"] = str(values["model_code"])
+    for name, value in given.items():
+        if not value.strip().startswith("s3://"):
+            yield Problem(
+                f"{name} is a path, and a pod of the cluster does not see it",
+                received=value,
+                expected="an address s3://BUCKET/KEY",
+                fix=f"upload it and correct {name}",
+            )
+
+
+def open_cluster(seconds: float) -> ClusterClient:
+    """Return the cluster this step runs on, with the patience of somebody who waits for a form.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds))

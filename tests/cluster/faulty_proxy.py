@@ -1,0 +1,124 @@
+"""A proxy in front of an API server that fails a part of all calls, each in another way."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import urllib3
+
+_KINDS = ("500", "429", "410", "reset", "cut")
+_DROPPED = {"host", "content-length", "transfer-encoding", "connection"}
+
+
+class FaultyProxy(ThreadingHTTPServer):
+    """Plain HTTP to this host, TLS to the API server.
+
+    Args:
+        server: Address of the API server.
+        authority: File with its certificate authority.
+        share: Of the calls that fail.
+        seed: Of the random numbers.
+
+    Attributes:
+        calls: How many there were.
+        faults: How many of each kind.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, server: str, authority: str, share: float, seed: int = 7) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.server, self.share = server, share
+        self.pool = urllib3.PoolManager(ca_certs=authority, maxsize=50, retries=False)
+        self.calls, self.faults = 0, Counter()
+        self._random = random.Random(seed)
+        self._kinds = itertools.cycle(_KINDS)
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """The address of the proxy."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def fault(self) -> str:
+        """Return how the next call fails, or nothing."""
+        with self._lock:
+            self.calls += 1
+            if self._random.random() >= self.share:
+                return ""
+            kind = next(self._kinds)
+            self.faults[kind] += 1
+            return kind
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: connections that break are what this is for."""
+
+    def __enter__(self) -> FaultyProxy:
+        """Serve."""
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FaultyProxy
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._pass_on()
+
+    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.server.fault()
+        if fault == "reset":
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        if fault and fault != "cut":
+            return self._answer(int(fault), b'{"kind":"Status","message":"injected"}')
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _DROPPED}
+        reply = self.server.pool.request(
+            self.command,
+            self.server.server + self.path,
+            body=body,
+            headers=headers,
+            preload_content=False,
+            timeout=urllib3.Timeout(5, 90),
+        )
+        if "watch=true" not in self.path and "follow=true" not in self.path:
+            data = reply.read()
+            # A call that was done and whose answer is lost: half of it arrives.
+            return self._answer(reply.status, data, data[: len(data) // 2] if fault else data)
+        self.send_response(reply.status)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for chunk in reply.stream(4096):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            if fault:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _answer(self, status: int, data: bytes, sent: bytes | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data if sent is None else sent)
+        if sent is not None and len(sent) < len(data):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True

@@ -1,0 +1,219 @@
+"""What the launcher promises beyond the faults: the real trainer, speed, patience, preflight."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from kubernetes.client import Configuration
+
+from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
+from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.verdict import is_over
+from components.preflight import cluster as preflight
+from tests.cluster.faulty_proxy import FaultyProxy
+from tests.cluster.launches import Launch, client_of, new_launch
+from tests.cluster.processes import wait_until
+from tests.local import tiny_dataset
+
+pytestmark = pytest.mark.cluster
+log = logging.getLogger(__name__)
+
+
+def test_completion_is_noticed_within_a_second(launch: Launch):
+    """One job, two who wait for it: the launcher, and the SDK as it comes."""
+    from kubeflow.training import TrainingClient
+
+    backend = launch.backend()
+    get, noticed = backend.get, {}
+
+    def timed(name: str):
+        job = get(name)
+        if job and is_over(job):
+            noticed.setdefault("launcher", time.monotonic())
+        return job
+
+    backend.get = timed
+    watcher = threading.Thread(target=_watch_for_the_end, args=(launch, noticed), daemon=True)
+    watcher.start()
+    launch.start(launch.spec("time.sleep(20)"), backend)
+    launch.wait_said()
+
+    sdk = TrainingClient(
+        client_configuration=launch.cluster.api.configuration,
+        namespace=launch.namespace,
+        job_kind="TFJob",
+    )
+    sdk.wait_for_job_conditions(launch.name(), launch.namespace)
+    noticed["SDK"] = time.monotonic()
+    assert launch.join().verdict == "succeeded"
+    watcher.join(10)
+    late = {who: noticed[who] - noticed["operator"] for who in ("launcher", "SDK")}
+    log.info("noticed after: launcher %(launcher).2f s, SDK %(SDK).2f s", late)
+    assert late["launcher"] <= 1
+
+
+def _watch_for_the_end(launch: Launch, noticed: dict[str, float]) -> None:
+    """Note when the API server passes on that the operator has decided."""
+    api = ClusterClient(launch.cluster.api.configuration, launch.namespace)
+    query = {"watch": "true", "timeoutSeconds": "300"}
+    for line in api.lines(api.tfjobs(), query, 300):
+        if is_over(json.loads(line)["object"]):
+            noticed["operator"] = time.monotonic()
+            return
+
+
+def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch):
+    settings = launch.cluster.api.configuration
+    launch.cluster.create_tfjob(
+        launch.namespace, build_tfjob(launch.spec("time.sleep(600)"), Identity("r", 1))
+    )
+    name = Identity("r", 1).job_name
+    with FaultyProxy(settings.host, settings.ssl_ca_cert, 0.1) as proxy:
+        found = Configuration()
+        found.host = proxy.address
+        token = client_of(launch.kubeconfig, launch.namespace).configuration.api_key
+        found.api_key = dict(token)
+        backend = KubernetesBackend(
+            ClusterClient(found, launch.namespace, replace(PATIENCE, seconds=60))
+        )
+        lines = iter(backend.logs(name))
+        heard = threading.Thread(target=lambda: [None for _ in lines], daemon=True)
+        heard.start()
+        changes, slowest = 0, 0.0
+        while proxy.calls < 1000:
+            changes += 1
+            mark = {"metadata": {"annotations": {"change": str(changes)}}}
+            path = ("kubeflow.org", "v1", launch.namespace, "tfjobs", name)
+            seen = backend.get(name)
+            launch.cluster.custom.patch_namespaced_custom_object(*path, mark)
+            began = time.monotonic()
+            while seen["metadata"]["annotations"].get("change") != str(changes):
+                assert time.monotonic() - began < 40, f"change {changes} was missed"
+                backend.watch(name, 30)
+                seen = backend.get(name)
+                backend.pods(name)
+            slowest = max(slowest, time.monotonic() - began)
+        backend.close()
+        log.info(
+            "%d calls, %d changes all seen, the slowest after %.1f s; injected: %s",
+            proxy.calls,
+            changes,
+            slowest,
+            dict(proxy.faults),
+        )
+        assert sum(proxy.faults.values()) >= 70
+        assert min(proxy.faults.values()) > 5
+
+
+@pytest.fixture(scope="module")
+def dataset(launch_store, tmp_path_factory):
+    folder = tiny_dataset.write(tmp_path_factory.mktemp("data") / "d")
+
+    def send(launch: Launch) -> str:
+        address = launch.step.layout.dataset("d")
+        return str(tiny_dataset.send(launch_store, folder, address))
+
+    return send
+
+
+def _trainer(launch: Launch, uri: str) -> JobSpec:
+    pod = {"all": {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi"}}
+    pod["all"] |= {"shared_memory": "64Mi", "grace_seconds": 60}
+    options = {"deadline_seconds": 900, "checkpoint_seconds": 1, "seed": 3, "backoff_seconds": 0}
+    values = launch.parameters(pod, 2, 0, options, batch=24)
+    return JobSpec.parse(**values | {"dataset_uri": uri, "train_epochs": 8})
+
+
+def test_the_trainer_runs_to_the_end_and_recovers_to_the_same_weights(
+    launch, launch_store, own_cluster, dataset
+):
+    ended = launch.start(_trainer(launch, dataset(launch))).join(400)
+    assert ended.verdict == "succeeded", ended.message
+    assert ended.launched.attempts == 1 and ended.launched.progress.final
+    manifest = launch_store.read_manifest(launch.step.run.manifest)
+    stored = {item.address.key for item in launch_store.list(launch.step.run.output)}
+    root = f"{launch.step.run.base.key}/"
+    for item in manifest.objects:
+        assert any(key.endswith(item.key) for key in stored), item.key
+    assert any(key.startswith(root) and "saved_model.pb" in key for key in stored)
+    undisturbed = _final(launch, launch_store)
+
+    with own_cluster.namespace() as namespace:
+        other = new_launch(own_cluster, namespace, launch_store)
+        other.start(_trainer(other, dataset(other)))
+        checkpoints = other.step.run.checkpoints
+        other.wait_for(lambda: launch_store.numbers(checkpoints), 200)
+        time.sleep(random.uniform(0, 3))
+        own_cluster.core.delete_namespaced_pod(f"{other.name()}-chief-0", namespace)
+        ended = other.join(400)
+        assert ended.verdict == "succeeded", ended.message
+        assert ended.launched.attempts == 2
+        recovered = _final(other, launch_store)
+        other.close()
+    assert recovered["weights_sha256"] == undisturbed["weights_sha256"]
+    log.info("both runs end with the weights %s", recovered["weights_sha256"][:16])
+
+
+def _final(launch: Launch, store) -> dict:
+    lines = store.read(launch.step.run.output / "progress.jsonl").decode().splitlines()
+    return next(event for line in lines if (event := json.loads(line))["event"] == "final")
+
+
+def test_preflight_names_everything_at_once(launch: Launch):
+    rules = [{"apiGroups": ["kubeflow.org"], "resources": ["tfjobs"], "verbs": ["create", "get"]}]
+    rules.append({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]})
+    rules.append({"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]})
+    kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "poor", rules)
+    pod = {"all": {"service_account": "nobody"}, "chief": {"output_claim": "no-claim"}}
+    spec = launch.spec(workers=1, gpus=99, pod=pod)
+    began = time.monotonic()
+    found = preflight.check(client_of(kubeconfig, launch.namespace, 5), spec, "r")
+    seconds = time.monotonic() - began
+    text = "\n".join(map(str, found.problems))
+    assert "no list, watch, patch, delete" in text and "lacks rights on pods/log" in text
+    assert "service account nobody does not exist" in text
+    assert "claim no-claim does not exist" in text
+    assert len(found.problems) == 5, text
+    assert any("secrets may not be read" in warning for warning in found.warnings)
+    assert any("nodes may not be listed" in warning for warning in found.warnings)
+    log.info("%d problems in %.1f s", len(found.problems), seconds)
+
+
+def test_preflight_of_a_run_that_can_start(launch: Launch):
+    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    found = preflight.check(api, launch.spec(workers=1, gpus=1), "r")
+    assert not found.problems, found.problems
+    admin = ClusterClient(launch.cluster.api.configuration, launch.namespace)
+    found = preflight.check(admin, launch.spec(workers=1, gpus=9), "r")
+    assert not found.problems
+    assert any("will wait for nodes" in warning for warning in found.warnings), found.warnings
+    assert not launch.jobs()
+
+
+def test_preflight_without_operator(launch: Launch):
+    launch.cluster.operator.stop()
+    try:
+        api = client_of(launch.kubeconfig, launch.namespace, 2)
+        problems = preflight.check(api, launch.spec(), "r").problems
+    finally:
+        launch.cluster.operator.start()
+    assert len(problems) == 1 and "training operator does not answer" in str(problems[0])
+
+
+def test_secrets_are_blotted_out_of_the_log(launch: Launch, capsys, tmp_path, monkeypatch):
+    secret = launch.cluster.objects.secret["AWS_SECRET_ACCESS_KEY"]
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text(secret)
+    monkeypatch.setenv("STORAGE_SECRET_DIR", str(tmp_path))
+    body = "print('the key is', os.environ['AWS_SECRET_ACCESS_KEY']); sys.exit(1)"
+    ended = launch.run(launch.spec(body))
+    assert wait_until(lambda: launch.ended, 1)
+    said = capsys.readouterr().out + ended.message
+    assert "the key is ******" in said and secret not in said

@@ -1,0 +1,116 @@
+"""What the pod tells the supervisor by PODINFO_DIR: heartbeats and stop-within; a missing chief."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
+SECONDS = 30.0
+# A trainer that saves when it is told to stop.
+SAVES = """
+import signal, sys, time, pathlib
+def save(*_):
+    pathlib.Path(sys.argv[1], "saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1], "ready").touch()
+time.sleep(60)
+"""
+IGNORES = """
+import signal, sys, time, pathlib
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1], "ready").touch()
+time.sleep(60)
+"""
+Start = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    (tmp_path / "podinfo").mkdir()
+    (tmp_path / "words").touch()
+    started: list[subprocess.Popen] = []
+
+    def run(program: str, **environment: str) -> subprocess.Popen:
+        values = {
+            "PATH": os.environ["PATH"],
+            "PODINFO_DIR": str(tmp_path / "podinfo"),
+            "TERMINATION_LOG": str(tmp_path / "words"),
+        }
+        command = [sys.executable, str(SUPERVISOR), "--", sys.executable, "-c", program]
+        command.append(str(tmp_path))
+        started.append(subprocess.Popen(command, env=values | environment))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_without_a_heartbeat_it_saves_and_ends_with_5(start: Start, tmp_path: Path):
+    process = start(SAVES, ORPHAN_TIMEOUT="2")
+    assert process.wait(SECONDS) == 5
+    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "words").read_text() == "orphaned: saved and stopped"
+
+
+def test_a_heartbeat_that_changes_keeps_it_alive(start: Start, tmp_path: Path):
+    process = start(SAVES, ORPHAN_TIMEOUT="3")
+    _until((tmp_path / "ready").exists)
+    for beat in range(10):  # six seconds, twice the timeout
+        (tmp_path / "podinfo/heartbeat").write_text(str(beat))
+        time.sleep(0.6)
+        assert process.poll() is None
+    assert process.wait(SECONDS) == 5
+
+
+def test_a_command_that_is_done_is_no_orphan(start: Start):
+    assert start("", ORPHAN_TIMEOUT="60").wait(SECONDS) == 0
+
+
+def test_stop_within_is_an_order_to_stop(start: Start, tmp_path: Path):
+    process = start(SAVES)
+    _until((tmp_path / "ready").exists)
+    (tmp_path / "podinfo/stop-within").write_text("60s")
+    assert process.wait(SECONDS) == 143
+    assert (tmp_path / "saved").exists()
+
+
+def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_path: Path):
+    process = start(IGNORES)
+    _until((tmp_path / "ready").exists)
+    (tmp_path / "podinfo/stop-within").write_text("6s")
+    began = time.monotonic()
+    assert process.wait(SECONDS) == 143
+    assert time.monotonic() - began >= 2
+
+
+def test_what_is_no_number_of_seconds_is_no_order(start: Start, tmp_path: Path):
+    (tmp_path / "podinfo/stop-within").write_text("soon")
+    assert start("import time; time.sleep(2)").wait(SECONDS) == 0
+
+
+def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path):
+    cluster = {"chief": ["no-such-chief.invalid:2222"], "worker": ["localhost:2222"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    process = start(SAVES, TF_CONFIG=json.dumps(config), START_DEADLINE="2", PODINFO_DIR="")
+    assert process.wait(SECONDS) == 142
+    assert not (tmp_path / "ready").exists()
+    cluster["chief"] = ["localhost:2222"]
+    assert start("", TF_CONFIG=json.dumps(config), START_DEADLINE="2").wait(SECONDS) == 0

@@ -1,0 +1,60 @@
+"""The record of an attempt, read back, and what a person reads of it."""
+
+from components.finish.explain import explain
+from components.launch_tfjob.masking import MASK, Mask
+from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
+from components.launch_tfjob.verdict import Ended, Judgement, Verdict
+
+PREFIX = "training.kubeflow.org/"
+
+
+def pod(kind: str, index: int, phase: str, state: dict, **status) -> dict:
+    labels = {PREFIX + "replica-type": kind, PREFIX + "replica-index": str(index)}
+    container = {"name": "tensorflow", "restartCount": 0, "state": state}
+    return {
+        "metadata": {"name": f"j-{kind}-{index}", "labels": labels},
+        "spec": {"nodeName": "node-1"},
+        "status": {"phase": phase, "containerStatuses": [container]} | status,
+    }
+
+
+FAILED = pod("worker", 0, "Failed", {"terminated": {"exitCode": 3, "reason": "Error"}})
+RUNNING = pod("chief", 0, "Running", {"running": {}})
+WAITING = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "a|b"}
+PENDING = pod("worker", 1, "Pending", {}, conditions=[WAITING], containerStatuses=[])
+CONDITION = {"type": "Failed", "status": "True", "message": "1 Worker replica(s) failed."}
+JOB = {"metadata": {"namespace": "team-a"}, "status": {"conditions": [CONDITION]}}
+CAUSE = Ended("worker-0", "tensorflow", 3, "Error", "", "")
+
+
+def end(attempt: int = 2) -> AttemptEnd:
+    pods = pods_of([FAILED, RUNNING, PENDING], lambda replica, container: [f"{replica} spoke"])
+    judgement = Judgement(Verdict.USER_ERROR, CAUSE.sentence, CAUSE)
+    seconds, gpus = {"pending": 4.04, "running": 60.0}, {"pending": 8, "running": 7200}
+    return end_of(attempt, JOB, f"j-{attempt}", judgement, pods, seconds, gpus)
+
+
+def test_the_record_is_read_back():
+    assert AttemptEnd.from_bytes(end().to_bytes()) == end()
+    assert (end().code, end().verdict, end().namespace) == (3, "user_error", "team-a")
+
+
+def test_what_a_person_reads():
+    text = explain([end(1), end(2)])
+    assert text.index("## Attempt 2: user_error") < text.index("## Attempt 1: user_error")
+    assert "| worker-0 | Failed | node-1 | tensorflow | terminated | 3 | Error |" in text
+    assert "| worker-1 | Pending | node-1 | | | | PodScheduled: Unschedulable: a\\|b |" in text
+    assert "| Failed | True |  | 1 Worker replica(s) failed. |" in text
+    assert "worker-0 spoke" in text and "pending 4 s, running 60 s" in text
+    assert "kubectl -n team-a logs j-worker-0 -c tensorflow" in text
+    assert "running 2.00 h" in text
+    assert explain([]) == ""
+
+
+def test_a_secret_is_blotted_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("STORAGE_SECRET_DIR", str(tmp_path))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token/of+this=process")
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text("the-secret-key\n")
+    mask = Mask()
+    assert mask("x the-secret-key y token/of+this=process") == f"x {MASK} y {MASK}"
+    assert mask("nothing to hide") == "nothing to hide"

@@ -1,0 +1,69 @@
+"""What a launcher does that finds a job: every state, for Pipelines' retry and for a person's."""
+
+import copy
+
+import pytest
+from launch_parameters import DEFAULTS, OWNER, RUN_ID
+
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.start import TABLE, Action, Found, decide, look_at
+
+WANTED = build_tfjob(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
+PREFIX = "training.kubeflow.org/"
+
+
+def job(*conditions: str, **metadata) -> dict:
+    found = copy.deepcopy(WANTED)
+    found["metadata"] |= metadata
+    found["status"] = {"conditions": [{"type": kind, "status": "True"} for kind in conditions]}
+    return found
+
+
+def chief(code: int) -> dict:
+    ended = {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z"}
+    labels = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
+    container = {"name": "tensorflow", "state": {"terminated": ended}}
+    phase = "Failed" if code else "Succeeded"
+    status = {"phase": phase, "containerStatuses": [container]}
+    return {"metadata": {"labels": labels}, "status": status}
+
+
+GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+FOREIGN = {"labels": WANTED["metadata"]["labels"] | {"kfp-tfjob/run": "other"}}
+TASK = {"labels": WANTED["metadata"]["labels"] | {"kfp-tfjob/task": "other"}}
+UID = {"ownerReferences": [OWNER | {"uid": "another"}]}
+HASH = {"annotations": {"kfp-tfjob/spec-hash": "0"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "pods", "state", "automatic", "person"),
+    [
+        (None, [], Found.NOTHING, Action.CREATE, Action.CREATE),
+        (job(), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Created", "Running"), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Suspended"), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Succeeded"), [chief(0)], Found.SUCCEEDED, Action.ADOPT, Action.ADOPT),
+        (job("Failed", "Succeeded"), [chief(0)], Found.SUCCEEDED, Action.ADOPT, Action.ADOPT),
+        (job("Failed"), [chief(137)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(145)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(5)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(2)], Found.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
+        (job("Failed"), [chief(1)], Found.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
+        (job("Running", **GONE), [], Found.BEING_DELETED, Action.WAIT, Action.WAIT),
+        (job("Failed", **GONE), [chief(1)], Found.BEING_DELETED, Action.WAIT, Action.WAIT),
+        (job("Running", **FOREIGN), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **TASK), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **UID), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **HASH), [], Found.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
+        (job("Succeeded", **HASH), [chief(0)], Found.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
+        (job("Running", ownerReferences=[]), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
+    ],
+)
+def test_every_state(found, pods, state, automatic, person):
+    assert look_at(found, pods, WANTED) == state
+    assert (decide(state, True), decide(state, False)) == (automatic, person)
+
+
+def test_the_table_is_whole():
+    assert set(TABLE) == set(Found)

@@ -1,0 +1,119 @@
+"""Every limit of a job that has not ended: what it is about, when it is over, what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from components.launch_tfjob.options import TrainOptions
+from components.launch_tfjob.watchdogs import Seen, Watchdogs
+
+PREFIX = "training.kubeflow.org/"
+OPTIONS = TrainOptions(
+    operator_timeout_seconds=60,
+    pending_timeout_seconds=100,
+    partly_placed_seconds=30,
+    image_pull_timeout_seconds=20,
+    queue_timeout_seconds=500,
+    stall_timeout_seconds=40,
+    deadline_seconds=200,
+)
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
+
+
+def job(*conditions: str, suspend: bool = False, workers: int = 1) -> dict:
+    replicas = {"Chief": {"replicas": 1}, "Worker": {"replicas": workers}}
+    return {
+        "metadata": {"name": "j"},
+        "spec": {"runPolicy": {"suspend": suspend}, "tfReplicaSpecs": replicas},
+        "status": {"conditions": [{"type": kind, "status": "True"} for kind in conditions]},
+    }
+
+
+def pod(name: str, phase: str = "Running", waiting: str = "", unscheduled: str = "") -> dict:
+    kind, index = name.split("-")
+    state = {"waiting": {"reason": waiting, "message": "said"}} if waiting else {"running": {}}
+    status: dict = {"phase": phase, "conditions": []}
+    if unscheduled:
+        condition = {"type": "PodScheduled", "status": "False", "message": unscheduled}
+        status["conditions"].append(condition)
+    elif phase != "Pending" or waiting:
+        status["containerStatuses"] = [{"name": "tensorflow", "state": state}]
+    labels = {PREFIX + "replica-type": kind, PREFIX + "replica-index": index}
+    spec = {} if unscheduled else {"nodeName": "n"}
+    return {"metadata": {"labels": labels}, "spec": spec, "status": status}
+
+
+BOTH = [pod("chief-0"), pod("worker-0")]
+QUOTA = [{"reason": "FailedCreatePod", "message": "exceeded quota: gpus"}]
+WAITING = [pod(name, "Pending", unscheduled=NO_GPU) for name in ("chief-0", "worker-0")]
+PARTLY = [WAITING[0], pod("worker-0")]
+PULLING = [pod("chief-0", "Pending", "ImagePullBackOff"), pod("worker-0")]
+BROKEN = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0")]
+
+
+@pytest.mark.parametrize(
+    ("seen", "limit", "verdict", "words"),
+    [
+        (Seen(job(), []), 60, "operator_absent", "no status for 60 s"),
+        (Seen(job(), [], events=lambda: QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
+        (Seen(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
+        (Seen(job("Created"), []), 100, "unschedulable", "2 were not made"),
+        (Seen(job("Running"), PARTLY), 30, "partly_placed", "worker-0 hold their nodes while"),
+        (Seen(job("Created"), PULLING), 20, "image_pull", "tensorflow of chief-0: ImagePullBack"),
+        (Seen(job("Created"), BROKEN), 20, "user_error", "CreateContainerConfigError: said"),
+        (Seen(job("Suspended", suspend=True), []), 500, "unschedulable", "suspended in its queue"),
+        (Seen(job("Running"), [pod("chief-0", "Succeeded")]), 60, "operator_absent", "has ended"),
+        (Seen(job("Running"), [BOTH[0], pod("worker-0", "Failed")]), 60, "operator_absent", "has"),
+        (Seen(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
+    ],
+)
+def test_a_limit_is_over(seen, limit, verdict, words):
+    now = 0.0
+    dogs = Watchdogs(OPTIONS, clock=lambda: now)
+    for now in range(0, limit, 5):  # noqa: B020 - the clock reads it
+        assert dogs.look(seen) is None, now
+        assert dogs.next_limit <= limit - now or verdict == "unschedulable"
+    now = limit + 1
+    found = dogs.look(seen)
+    assert (str(found.verdict), words in found.sentence) == (verdict, True), found.sentence
+
+
+def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not():
+    dogs = Watchdogs(OPTIONS, clock=lambda: 0.0)
+    assert dogs.look(Seen(job("Running"), BOTH, silence=39)) is None
+    assert dogs.look(Seen(job("Running"), BOTH, silence=None)) is None
+    assert dogs.look(Seen(job("Running"), BOTH, silence=40)).verdict == "stalled"
+
+
+def test_time_in_a_queue_counts_apart():
+    now = 0.0
+    dogs = Watchdogs(OPTIONS, clock=lambda: now)
+    waits, queued = Seen(job("Created"), WAITING), Seen(job("Suspended", suspend=True), [])
+    for now, seen in ((0, waits), (90, waits), (95, queued), (395, queued), (400, waits)):
+        assert dogs.look(seen) is None, now
+    now = 450
+    assert dogs.look(waits) is None
+    assert dogs.queued == pytest.approx(305)
+    now = 505
+    assert dogs.look(waits).verdict == "unschedulable"
+
+
+def test_what_was_wrong_for_a_moment_is_forgotten():
+    now = 0.0
+    dogs = Watchdogs(OPTIONS, clock=lambda: now)
+    broken, well = Seen(job("Created"), PULLING), Seen(job("Running"), BOTH)
+    for now, seen in ((0, broken), (19, broken), (20, well), (21, broken), (40, broken)):
+        assert dogs.look(seen) is None, now
+
+
+def test_waiting_of_earlier_attempts_counts():
+    now = 0.0
+    dogs = Watchdogs(OPTIONS, waited=95, clock=lambda: now)
+    assert dogs.look(Seen(job("Running"), PARTLY)) is None
+    now = 5
+    assert dogs.look(Seen(job("Running"), PARTLY)).verdict == "partly_placed"
+
+
+def test_a_job_that_is_over_is_left_alone():
+    dogs = Watchdogs(OPTIONS, clock=lambda: 0.0)
+    assert dogs.look(Seen(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None

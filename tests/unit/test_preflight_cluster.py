@@ -1,0 +1,94 @@
+"""What preflight makes of nodes, GPUs and paths; the rest it asks of a real cluster."""
+
+import pytest
+from launch_parameters import DEFAULTS
+
+from components.launch_tfjob.spec import JobSpec
+from components.preflight.cluster import _gpus, _named, _shared_gpus, local_paths
+
+GPU = "nvidia.com/gpu"
+TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+
+
+def spec(workers: int = 1, gpus: int = 2, **settings) -> JobSpec:
+    values = {"train_workers": workers, "train_gpus": gpus, "train_batch_size": 48}
+    return JobSpec.parse(**DEFAULTS | values | {"pod": {"all": settings}})
+
+
+def node(gpus: int, taints=(), resource: str = GPU, **labels: str) -> dict:
+    metadata = {"labels": {key.replace("_", "/"): value for key, value in labels.items()}}
+    allocatable = {"allocatable": {resource: str(gpus)}}
+    return {"metadata": metadata, "spec": {"taints": list(taints)}, "status": allocatable}
+
+
+TOLERATED = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
+EQUAL = {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
+OTHER = {"tolerations": [{"key": "gpu", "value": "no", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "warned"),
+    [
+        (spec(), [node(2), node(2)], []),
+        (spec(), [node(4)], []),
+        # Three GPUs on one node are one replica of two.
+        (spec(workers=2), [node(3)], ["2 workers with 2"]),
+        (spec(), [node(1), node(1)], ["1 chief with 2", "1 worker with 2"]),
+        (spec(), [], ["1 chief", "1 worker"]),
+        (spec(gpus=0), [], []),
+        (spec(node_selector={"pool": "a"}), [node(8, pool="b")], ["1 chief", "1 worker"]),
+        (spec(node_selector={"pool": "a"}), [node(8, pool="a")], []),
+        (spec(), [node(8, [TAINT])], ["1 chief", "1 worker"]),
+        (spec(**TOLERATED), [node(8, [TAINT])], []),
+        (spec(**EQUAL), [node(8, [TAINT])], []),
+        (spec(**OTHER), [node(8, [TAINT])], ["1 chief", "1 worker"]),
+        (spec(), [node(8, [TAINT | {"effect": "PreferNoSchedule"}])], []),
+    ],
+)
+def test_gpus_that_are_there_now(wanted, nodes, warned):
+    found = list(_gpus(wanted, nodes))
+    assert len(found) == len(warned)
+    assert all(warning.startswith(words) for warning, words in zip(found, warned, strict=True))
+
+
+MIG = "nvidia.com/mig-1g.5gb"
+SHARED = {"nvidia.com_gpu.sharing-strategy": "time-slicing"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "refused"),
+    [
+        (spec(), [node(8)], False),
+        (spec(gpu_resource=MIG), [], True),
+        (spec(workers=0, gpus=2, gpu_resource=MIG), [], True),
+        (spec(workers=0, gpus=1, gpu_resource=MIG), [], False),
+        (spec(gpu_resource="nvidia.com/gpu.shared"), [], True),
+        (spec(), [node(8, **SHARED)], True),
+        (spec(), [node(8, **{"nvidia.com_gpu.sharing-strategy": "none"})], False),
+        (spec(gpus=0), [node(8, **SHARED)], False),
+    ],
+)
+def test_parts_of_gpus_do_not_reduce(wanted, nodes, refused):
+    found = list(_shared_gpus(wanted, nodes))
+    assert bool(found) is refused
+    assert all("all-reduce needs whole ones" in str(problem) for problem in found)
+
+
+def test_paths_of_the_machine_of_a_person_are_refused():
+    values = {"data_uri": "data/x.csv", "model_code": "./model.py:build"}
+    found = [str(problem) for problem in local_paths(values, in_image=False)]
+    assert [text.split()[0] for text in found] == ["data_uri", "model_code"]
+    far = {"data_uri": "s3://b/x.csv", "model_code": "s3://b/model.py:build"}
+    assert not list(local_paths(far, in_image=False))
+    assert not list(local_paths(far | {"model_code": "trainer.models:mlp"}, in_image=True))
+
+
+def test_every_object_that_is_named_is_asked_for():
+    volumes = [{"claim": "cache", "path": "/cache"}]
+    found = set(_named(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
+    assert found == {
+        ("secrets", "objstore-cred", "storage_secret"),
+        ("secrets", "r", "pod.all.image_pull_secret"),
+        ("serviceaccounts", "a", "pod.all.service_account"),
+        ("persistentvolumeclaims", "cache", "pod.all.volumes"),
+    }
