@@ -27,6 +27,8 @@ FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local makes up a number that nobody knows beforehand.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
+# The step in the record of a run that was ended from outside, which no step caused.
+WHOLE_RUN = "run"
 # Whose log lines a step prints.
 ROOMS = ("components", "uploader", "storage")
 
@@ -181,11 +183,14 @@ def _not_again(name: str) -> None:
 
 
 def _forget(name: str, context: Step | None) -> None:
-    """Remove the record of an earlier failure of this step, which a person has tried again."""
+    """Remove the record of an earlier failure that a person has tried again.
+
+    It is that of this step, or that of a run which was ended and goes on now.
+    """
     if context:
         address = context.run.failure("json")
         try:
-            if Failure.from_bytes(context.store.read(address)).step == name:
+            if Failure.from_bytes(context.store.read(address)).step in (name, WHOLE_RUN):
                 context.store.delete(address)
         except ObjectNotFoundError:
             return  # as it should be

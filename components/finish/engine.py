@@ -18,7 +18,7 @@ from components.launch_tfjob.backends import is_local
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd
 from components.publish.champion import read_champion
-from components.step import Failure, Step, log_to_stdout, open_step
+from components.step import WHOLE_RUN, Failure, Step, log_to_stdout, open_step
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
 from storage.retry import Patience
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _PATIENCE = Patience(seconds=15)  # an exit task is not worth a longer wait
 
 CANCELLED = Failure(
-    step="run",
+    step=WHOLE_RUN,
     code=143,
     verdict="cancelled",
     message="The run was ended before it was done; no step recorded a failure."

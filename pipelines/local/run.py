@@ -25,6 +25,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
+from components.launch_tfjob import backends
+from components.launch_tfjob.backends import local as local_backend
 from components.step import FAILURE_FILE, RUN_ID, Step
 from pipelines.local import processes
 from pipelines.local.ending import Ending
@@ -141,9 +143,9 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         RUN_ID: run_id,
         FAILURE_FILE: str(home.run(run_id) / "failure.json"),
         MOUNT_VARIABLE: str(home.secrets / secret),
-        "KFP_TFJOB_BACKEND": "local",
-        "KFP_TFJOB_SECRETS": str(home.secrets),
-        "KFP_TFJOB_WORK": str(home.run(run_id) / "job"),
+        backends.CHOICE: "local",
+        local_backend.SECRETS: str(home.secrets),
+        local_backend.FOLDER: str(home.run(run_id) / "job"),
         # A step is started as python3, which has to be this one.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from components.finish.engine import CANCELLED
 from components.step import FAILURE_FILE, Failure
 from storage.address import S3Address
 from storage.store import Store
@@ -81,3 +82,11 @@ def test_a_step_that_works_at_last_removes_its_record(
     store.write(base / "runs/run-1/failure.json", other)
     assert run(base, "pass", tmp_path).returncode == 0
     assert len(list(store.list(base))) == 1
+
+
+def test_a_step_that_works_removes_the_record_of_an_ended_run(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
+    assert run(base, "pass", tmp_path).returncode == 0
+    assert list(store.list(base)) == []
