@@ -180,16 +180,16 @@ class Training:
 
     def _run_steps(self, steps: int) -> None:
         start, before = time.monotonic(), self._position
-        done, loss = self._steps.train(self._batches, steps)
+        ran = self._steps.train(self._batches, steps)
         self._position = replace(
-            before, step=before.step + done, step_in_epoch=before.step_in_epoch + done
+            before, step=before.step + ran.done, step_in_epoch=before.step_in_epoch + ran.done
         )
-        if not math.isfinite(loss):
+        if not math.isfinite(ran.loss):
             raise NotFiniteError(
                 Problem(
                     f"the loss is not finite in epoch {before.epoch + 1},"
                     f" step {self._position.step}",
-                    received=f"loss {loss}",
+                    received=f"loss {ran.loss}",
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
