@@ -23,7 +23,7 @@ VARIABLES = {
     "EPOCHS": "how often the training rows are seen",
     "BATCH_SIZE": "rows of one step, over all replicas together",
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping, mixed_precision,"
-    " checkpoint_seconds",
+    " checkpoint_seconds, micro_batches, sync_batch_norm, jit_compile",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
@@ -55,6 +55,9 @@ class Options:
         early_stopping: The arguments of keras.callbacks.EarlyStopping, or None.
         mixed_precision: The policy of Keras, or empty for float32.
         checkpoint_seconds: The longest time between two checkpoints.
+        micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
+        sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
+        jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
     """
 
     seed: int = 0
@@ -62,6 +65,9 @@ class Options:
     early_stopping: Mapping[str, Any] | None = None
     mixed_precision: str = ""
     checkpoint_seconds: float = 60.0
+    micro_batches: int = 1
+    sync_batch_norm: bool = False
+    jit_compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,6 +245,15 @@ class _Reader:
     def _checkpoint_seconds(self, name: str, value: Any) -> float | None:
         fine = _is_number(value) and value > 0
         return self._valid(name, value, fine, "seconds, more than 0", float)
+
+    def _micro_batches(self, name: str, value: Any) -> int | None:
+        fine = _is_whole(value) and value >= 1
+        return self._valid(name, value, fine, "a whole number, 1 or more", int)
+
+    def _sync_batch_norm(self, name: str, value: Any) -> bool | None:
+        return self._valid(name, value, isinstance(value, bool), "true or false", bool)
+
+    _jit_compile = _sync_batch_norm
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]

@@ -27,7 +27,7 @@ from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
 from trainer.state import State
-from trainer.step import Steps, separate_dropout
+from trainer.step import Steps, jit_compile_here, separate_dropout
 from trainer.stopping import EarlyStopping
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,14 @@ class Training:
         self.batch = self._fitting_batch(len(self._records))
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
-        self._steps = Steps(model, replicas)
+        options = config.options
+        self._steps = Steps(
+            model,
+            replicas,
+            self.batch,
+            options.micro_batches,
+            jit_compile_here(options.jit_compile),
+        )
         self._stopping = self._early_stopping()
         self._state = State(
             model,
@@ -127,6 +134,7 @@ class Training:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
             self.model.reset_metrics()
+        self._steps.finish()
         if self._stopping and self._stopping.restores_weights:
             if self.replicas.chief:
                 self._stopping.end()
@@ -180,16 +188,16 @@ class Training:
 
     def _run_steps(self, steps: int) -> None:
         start, before = time.monotonic(), self._position
-        done, loss = self._steps.train(self._batches, steps)
+        ran = self._steps.train(self._batches, steps)
         self._position = replace(
-            before, step=before.step + done, step_in_epoch=before.step_in_epoch + done
+            before, step=before.step + ran.done, step_in_epoch=before.step_in_epoch + ran.done
         )
-        if not math.isfinite(loss):
+        if not math.isfinite(ran.loss):
             raise NotFiniteError(
                 Problem(
                     f"the loss is not finite in epoch {before.epoch + 1},"
                     f" step {self._position.step}",
-                    received=f"loss {loss}",
+                    received=f"loss {ran.loss}",
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",

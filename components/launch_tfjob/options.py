@@ -18,6 +18,9 @@ TRAINER_OPTIONS = (
     "early_stopping",
     "mixed_precision",
     "checkpoint_seconds",
+    "micro_batches",
+    "sync_batch_norm",
+    "jit_compile",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -115,6 +118,9 @@ class TrainOptions(Group):
         early_stopping: When to stop before the last epoch.
         mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
         checkpoint_seconds: The longest time between two checkpoints.
+        micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
+        sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
+        jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
         command: A user's own program instead of the project's trainer; its image has python3.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
@@ -140,6 +146,9 @@ class TrainOptions(Group):
     early_stopping: EarlyStopping | None = None
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    micro_batches: Annotated[int, Field(ge=1)] = 1
+    sync_batch_norm: bool = False
+    jit_compile: bool = False
     command: tuple[str, ...] = ()
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900

@@ -29,6 +29,9 @@ def test_numbers_of_kfp_are_cast():
         "early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.01},
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300.0,
+        "micro_batches": 4,
+        "sync_batch_norm": True,
+        "jit_compile": True,
     }
 
 
@@ -46,7 +49,7 @@ def test_the_trainer_understands_what_it_is_told():
         }
     )
     assert config.options.early_stopping == spec.options.for_trainer["early_stopping"]
-    assert config.options.seed == 7
+    assert (config.options.seed, config.options.micro_batches) == (7, 4)
 
 
 @pytest.mark.parametrize(
