@@ -42,7 +42,8 @@ def replaces(job: Job, path: Path, right: Any) -> Correction:
         for part in path[len(job.path) : -1]:
             parent = parent[part]
         parent[path[-1]] = right
-        return f"{show(path[len(job.path) :])}: {right!r}"
+        kind = {str: "text", int: "number", bool: "true or false"}[type(right)]
+        return f"{show(path[len(job.path) :])} is {kind}"
 
     return correct
 

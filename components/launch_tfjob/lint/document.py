@@ -13,7 +13,10 @@ from storage.errors import ConfigurationError, Problem
 Path = tuple[str | int, ...]
 
 
-class _Loader(yaml.SafeLoader):
+_FAST: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_FAST):
     """Leaves dates as text, as Kubernetes does."""
 
 
@@ -78,7 +81,7 @@ def read(text: str, name: str = "the file") -> list[Document]:
             )
         ) from None
     for document, start, begin, end in zip(
-        documents, starts, begins, [*starts[1:], len(text)], strict=True
+        documents, starts, begins, [*starts, len(text)][1:], strict=True
     ):
         document.head, document.text = text[start:begin], text[start:end]
     return documents
@@ -135,6 +138,6 @@ def _value(loader: _Loader, node: yaml.Node, path: Path, document: Document) -> 
 
 def _starts(text: str) -> list[int]:
     """Return where the text of each document starts: the first at 0, others at their `---`."""
-    events = yaml.parse(text, Loader=yaml.SafeLoader)
+    events = yaml.parse(text, Loader=_FAST)
     marks = [e.start_mark.index for e in events if isinstance(e, yaml.DocumentStartEvent)]
-    return [0, *marks[1:]][: len(marks)]
+    return [0, *marks[1:]] if marks else []

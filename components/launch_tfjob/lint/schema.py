@@ -138,7 +138,7 @@ def violations(
             if key in known:
                 yield from violations(item, known[key], (*path, key), kind)
             else:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+                close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
                 yield Violation((*path, key), kind, "", item, close[0] if close else "")
 
 
