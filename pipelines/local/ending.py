@@ -128,11 +128,11 @@ class Ending:
     def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
         """Write failure.md to the run's folder: the exit task's words, or at least the cause."""
         path = self._folder / "failure.md"
-        if not markdown:
-            try:
-                markdown = self.step.store.read(self.step.run.failure("md")).decode()
-            except StepError:
-                markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
+        report = self._folder / _REPORTS["finish/report"]
+        if not markdown and report.exists():
+            markdown = report.read_text()
+        if f"failed in `{failure.step}`" not in markdown:  # the exit task could not read the store
+            markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
         path.write_text(markdown)
         return path
 

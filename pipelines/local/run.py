@@ -164,7 +164,7 @@ def _new_token(home: Home) -> str:
     """Return the token of this run, after ending what a killed run has left."""
     path = home.folder / "token"
     if path.exists() and (left := processes.end(path.read_text(), 0.0)):
-        log.warning("ended %d processes that an earlier run had left", left)
+        log.warning("ended what an earlier run had left running: %d", left)
     token = secrets.token_hex(16)
     path.write_text(token)
     return token

@@ -16,6 +16,7 @@ from components.launch_tfjob.lint.job import (
 from components.launch_tfjob.lint.rule import Found, error, warning
 from components.launch_tfjob.manifest import POD_ANNOTATIONS
 from components.launch_tfjob.options import PodOptions
+from storage.words import counted
 
 _SHORT_TTL = 300  # seconds in which a launcher may be away
 _KUBERNETES_GRACE = 30  # seconds, where nobody says
@@ -100,8 +101,7 @@ def exit_code_policy(job: Job) -> Iterator[Found]:
 def no_backoff_limit(job: Job) -> Iterator[Found]:
     """Without a limit a program that cannot work is started again for ever and keeps its GPUs."""
     if job.restarts and job.run_policy.get("backoffLimit") is None:
-        number = _containers(job)
-        what = f"nothing bounds the restarts of {number} container{'s' * (number != 1)}"
+        what = f"nothing bounds the restarts of {counted(_containers(job), 'container')}"
         yield Found((*job.path, "spec", "runPolicy"), what)
 
 

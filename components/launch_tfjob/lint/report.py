@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from components.launch_tfjob.lint.engine import Finding
 from components.launch_tfjob.lint.rule import Severity
+from storage.words import counted
 
 
 def as_text(findings: Sequence[Finding], name: str) -> str:
@@ -36,7 +37,7 @@ def summary(findings: Sequence[Finding], name: str) -> str:
     fixable = sum(item.fixable for item in findings)
     if not findings:
         return f"{name}: nothing is wrong"
-    counts = f"{_count(bad, 'error')}, {_count(total - bad, 'warning')}"
+    counts = f"{counted(bad, 'error')}, {counted(total - bad, 'warning')}"
     return f"{name}: {counts}" + (f"; --fix corrects {fixable} of them" if fixable else "")
 
 
@@ -61,7 +62,3 @@ def as_json(findings: Sequence[Finding], name: str, done: Sequence[str] = ()) ->
 def errors(findings: Sequence[Finding]) -> int:
     """Return how many of the findings are errors."""
     return sum(item.severity == Severity.ERROR for item in findings)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
