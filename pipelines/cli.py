@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 from components.images import VERSION
+from pipelines.hints import with_hints
 from pipelines.local.home import PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
 
@@ -30,7 +31,9 @@ class _Command(click.Group):
         try:
             return super().invoke(context)
         except StepError as error:
-            click.echo(f"kfp-tfjob: {error}", err=True)
+            from components.preflight.parameters import MEANING
+
+            click.echo(f"kfp-tfjob: {with_hints(error, MEANING)}", err=True)
             sys.exit(error.code)
 
 
@@ -176,7 +179,7 @@ def lint(file: TextIO, fix: bool, form: str) -> None:
     from components.launch_tfjob.lint import engine, report
 
     try:
-        text = file.read()
+        text = file.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
             Problem(f"{file.name} is not text", received=error.reason, expected="YAML in UTF-8")

@@ -96,7 +96,8 @@ def _run_pipeline(
 ) -> int:
     """Run the pipeline until it ends or a signal comes; return its exit code."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "failure.json").unlink(missing_ok=True)
+    for left in ("failure.json", "failure.md"):  # by the run that is continued
+        (folder / left).unlink(missing_ok=True)
     parameters = folder / PARAMETERS
     parameters.write_text(json.dumps(dict(values), indent=1) + "\n")
     command = [sys.executable, "-m", "pipelines.local.pipeline_process"]

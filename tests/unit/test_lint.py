@@ -447,6 +447,29 @@ def rules(text: str) -> set[str]:
     return {finding.rule for finding in lint(text)}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        script("set -e; python train.py; exit 0"),
+        script("python train.py && exit 0"),
+        script("set -o pipefail; python train.py | tee /log"),
+        script("test -f /x || true; echo $((N+1)) $(hostname) ${HOSTNAME} $$(HOSTNAME)"),
+        main("env", [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}, {"name": "JOB"}]),
+        main("env", [{"name": "SECRET_NAME", "value": "x"}, {"name": "JOB", "value": "$$(X)"}]),
+        put((("status",), {"conditions": []}), (("metadata", "creationTimestamp"), "2020-01-01")),
+    ],
+)
+def test_what_only_looks_like_a_trap_is_clean(change):
+    assert lint(bad(change)) == []
+
+
+def test_a_type_without_anything_is_refused_and_left_alone():
+    job = good() | {"apiVersion": "kubeflow.org/v1beta1"}
+    job["spec"]["tfReplicaSpecs"]["Worker"] = None
+    fixed = fix(text_of(job))
+    assert {finding.rule for finding in fixed.findings} == {"wrong-type"} and not fixed.done
+
+
 def test_a_good_job_is_clean():
     assert lint(GOOD) == []
     assert fix(GOOD).text == GOOD

@@ -108,11 +108,8 @@ def wrong_type(job: Job) -> Iterator[Found]:
     for item in violations(job.body, path=job.path):
         if item.expected:
             right = _right(job, item)
-            what = f"{show(item.path[-1:])} is no {item.expected}"
-            if item.words:
-                what = f"{show(item.path[-1:])} is not {item.words}"
             correct = None if right is None else replaces(job, item.path, right)
-            yield Found(item.path, what, correct)
+            yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}", correct)
 
 
 @error("use one of the words the operator knows")

@@ -176,7 +176,7 @@ class Job:
         """Its replica types."""
         specs = mapping(self.spec, "tfReplicaSpecs")
         return [
-            Replica(key, KNOWN_ROLES.get(key.lower(), ""), body or {}, self.at(key))
+            Replica(key, KNOWN_ROLES.get(key.lower(), ""), body, self.at(key))
             for key, body in specs.items()
         ]
 

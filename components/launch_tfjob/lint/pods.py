@@ -23,7 +23,9 @@ from components.launch_tfjob.manifest import CONTAINER
 from components.launch_tfjob.options import PodOptions
 
 _SHM = "/dev/shm"
-_SECRET_NAMES = re.compile(r"(SECRET|PASSWORD|TOKEN|PRIVATE_KEY|API_KEY)", re.IGNORECASE)
+_SECRET_NAMES = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|(SECRET|PRIVATE|ACCESS|API)_KEY)$", re.IGNORECASE
+)
 
 
 @error(f"call the container that trains {CONTAINER}")

@@ -64,7 +64,14 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "datetime": (str,),
     "quantity": (str, int, float),
 }
-_WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false", "float": "a number"}
+_WORDS = {
+    "str": "a text",
+    "int": "a whole number",
+    "bool": "true or false",
+    "float": "a number",
+    "datetime": "a text",
+    "quantity": "a text or a number",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,6 @@ class Violation:
         expected: The type that belongs there; empty where the field is unknown.
         value: What is there.
         meant: For an unknown field the one that was probably meant, or nothing.
-        structural: Whether an object or a list is expected or found: nothing below can be read.
     """
 
     path: Path
@@ -88,18 +94,15 @@ class Violation:
 
     @property
     def structural(self) -> bool:
-        """Whether a part of the manifest cannot be read at all."""
-        containers = self.expected and self.expected not in _SCALARS
-        return bool(containers)
+        """Whether an object or a list belongs there: nothing below can be read then."""
+        return bool(self.expected) and self.expected not in _SCALARS
 
     @property
     def words(self) -> str:
         """What belongs there."""
-        if self.expected.startswith("list"):
-            return "a list"
-        return _WORDS.get(
-            self.expected, "a text or a number" if self.expected == "quantity" else ""
-        )
+        if self.structural:
+            return "a list" if self.expected.startswith("list") else "an object"
+        return _WORDS[self.expected]
 
 
 def violations(
@@ -131,6 +134,8 @@ def violations(
         yield Violation(path, model, kind, value)
     elif inner := re.fullmatch(r"dict\(str, (.+)\)", kind):
         for key, item in value.items():
+            if item is None and inner[1] not in _SCALARS:
+                yield Violation((*path, key), model, inner[1], item)
             yield from violations(item, inner[1], (*path, key), model)
     else:
         known = fields(kind)

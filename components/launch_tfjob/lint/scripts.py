@@ -22,9 +22,14 @@ _FIELDS = {
     "NODE_NAME": "spec.nodeName",
     "POD_IP": "status.podIP",
 }
-_GREEN = re.compile(r"((;|\n|\|\||&&)\s*exit\s+0|\|\|\s*(true|:))\s*;?\s*$")
+_EXIT = re.compile(r"[;\n]\s*exit\s+0\s*;?\s*$")
+_SWALLOW = re.compile(r"\|\|\s*(true|:|exit\s+0)\s*;?\s*$")
+_CAREFUL = re.compile(r"\bset\s+-[a-z]*e")
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)&?\s*tee\b")
-_WAIT = re.compile(r"\b(?:while|until)\b[^\n;]*\[\s+(?:!\s+)?-[efs]\s+[\"']?([^\s\"'\]]+)")
+_PIPE_STATUS = re.compile(r"pipefail|PIPESTATUS")
+_WAIT = re.compile(
+    r"\b(?:while|until)\b[^\n;]*(?:\[|\btest)\s+(?:!\s+)?-[efs]\s+[\"']?([^\s\"'\]]+)"
+)
 _LASTING = ("persistentVolumeClaim", "hostPath", "nfs", "csi")
 
 
@@ -53,7 +58,7 @@ def always_green(job: Job) -> Iterator[Found]:
     """Whatever happened before, the container ends with 0: a failed job or upload is green."""
     for _, container in job.every_container():
         for path, word in container.words:
-            if _GREEN.search(word):
+            if _SWALLOW.search(word) or (_EXIT.search(word) and not _CAREFUL.search(word)):
                 yield Found(path, f"the script of {container.name} always ends with 0")
 
 
@@ -62,7 +67,7 @@ def piped_away(job: Job) -> Iterator[Found]:
     """A pipe ends with the exit code of tee, so a training that failed is green."""
     for _, container in job.every_container():
         for path, word in container.words:
-            if _PIPE.search(word) and "pipefail" not in word:
+            if _PIPE.search(word) and not _PIPE_STATUS.search(word):
                 yield Found(path, f"{container.name} pipes its output into tee")
 
 
