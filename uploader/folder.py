@@ -14,6 +14,7 @@ from storage import manifest as manifests
 from storage.address import S3Address
 from storage.errors import DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
+from storage.words import counted
 from uploader.inventory import LocalFile, scan
 from uploader.parallel import WORKERS, Progress, each
 
@@ -65,7 +66,7 @@ def push(
     missing = [file for file in files.values() if file.path not in objects]
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     if manifest == there:
-        log.info("%s is there already: %d files", address, len(files))
+        log.info("%s is there already: %s", address, counted(len(files), "file"))
         return manifest
     store.probe(address)
     if there:
@@ -80,7 +81,9 @@ def push(
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
-    log.info("sent %d of %d files to %s: %s", len(missing), len(files), address, progress)
+    log.info(
+        "sent %d of %s to %s: %s", len(missing), counted(len(files), "file"), address, progress
+    )
     return manifest
 
 
@@ -137,7 +140,13 @@ def pull(
             fetched.result()
             progress.add(item.size)
     DataError.raise_if(sorted(problems, key=str))
-    log.info("fetched %d of %d files from %s: %s", len(missing), len(wanted), address, progress)
+    log.info(
+        "fetched %d of %s from %s: %s",
+        len(missing),
+        counted(len(wanted), "file"),
+        address,
+        progress,
+    )
     return manifest
 
 

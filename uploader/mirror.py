@@ -22,6 +22,7 @@ from storage.layout import RunLayout
 from storage.manifest import Manifest, ManifestObject
 from storage.parts import Resumable
 from storage.store import PART, FileChangedError, Store
+from storage.words import counted
 from uploader.folder import manifest_at, name_problem, same_content
 from uploader.inventory import LocalFile, Scan
 from uploader.journal import Journal, Stored
@@ -154,7 +155,7 @@ class Mirror:
                 self._check_owner(False)
                 sent = self._send(due, ended)
                 if sent.files:
-                    log.info("stored %d files, %s", sent.files, sent)
+                    log.info("stored %s, %s", counted(sent.files, "file"), sent)
         except FencedError:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
@@ -281,7 +282,7 @@ class Mirror:
         if known.keys() == paths.keys() and all(self._has(file) for file in files):
             self._published[step] = files
             self._journal.publish(step)
-            log.info("checkpoint %d is stored already: %d files", step, len(files))
+            log.info("checkpoint %d is stored already: %s", step, counted(len(files), "file"))
 
     def _store_step(
         self, step: int, files: frozenset[LocalFile], ended: Callable[[], bool]
@@ -311,7 +312,7 @@ class Mirror:
         self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
         self._published[step] = files
         self._journal.publish(step)
-        log.info("stored checkpoint %d: %d files, %s", step, len(files), sent)
+        log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
         """Send files at the same time, and remember those that arrived."""

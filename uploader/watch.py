@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from storage.address import S3Address
 from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from storage.layout import RunLayout
+from storage.words import counted
 from uploader.barrier import Barrier, Request
 from uploader.inventory import Scan, inventory, scan
 from uploader.parallel import WORKERS
@@ -231,11 +232,11 @@ class _Sidecar:
         """Write the manifest of the run, or return what stands in the way."""
         from uploader.ownership import FencedError
 
-        counted = inventory(self._scan.files.values())
-        if counted != (request.files, request.inventory):
+        found = inventory(self._scan.files.values())
+        if found != (request.files, request.inventory):
             return (
                 f"the folder changed after the request: it named {request.files} files,"
-                f" inventory {request.inventory[:12]}; here are {counted[0]}, {counted[1][:12]}"
+                f" inventory {request.inventory[:12]}; here are {found[0]}, {found[1][:12]}"
             )
         if not self._barrier.completed():
             return f"there is no completion.json of attempt {request.attempt}"
@@ -247,7 +248,7 @@ class _Sidecar:
             return f"another manifest of this run is in the store; it is never replaced: {error}"
         except StepError as error:
             return str(error)
-        log.info("the output is stored: %d files, digest %s", counted[0], manifest.digest)
+        log.info("the output is stored: %s, digest %s", counted(found[0], "file"), manifest.digest)
         return ""
 
     def _finish(self) -> int:
@@ -264,7 +265,7 @@ class _Sidecar:
             missing = self._missing() + list(self._scan.errors)
             if not missing:
                 files = len(self._scan.files)
-                log.info("everything is stored: %d files", files)
+                log.info("everything is stored: %s", counted(files, "file"))
                 write(self._settings.folder, State("stored", stored=files), ended=True)
                 return 0
             # Trying on helps while the store is away or refuses, or each pass brings something in.
