@@ -131,7 +131,7 @@ def pull(
     progress = Progress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
     for item, fetched in each(fetch, missing, workers, progress.tick):
-        if isinstance(error := fetched.exception(), DataError):
+        if isinstance(error := fetched.error, DataError):
             problems += _problems(address / item.key, error)
         else:
             fetched.result()
@@ -162,7 +162,7 @@ def verify(
     progress = Progress("proving", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
     for item, proof in each(prove, manifest.objects, workers, progress.tick):
-        if isinstance(error := proof.exception(), DataError):
+        if isinstance(error := proof.error, DataError):
             problems += _problems(base / item.key, error)
         else:
             proof.result()
@@ -199,7 +199,7 @@ def same_content(
     found = []
     for file, checksum in each(lambda file: file_crc64nvme(folder / file.path), alike):
         # A file that cannot be read, or is gone by now, is not the same.
-        if not checksum.exception() and checksum.result() == known[file.path].crc64nvme:
+        if checksum.error is None and checksum.value == known[file.path].crc64nvme:
             found.append(file)
     return found
 

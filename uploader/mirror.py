@@ -175,8 +175,10 @@ class Mirror:
                 address = self._run.checkpoints / str(step)
                 try:
                     self._check_owner(False)
-                    self._store.delete(address / manifests.NAME)
+                    self._published.pop(step, None)
                     self._journal.publish(step, False)
+                    self._journal.forget([p for p in self._stored if _step_of(p) == step])
+                    self._store.delete(address / manifests.NAME)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
                 except FencedError:
@@ -186,9 +188,6 @@ class Mirror:
                     return
                 log.info("checkpoint %d was pruned and is removed", step)
                 self._remote.discard(step)
-                self._published.pop(step, None)
-                for path in [path for path in self._stored if _step_of(path) == step]:
-                    self._journal.forget(path)
 
     def publish(self, scan: Scan) -> Manifest:
         """Write the manifest of the whole output; everything in the scan must be stored.
@@ -267,6 +266,7 @@ class Mirror:
         new = {path: file for path, file in files.items() if not self._has(file)}
         for file in same_content(self._folder, new, known):
             self._journal.add(Stored(file, known[file.path]))
+        self._journal.flush()
 
     def _recognise(self, step: int, files: frozenset[LocalFile]) -> None:
         """Count a checkpoint as stored that was here before this process, with the same bytes."""
@@ -320,6 +320,7 @@ class Mirror:
 
         def tick() -> None:
             progress.tick()
+            self._journal.flush()
             self._tick()
 
         wanted = takewhile(lambda _: not ended(), files)
@@ -334,13 +335,14 @@ class Mirror:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
                 progress.add(file.size)
+        self._journal.flush()
         return progress
 
     def _send_file(self, file: LocalFile) -> ManifestObject:
         if problem := name_problem(file.path):
             raise DataError(problem)
         key = f"output/{file.path}"
-        source, target = self._folder / file.path, self._run.output / file.path
+        source, target = f"{self._folder}/{file.path}", self._run.base / key
         return self._store.send(source, target, key, _appending(file.path), self._resumable(file))
 
     def _resumable(self, file: LocalFile) -> Resumable | None:
