@@ -83,17 +83,18 @@ class Store:
         self._client = self.link.client
         self._probed: Probed | None = None
 
-    def probe(self, prefix: S3Address) -> Probed:
+    def probe(self, prefix: S3Address, read: bool = False) -> Probed:
         """Find out, once, what the store verifies, how its clock stands and whether we may write.
 
         Args:
             prefix: Where to try; nothing is left behind.
+            read: Find out whether we may read, too.
 
         Raises:
-            ConfigurationError: Writing there is not allowed.
+            ConfigurationError: Writing, or reading, there is not allowed.
         """
-        if self._probed is None:
-            self._probed = probe(self.link, prefix)
+        if self._probed is None or read:
+            self._probed = probe(self.link, prefix, read)
             log.info("%s", self._probed)
         return self._probed
 

@@ -12,7 +12,6 @@ from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem, StepError
 from storage.options import VARIABLES
 from uploader.folder import pull, push, verify
-from uploader.parallel import WORKERS
 from uploader.watch import Settings, until_signal, watch
 
 _EPILOG = """
@@ -111,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--workers",
         type=int,
-        default=WORKERS,
-        help=f"files at once; default {WORKERS}, 32 where the store is far away",
+        default=0,
+        help="files at once; default: 8 where the store is near, and up to 32 to send far away",
     )
 
     def command(name: str, function, text: str) -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from uploader.folder import manifest_at, name_problem, same_content
 from uploader.inventory import LocalFile, Scan
 from uploader.journal import Journal, Stored
 from uploader.ownership import FencedError
-from uploader.parallel import WORKERS, Progress, each
+from uploader.parallel import Progress, each, workers_for
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Mirror:
         run: The run's directory in the store.
         run_id: The run.
         attempt: The attempt that writes.
-        workers: Files sent at once.
+        workers: Files sent at once; 0 for as many as the distance of the store asks for.
         snapshot_seconds: How often at most a file that grows is sent anew.
         tick: Called about twice a second while files are sent.
         journal: What an earlier life stored; None for a new one in memory.
@@ -62,7 +62,7 @@ class Mirror:
         run: RunLayout,
         run_id: str,
         attempt: int,
-        workers: int = WORKERS,
+        workers: int = 0,
         snapshot_seconds: float = 30.0,
         tick: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
@@ -323,8 +323,11 @@ class Mirror:
             self._journal.flush()
             self._tick()
 
+        if not files:
+            return progress
         wanted = takewhile(lambda _: not ended(), files)
-        for file, sent in each(self._send_file, wanted, self._workers, tick):
+        workers = self._workers or workers_for(self._store.probe(self._run.base).latency)
+        for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
             try:
                 self._journal.add(Stored(file, sent.result()))
             except (FileChangedError, FileNotFoundError):

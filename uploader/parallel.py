@@ -12,14 +12,21 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
-# More do not help: a request costs CPU, and threads share one interpreter.
+# More do not help where the store is near: a request costs CPU, and threads share one interpreter.
 WORKERS = 8
+_MOST_WORKERS = 32
+_WORKERS_PER_SECOND = 2000  # of latency: so many requests keep one core busy until the reply comes
 _TICK = 0.5  # seconds
 _LINE = 5.0  # seconds between two lines of progress
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def workers_for(latency: float) -> int:
+    """Return how many files to send at once to a store that answers after `latency` seconds."""
+    return min(_MOST_WORKERS, max(WORKERS, round(latency * _WORKERS_PER_SECOND)))
 
 
 @dataclass(frozen=True, slots=True)
