@@ -72,8 +72,7 @@ class Mirror:
         self.trouble: dict[str, str] = {}
         self._store, self._folder, self._run = store, folder, run
         self._run_id, self._attempt = run_id, attempt
-        self._workers, self._tick = workers, tick
-        self._snapshot_seconds = snapshot_seconds
+        self._workers, self._tick, self._snapshot_seconds = workers, tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
         self._journal = journal or Journal(None, "")
         self._stored = self._journal.stored
