@@ -27,7 +27,6 @@ from storage.layout import RunLayout
 from storage.words import counted
 from uploader.barrier import Barrier, Request
 from uploader.inventory import Scan, inventory, scan
-from uploader.parallel import WORKERS
 from uploader.state import State, write
 
 if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught before that
@@ -55,7 +54,7 @@ class Settings:
         interval: Seconds between two scans.
         snapshot_seconds: How often at most a file that grows is sent anew.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
-        workers: Files sent at once.
+        workers: Files sent at once; 0 for as many as the distance of the store asks for.
     """
 
     folder: Path
@@ -65,7 +64,7 @@ class Settings:
     interval: float = 1.0
     snapshot_seconds: float = 30.0
     grace: float = 600.0
-    workers: int = WORKERS
+    workers: int = 0
 
 
 def until_signal() -> Event:
