@@ -88,7 +88,7 @@ class Steps:
         number = tf.constant(steps)
         if not self._traced:
             self._train.get_concrete_function(iterator, number)
-            if not self._sums_asked_for:
+            if self.replicas.count > 1 and not self._sums_asked_for:
                 raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
             self._traced = True
         done, loss, data, communication = self._train(iterator, number)

@@ -89,6 +89,7 @@ def test_two_replicas_in_one_process(dataset: Path) -> None:
     for row in QUICK:
         _agree(row, alone[row], together[row], 1e-6)
     _parts_are_the_whole(alone)
+    assert re.search("from 0 to -0.5 took it to -1:.* a second time", together["another Keras"])
     _masks_differ(together)
     first = {name: [drawn[0]] for name, drawn in together["masks"].items()}
     assert alone["masks"] == first
@@ -103,9 +104,12 @@ def test_the_whole_table_on_one_two_and_three_processes(dataset: Path) -> None:
     (found,) = _processes(dataset, names, 1)
     alone = found["alone"]
     _parts_are_the_whole(alone)
+    assert alone["EMA"]["numbers"][:2] == alone["plain"]["numbers"][:2]
+    assert alone["EMA"]["numbers"][-1] != alone["plain"]["numbers"][-1]  # the averages are kept
     for size in (2, 3):
         everyone = [found["here"] for found in _processes(dataset, names, size)]
         for results in everyone:
+            assert re.search(f"took it to -{size / 2:g}", results["another Keras"])
             for name, row in step_rows.ROWS.items():
                 _agree(name, alone[name], results[name], row.tolerance)
         _masks_differ(*everyone)

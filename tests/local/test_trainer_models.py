@@ -172,6 +172,27 @@ def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
     assert model.layers[0].synchronized
 
 
+def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
+    import tensorflow as tf
+
+    from trainer import models
+    from trainer.replicas import Replicas
+    from trainer.step import Steps
+
+    alone = Replicas(tf.distribute.get_strategy())
+    with pytest.raises(ConfigurationError, match="micro_batches 3 for 10 rows.*divisor of 10"):
+        Steps(models.mlp(classes), alone, 10, micro_batches=3)
+
+
+def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    from trainer.step import jit_compile_here
+
+    assert not jit_compile_here(False)
+    assert not caplog.messages
+    assert not jit_compile_here(True)
+    assert "jit_compile is left out" in caplog.text
+
+
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
     from trainer import user_code
 

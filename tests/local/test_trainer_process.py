@@ -231,6 +231,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     """SIGKILL of the chief, then SIGTERM of the worker, both within an epoch, then to the end."""
     options = {
         "checkpoint_seconds": 0.01,
+        "micro_batches": 2,
         "class_weight": "balanced",
         "early_stopping": {"patience": 9, "restore_best_weights": True},
     }
