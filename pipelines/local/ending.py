@@ -146,7 +146,7 @@ class Ending:
         report = self._folder / _REPORTS["finish/report"]
         if not markdown and report.exists():
             markdown = report.read_text()
-        if f"failed in `{failure.step}`" not in markdown:  # the exit task could not read the store
+        if failure.message not in markdown:  # the exit task could not read the store, or is older
             markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
         path.write_text(markdown)
         return path

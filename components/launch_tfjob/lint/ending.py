@@ -170,7 +170,10 @@ def no_clean_pod_policy(job: Job) -> Iterator[Found]:
     """
     if job.run_policy.get("cleanPodPolicy") is None:
         correct = _cleans(job) if job.replicas else None
-        yield Found((*job.path, "spec", "runPolicy"), "cleanPodPolicy is not set", correct)
+        what = "cleanPodPolicy is not set"
+        if not job.run_policy:
+            what = "there is no runPolicy, without which the Kubeflow SDK cannot read a job"
+        yield Found((*job.path, "spec", "runPolicy"), what, correct)
 
 
 @warning("use Running")
