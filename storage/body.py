@@ -10,9 +10,11 @@ import base64
 import hashlib
 import io
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 
 from storage.checksum import CHUNK, Checksum
@@ -33,6 +35,27 @@ class FileUnreadableError(StepError):
 
     def __init__(self, path: object, error: OSError) -> None:
         super().__init__(Problem(f"{path} cannot be read", received=str(error)))
+
+
+def open_file(path: Path | str) -> int:
+    """Open a regular file and return its descriptor, which the caller closes.
+
+    What took its place since somebody saw it there is neither followed nor waited for.
+
+    Raises:
+        FileChangedError: It is gone.
+        FileUnreadableError: It cannot be read, or is no regular file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise FileChangedError(path) from error
+    except OSError as error:
+        raise FileUnreadableError(path, error) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileUnreadableError(path, OSError("it is not a regular file"))
+    return fd
 
 
 class Throttle:

@@ -98,6 +98,8 @@ class Connection:
         while 100 <= status < 200:
             status, found = self._head()
         data = self._body(status, found)
+        if self._received:
+            self.reusable = False  # what nobody asked for must not be taken for the next reply
         self._used = time.monotonic()
         return HttpReply(status, found, data)
 

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _MOST_SKEW = 60.0  # seconds; a store refuses requests from 15 minutes on
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
+_MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
 _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
 
 
@@ -82,7 +83,7 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     latency = time.monotonic() - began
     keeps = reply.headers.get("x-amz-checksum-crc64nvme") == digests.crc.base64
     at = {"Bucket": address.bucket, "Key": address.key}
-    link.tags_are_md5 = reply.etag.strip('"') == hashlib.md5(_CONTENT).hexdigest()
+    link.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
         link.call(f"read below {prefix}", address, lambda: link.client.get_object(**at))
     if not checks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from storage.address import S3Address
-from storage.body import Body, FileChangedError, FileUnreadableError
+from storage.body import Body, FileChangedError, open_file
 from storage.checksum import crc64nvme
 from storage.credentials import SecretVolume
 from storage.errors import (
@@ -289,11 +288,9 @@ class Store:
                 it.
             FileUnreadableError: It cannot be read.
         """
-        fd = _open(path)
+        fd = open_file(path)
         try:
             before = os.fstat(fd)
-            if not stat.S_ISREG(before.st_mode):
-                raise FileUnreadableError(path, OSError("it is not a regular file"))
 
             def changed() -> bool:
                 now = os.fstat(fd)
@@ -360,16 +357,6 @@ class Store:
 
 def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
-
-
-def _open(path: Path | str) -> int:
-    """Open a regular file; what took its place meanwhile is neither followed nor waited for."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError as error:
-        raise FileChangedError(path) from error
-    except OSError as error:
-        raise FileUnreadableError(path, error) from error
 
 
 def check_endpoint(endpoint: str) -> None:

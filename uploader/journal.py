@@ -64,9 +64,9 @@ class Journal:
 
     def flush(self) -> None:
         """Write what is only remembered; a write for every small file would cost as much CPU."""
-        if self._file:
+        if file := self._file:  # another thread may give it up meanwhile
             try:
-                self._file.flush()
+                file.flush()
             except OSError as error:
                 self._give_up(error)
 
@@ -143,9 +143,9 @@ class Journal:
             self._give_up(error)
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file:
+        if file := self._file:
             try:
-                self._file.write(_encode(line))
+                file.write(_encode(line))
             except OSError as error:
                 self._give_up(error)
 

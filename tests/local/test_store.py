@@ -18,6 +18,7 @@ from storage.errors import (
 )
 from storage.retry import Patience
 from storage.store import PART, Store
+from tests.faults.proxy import Fault, FaultProxy, refuse
 
 NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
 
@@ -101,3 +102,23 @@ def test_calls_outlast_a_server_that_is_started_again(tmp_path: Path) -> None:
         store.write(S3Address("bucket", "after"), b"2")
         keys = [item.address.key for item in store.list(S3Address("bucket"))]
     assert keys == ["after", "before"]
+
+
+@pytest.mark.parametrize("denied", ["GET", "PUT"])
+def test_the_probe_finds_out_what_is_not_allowed(
+    proxy: FaultProxy, base: S3Address, denied: str
+) -> None:
+    proxy.faults = [Fault(refuse(403, "AccessDenied"), denied, times=float("inf"))]
+    with pytest.raises(ConfigurationError, match="the credentials may not do this"):
+        Store(proxy.endpoint).probe(base, read=True)
+
+
+def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
+    proxy: FaultProxy, base: S3Address
+) -> None:
+    store = Store(proxy.endpoint)
+    assert store.probe(base, read=True).deletes
+    assert [seen.method for seen in proxy.seen] == ["PUT", "PUT", "GET", "DELETE"]
+    assert list(store.list(base)) == []
+    proxy.faults = [Fault(refuse(403, "AccessDenied"), "DELETE", times=float("inf"))]
+    assert not Store(proxy.endpoint).probe(base).deletes
