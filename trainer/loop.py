@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer.best import DEFAULT, BestCheckpoint
 from trainer.checkpoint import Position
 from trainer.config import Config
 from trainer.dataset import Dataset
@@ -82,7 +83,9 @@ class Training:
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
         self._steps = Steps(model, replicas)
-        self._stopping = self._early_stopping()
+        names = list(self._steps.results())
+        names += [f"val_{name}" for name in names] if self._evaluation else []
+        self._stopping = self._early_stopping(names)
         self._state = State(
             model,
             replicas,
@@ -93,6 +96,8 @@ class Training:
                 "train_batch_size": self.batch,
                 "seed": config.options.seed,
             },
+            config.options.checkpoint_keep,
+            self._best_checkpoint(names),
         )
         self._progress: Progress | None = None
         self._run_length = 1
@@ -127,6 +132,7 @@ class Training:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
             self.model.reset_metrics()
+        self._state.wait()
         if self._stopping and self._stopping.restores_weights:
             if self.replicas.chief:
                 self._stopping.end()
@@ -142,6 +148,7 @@ class Training:
                 weights_sha256=result.weights_sha256,
                 replicas=self.replicas.count,
                 weights_equal=True,
+                best_checkpoint=dict(self._state.best_checkpoint) or None,
                 seconds=dict(seconds),
             )
             self._progress.close()
@@ -163,6 +170,7 @@ class Training:
             self._save(sums)
         if self._evaluation:
             metrics |= self._evaluate(sums)
+        self._state.judge(self._position, metrics)
         ends = False
         if self._stopping:
             chief = self.replicas.chief
@@ -195,7 +203,8 @@ class Training:
                     " in the data",
                 )
             )
-        due = time.monotonic() - self._saved >= self.config.options.checkpoint_seconds
+        elapsed = time.monotonic() - self._saved
+        due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
         save, report = self._control(time.monotonic() - start, steps, due)
         if save:
             self._save(self._state.metric_sums())
@@ -240,6 +249,7 @@ class Training:
         stops, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
         if stops:
             self._save(self._state.metric_sums() if sums is None else sums)
+            self._state.wait()
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
         return bool(saves), bool(reports)
 
@@ -282,13 +292,15 @@ class Training:
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
 
-    def _early_stopping(self) -> EarlyStopping | None:
+    def _early_stopping(self, metrics: Sequence[str]) -> EarlyStopping | None:
         options = self.config.options.early_stopping
-        if options is None:
+        return None if options is None else EarlyStopping(options, self.model, metrics)
+
+    def _best_checkpoint(self, metrics: Sequence[str]) -> BestCheckpoint | None:
+        metric = self.config.options.checkpoint_best
+        if not metric or (metric == DEFAULT and not self._evaluation):
             return None
-        names = list(self._steps.results())
-        names += [f"val_{name}" for name in names] if self._evaluation else []
-        return EarlyStopping(options, self.model, names)
+        return BestCheckpoint(metric, self.model, metrics)
 
 
 class _Evaluation:

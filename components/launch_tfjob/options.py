@@ -18,6 +18,8 @@ TRAINER_OPTIONS = (
     "early_stopping",
     "mixed_precision",
     "checkpoint_seconds",
+    "checkpoint_keep",
+    "checkpoint_best",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -115,6 +117,8 @@ class TrainOptions(Group):
         early_stopping: When to stop before the last epoch.
         mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
         checkpoint_seconds: The longest time between two checkpoints.
+        checkpoint_keep: How many of the newest checkpoints stay.
+        checkpoint_best: The metric by which one more checkpoint stays, the best; null for none.
         command: A user's own program instead of the project's trainer; its image has python3.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
@@ -140,6 +144,8 @@ class TrainOptions(Group):
     early_stopping: EarlyStopping | None = None
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    checkpoint_keep: Annotated[int, Field(ge=1)] = 3
+    checkpoint_best: Annotated[str, Field(min_length=1)] | None = "val_loss"
     command: tuple[str, ...] = ()
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900
