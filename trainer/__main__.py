@@ -13,16 +13,23 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from storage.errors import DataError, Problem, StepError
 from trainer.config import VARIABLES, Config
-from trainer.exits import NotStartedError, PeerLostError, leave_last_words
+from trainer.exits import (
+    NotStartedError,
+    PeerLostError,
+    from_message,
+    leave_last_words,
+    to_message,
+)
 from trainer.load import load
 
 log = logging.getLogger("trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
+# Exit codes that another start would not change, so that no replica has to wait for this one.
+_FINAL = range(1, 5)
 _PEER_WORDS = ("collective", "coordination", "socket closed", "connection re", "heartbeat")
 
 
@@ -61,12 +68,16 @@ def train(config: Config, started: float) -> None:
     from trainer.export import export
     from trainer.loop import Training
     from trainer.replicas import Replicas
+    from trainer.staging import check_writable, stage
 
+    replicas = None
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
-        dataset = Dataset.load(_stage(config))
+        dataset = Dataset.load(stage(config.dataset_uri, config.job_dir / "data"))
+        if replicas.chief:
+            check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
         if config.options.mixed_precision:
             keras.mixed_precision.set_global_policy(config.options.mixed_precision)
@@ -83,19 +94,13 @@ def train(config: Config, started: float) -> None:
             log.info("the model is in %s", config.output_dir / "model")
         replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
     except Exception as error:
-        raise _explained(error, config.cluster.size) from error
+        heard = from_message(error)
+        found = heard or _explained(error, config.cluster.size)
+        if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
+            replicas.tell(to_message(found, config.cluster.name))
+        raise found from error
     seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
     training.finish(result, seconds)
-
-
-def _stage(config: Config) -> Any:
-    """Bring the dataset to this machine, proven by its manifest; the test rows stay away."""
-    from storage.store import Store
-    from uploader import pull
-
-    folder = config.job_dir / "data"
-    pull(Store(), config.dataset_uri, folder, only=lambda key: not key.startswith("test-"))
-    return folder
 
 
 def _explained(error: Exception, processes: int) -> Exception:
