@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -111,10 +112,11 @@ def _explained(error: Exception, processes: int) -> Exception:
 
     kind, text = type(error).__name__, str(error)
     if WRONG_LABEL in text:
+        labels = re.findall(r"\[([-\d .]+)\]", text[text.find(WRONG_LABEL) :])
         return DataError(
             Problem(
                 "a label of the dataset is not one of its classes",
-                received=text[text.find(WRONG_LABEL) :][:200].replace("\n", " "),
+                received=f"a batch with the labels {labels[0] if labels else '?'}",
                 expected="whole numbers below the number of classes in schema.json",
                 fix="prepare the dataset again",
             )
