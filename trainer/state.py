@@ -54,7 +54,8 @@ class State:
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
-        self._copy, self._writer = HostCopy(self._variables), CheckpointWriter(folder, keep)
+        self._copy = HostCopy(self._variables if replicas.chief else ())
+        self._writer = CheckpointWriter(folder, keep)
         self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
