@@ -50,6 +50,8 @@ def test_everything_can_be_said() -> None:
                     "early_stopping": {"patience": 2.0, "restore_best_weights": True},
                     "mixed_precision": True,
                     "checkpoint_seconds": 5,
+                    "checkpoint_keep": 2.0,
+                    "checkpoint_best": "val_accuracy",
                 }
             ),
             "TF_CONFIG": json.dumps(
@@ -61,7 +63,13 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert config.options == Options(
-        3, {"a": 2}, {"patience": 2, "restore_best_weights": True}, "mixed_bfloat16", 5.0
+        3,
+        {"a": 2},
+        {"patience": 2, "restore_best_weights": True},
+        "mixed_bfloat16",
+        5.0,
+        2,
+        "val_accuracy",
     )
     assert config.cluster == Cluster(3, "worker 1")
     assert (config.attempt, config.expected_gpus) == (2, 0)
@@ -72,6 +80,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
     options = {"class_weight": None, "early_stopping": None, "mixed_precision": False}
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
     assert config.options == Options()
+    config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": '{"checkpoint_best": null}'})
+    assert config.options == Options(checkpoint_best=None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +101,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"early_stopping": 3}', "early_stopping is not valid"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
+        ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
+        ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
     ],
