@@ -35,6 +35,21 @@ def test_records_are_found_across_shards_in_any_order(tmp_path: Path) -> None:
     assert records.take(np.array([3, 0, 2, 1])) == [b"dddd", b"a", b"ccc", b""]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [b"abcd"] * 5,  # all as long as the first
+        [b"abcd", b"efgh", b"ij", b"klmnop"],  # not, though the size would fit
+        [b"", b""],
+        [b"abcd"],
+        [b"", b"0123456789abcdef"],
+    ],
+)
+def test_records_of_one_length_are_found_as_others_are(tmp_path: Path, names: list[bytes]) -> None:
+    records = Records([_shard(tmp_path / "0", names)])
+    assert records.take(np.arange(len(records))) == names
+
+
 @pytest.mark.parametrize("missing", [1, 4, 17])
 def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path, missing: int) -> None:
     path = _shard(tmp_path / "train-00000.tfrecord", [b"abcdefg", b"hijklmn"])
