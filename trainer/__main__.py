@@ -74,7 +74,14 @@ def train(config: Config, started: float) -> None:
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)
             user_code.check(model, function, dataset, replicas.count)
-        training = Training(config, dataset, model, replicas, lambda: signals.told)
+        training = Training(
+            config,
+            dataset,
+            model,
+            replicas,
+            lambda: signals.told,
+            lambda: user_code.callbacks(config.model_code, dataset),
+        )
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()

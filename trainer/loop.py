@@ -1,4 +1,4 @@
-"""The training: epochs, evaluation, early stopping, checkpoints, and a stop that loses nothing.
+"""The training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
 
 All replicas go through the same steps in the same order. After every few steps, a second's worth,
 they agree on what comes next in one small sum, the control vector: whether anyone was told to stop,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer.callback_choice import choose
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Position
 from trainer.config import Config
 from trainer.dataset import Dataset
@@ -26,9 +28,8 @@ from trainer.inputs import distribute, open_split, read_labels
 from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
-from trainer.state import State
+from trainer.state import Running, State
 from trainer.step import Steps, separate_dropout
-from trainer.stopping import EarlyStopping
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.
@@ -61,9 +62,10 @@ class Training:
         model: Compiled, checked, built in the scope of the strategy.
         replicas: Of the job.
         stop: Tells whether this process was told to stop.
+        own_callbacks: Returns the user's; called on the chief only.
 
     Raises:
-        ConfigurationError: The batch or an option does not fit.
+        ConfigurationError: The batch, an option or a callback does not fit.
         DataError: There are too few rows, or fewer than the schema says.
     """
 
@@ -74,6 +76,7 @@ class Training:
         model: keras.Model,
         replicas: Replicas,
         stop: Callable[[], bool],
+        own_callbacks: Callable[[], Sequence[keras.callbacks.Callback]],
     ) -> None:
         self.config, self.dataset, self.model = config, dataset, model
         self.replicas, self.stop = replicas, stop
@@ -82,16 +85,25 @@ class Training:
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
         self._steps = Steps(model, replicas)
-        self._stopping = self._early_stopping()
+        names = list(self._steps.results())
+        names += [f"val_{name}" for name in names] if self._evaluation else []
+        self._callbacks = Callbacks(
+            lambda: choose(config.options, own_callbacks, model, names, config.output_dir),
+            model,
+            replicas,
+            config.epochs,
+            self.steps_per_epoch,
+        )
         self._state = State(
             model,
             replicas,
-            self._stopping,
+            self._callbacks,
             config.output_dir / "checkpoints",
             {
                 "dataset": config.dataset_uri.name,
                 "train_batch_size": self.batch,
                 "seed": config.options.seed,
+                "callbacks": self._callbacks.names,
             },
         )
         self._progress: Progress | None = None
@@ -120,17 +132,14 @@ class Training:
             self._position.step,
         )
         self._batches = self._open_batches()
-        self._run_first_step()
         while True:
-            metrics, ends = self._epoch()
-            if ends or self._position.epoch + 1 >= epochs:
+            metrics = self._epoch()
+            if self.model.stop_training or self._position.epoch + 1 >= epochs:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
-            self.model.reset_metrics()
-        if self._stopping and self._stopping.restores_weights:
-            if self.replicas.chief:
-                self._stopping.end()
-            self._state.share_weights()
+        # An optimizer that averages the weights puts the averages into the model.
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        self._call("on_train_end", metrics)
         return Result(self._position, metrics, self._state.compare_weights())
 
     def finish(self, result: Result, seconds: Mapping[str, float]) -> None:
@@ -146,44 +155,38 @@ class Training:
             )
             self._progress.close()
 
-    def _epoch(self) -> tuple[dict[str, float], bool]:
-        """Train the rest of an epoch and evaluate.
-
-        Returns:
-            The metrics, and whether early stopping ends the training.
-        """
-        while (left := self.steps_per_epoch - self._position.step_in_epoch) > 0:
-            self._run_steps(min(self._run_length, left))
+    def _epoch(self) -> dict[str, float]:
+        """Train the rest of an epoch and evaluate; return the metrics."""
+        epoch = self._position.epoch
+        if self._position.step_in_epoch == 0:
+            self.model.reset_metrics()
+            self._call("on_epoch_begin", epoch)
+        while self._position.step_in_epoch < self.steps_per_epoch and not self.model.stop_training:
+            self._run_steps()
         metrics = self._steps.results()
-        sums = self._state.metric_sums()
+        running = self._state.running()
         elapsed = time.monotonic() - self._saved
-        last = self._position.epoch + 1 == self.config.epochs
+        last = epoch + 1 == self.config.epochs or self.model.stop_training
         shortest = min(_SHORTEST_EPOCH, self.config.options.checkpoint_seconds)
         if self._chief_says(last or elapsed >= shortest):
-            self._save(sums)
+            self._save(running)
         if self._evaluation:
-            metrics |= self._evaluate(sums)
-        ends = False
-        if self._stopping:
-            chief = self.replicas.chief
-            ends = chief and self._stopping.end_epoch(self._position.epoch, metrics)
-            ends = self._chief_says(ends)
+            metrics |= self._evaluate(running)
+        self._call("on_epoch_end", epoch, metrics)
         if self._progress:
             self._progress.end_epoch(self._position, metrics)
-        return metrics, ends
+        return metrics
 
-    def _run_first_step(self) -> None:
-        if self._position.step_in_epoch < self.steps_per_epoch:
-            self._run_steps(1)
-        if self._progress:
-            self._progress.start_clock(self._position)
-
-    def _run_steps(self, steps: int) -> None:
+    def _run_steps(self) -> None:
+        """Train as many steps as were agreed on, but none beyond the next call of batch hooks."""
         start, before = time.monotonic(), self._position
+        at, every = before.step_in_epoch, self._callbacks.train_steps
+        if every and at % every == 0:
+            self._call("on_train_batch_begin", at)
+        steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
         done, loss = self._steps.train(self._batches, steps)
-        self._position = replace(
-            before, step=before.step + done, step_in_epoch=before.step_in_epoch + done
-        )
+        at += done
+        self._position = replace(before, step=before.step + done, step_in_epoch=at)
         if not math.isfinite(loss):
             raise NotFiniteError(
                 Problem(
@@ -195,27 +198,38 @@ class Training:
                     " in the data",
                 )
             )
+        if every and (at % every == 0 or at == self.steps_per_epoch):
+            self._call("on_train_batch_end", at - 1, self._steps.results())
+        if self._progress and not self._progress.running:
+            self._progress.start_clock(self._position)
         due = time.monotonic() - self._saved >= self.config.options.checkpoint_seconds
         save, report = self._control(time.monotonic() - start, steps, due)
         if save:
-            self._save(self._state.metric_sums())
+            self._save(self._state.running())
         if report:
             metrics = self._steps.results()
             if self._progress:
                 self._progress.report(self._position, metrics)
 
-    def _evaluate(self, sums: bytes) -> dict[str, float]:
+    def _evaluate(self, running: Running) -> dict[str, float]:
         self.model.reset_metrics()
-        left = self._evaluation.steps
-        while left > 0:
-            start, steps = time.monotonic(), min(self._run_length, left)
+        self._call("on_test_begin")
+        at, all_steps, every = 0, self._evaluation.steps, self._callbacks.test_steps
+        while at < all_steps:
+            if every and at % every == 0:
+                self._call("on_test_batch_begin", at)
+            start, steps = time.monotonic(), _fitting_steps(self._run_length, at, all_steps, every)
             self._steps.evaluate(self._evaluation.batches, steps)
-            left -= steps
-            self._control(time.monotonic() - start, steps, False, sums)
-        return {f"val_{name}": value for name, value in self._steps.results().items()}
+            at += steps
+            if every and (at % every == 0 or at == all_steps):
+                self._call("on_test_batch_end", at - 1, self._steps.results())
+            self._control(time.monotonic() - start, steps, False, running)
+        metrics = self._steps.results()
+        self._call("on_test_end", metrics)
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def _control(
-        self, seconds: float, steps: int, save: bool, sums: bytes | None = None
+        self, seconds: float, steps: int, save: bool, running: Running | None = None
     ) -> tuple[bool, bool]:
         """Agree with the other replicas on what comes next.
 
@@ -223,7 +237,7 @@ class Training:
             seconds: What the last steps took.
             steps: How many they were.
             save: On the chief, whether it is time for a checkpoint.
-            sums: The metric sums to save, when they are not those of this moment.
+            running: What to save beside the variables, when it is not that of this moment.
 
         Returns:
             Whether to save and whether to report.
@@ -239,12 +253,17 @@ class Training:
             vector[2:] = save, self._progress is not None and self._progress.due
         stops, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
         if stops:
-            self._save(self._state.metric_sums() if sums is None else sums)
+            self._save(running or self._state.running())
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
         return bool(saves), bool(reports)
 
-    def _save(self, sums: bytes) -> None:
-        self._state.save(self._position, sums)
+    def _call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of the callbacks; every process has to."""
+        if self._callbacks.call(hook, *arguments):
+            self._state.share_weights()
+
+    def _save(self, running: Running) -> None:
+        self._state.save(self._position, running)
         self._saved = time.monotonic()
 
     def _chief_says(self, value: bool) -> bool:
@@ -282,13 +301,10 @@ class Training:
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
 
-    def _early_stopping(self) -> EarlyStopping | None:
-        options = self.config.options.early_stopping
-        if options is None:
-            return None
-        names = list(self._steps.results())
-        names += [f"val_{name}" for name in names] if self._evaluation else []
-        return EarlyStopping(options, self.model, names)
+
+def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:
+    """Return how many steps to run from `at`: not beyond `end` or the next multiple of `every`."""
+    return min(wanted, end - at, every - at % every if every else wanted)
 
 
 class _Evaluation:

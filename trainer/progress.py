@@ -28,6 +28,9 @@ class Progress:
         epochs: Of the whole training.
         steps: Of the whole training.
         batch: Rows of a step.
+
+    Attributes:
+        running: Whether the clock was started.
     """
 
     def __init__(self, output: Path, start: Position, epochs: int, steps: int, batch: int) -> None:
@@ -41,18 +44,18 @@ class Progress:
             for name in ("train", "validation")
         }
         self._start = self._mark = (time.monotonic(), start.step)
-        self._running = False
+        self.running = False
         self._said = 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time for a progress line."""
-        return self._running and time.monotonic() - self._mark[0] >= SECONDS
+        return self.running and time.monotonic() - self._mark[0] >= SECONDS
 
     def start_clock(self, position: Position) -> None:
         """Measure from here on: the first step includes building the graph."""
         self._start = self._mark = (time.monotonic(), position.step)
-        self._running = True
+        self.running = True
 
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Say how far an epoch is."""
