@@ -184,15 +184,15 @@ class Training:
         if every and at % every == 0:
             self._call("on_train_batch_begin", at)
         steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
-        done, loss = self._steps.train(self._batches, steps)
-        at += done
-        self._position = replace(before, step=before.step + done, step_in_epoch=at)
-        if not math.isfinite(loss):
+        ran = self._steps.train(self._batches, steps)
+        at += ran.done
+        self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
+        if not math.isfinite(ran.loss):
             raise NotFiniteError(
                 Problem(
                     f"the loss is not finite in epoch {before.epoch + 1},"
                     f" step {self._position.step}",
-                    received=f"loss {loss}",
+                    received=f"loss {ran.loss}",
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
