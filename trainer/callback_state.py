@@ -69,7 +69,8 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, np.ndarray) or hasattr(value, "numpy"):
-            array = np.asarray(value)
+            # Keras replaces its arrays, users may write into theirs while a checkpoint is written.
+            array = np.asarray(value) if is_known(callback) else np.array(value)
             if not array.dtype.hasobject:
                 arrays.append(array)
                 return {_ARRAY: len(arrays) - 1}

@@ -87,7 +87,7 @@ class Callbacks:
         self.train_steps = every if self._used & _TRAIN_BATCH else 0
         self.test_steps = every if self._used & _TEST_BATCH else 0
 
-    def begin(self, position: Position, state: CallbackState | None = None) -> None:
+    def begin(self, position: Position, state: CallbackState | None = None) -> bool:
         """Start, or go on from a checkpoint; the model is to be restored after this.
 
         Callbacks that go on get the hooks of the place they are at once more, and then what they
@@ -96,6 +96,9 @@ class Callbacks:
         Args:
             position: Where the training begins.
             state: On the chief, that of the checkpoint of this position.
+
+        Returns:
+            As `call` does.
         """
         self._model.stop_training = False
         for item in self._all:
@@ -105,13 +108,14 @@ class Callbacks:
                     " get_state() and set_state(state)",
                     type(item).__name__,
                 )
-        self.call("on_train_begin")
+        changed = self.call("on_train_begin")
         if position.step_in_epoch > 0:
             self.call("on_epoch_begin", position.epoch)
             if self.train_steps and position.step_in_epoch % self.train_steps:
                 self.call("on_train_batch_begin", position.step_in_epoch)
             self._do("set_state", lambda: self._restore(state))
         self._do("get_state", self.state)
+        return changed
 
     def state(self) -> CallbackState:
         """Return what a checkpoint has to keep; empty on workers.

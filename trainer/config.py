@@ -24,12 +24,15 @@ VARIABLES = {
     "EPOCHS": "how often the training rows are seen",
     "BATCH_SIZE": "rows of one step, over all replicas together",
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping,"
-    " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds",
+    " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds, checkpoint_keep,"
+    " checkpoint_best",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
     "START_DEADLINE": "seconds this replica waits for the others to appear",
 }
+# Options for which null says something; for the others it is as if they were not there.
+_NULL_IS_NONE = ("checkpoint_best",)
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
 
@@ -57,6 +60,8 @@ class Options:
         reduce_lr_on_plateau: Those of keras.callbacks.ReduceLROnPlateau, or None.
         mixed_precision: The policy of Keras, or empty for float32.
         checkpoint_seconds: The longest time between two checkpoints.
+        checkpoint_keep: How many of the newest checkpoints stay.
+        checkpoint_best: The metric by which one more stays, the best; None for none.
     """
 
     seed: int = 0
@@ -65,6 +70,8 @@ class Options:
     reduce_lr_on_plateau: Mapping[str, Any] | None = None
     mixed_precision: str = ""
     checkpoint_seconds: float = 60.0
+    checkpoint_keep: int = 3
+    checkpoint_best: str | None = "val_loss"
 
 
 @dataclass(frozen=True)
@@ -204,6 +211,8 @@ class _Reader:
             elif item is not None:
                 checked = getattr(self, f"_{key}")(f"{name}.{key}", item)
                 values |= {} if checked is None else {key: checked}
+            elif key in _NULL_IS_NONE:
+                values[key] = None
         return Options(**values)
 
     def _seed(self, name: str, value: Any) -> int | None:
@@ -250,6 +259,14 @@ class _Reader:
     def _checkpoint_seconds(self, name: str, value: Any) -> float | None:
         fine = _is_number(value) and value > 0
         return self._valid(name, value, fine, "seconds, more than 0", float)
+
+    def _checkpoint_keep(self, name: str, value: Any) -> int | None:
+        fine = _is_whole(value) and value >= 1
+        return self._valid(name, value, fine, "a whole number, 1 or more", int)
+
+    def _checkpoint_best(self, name: str, value: Any) -> str | None:
+        expected = "the name of a metric, or null for none"
+        return self._valid(name, value, isinstance(value, str) and bool(value), expected, str)
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]

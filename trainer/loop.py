@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer.best import DEFAULT, BestCheckpoint
 from trainer.callback_choice import choose
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Position
@@ -105,6 +106,8 @@ class Training:
                 "seed": config.options.seed,
                 "callbacks": self._callbacks.names,
             },
+            config.options.checkpoint_keep,
+            self._best_checkpoint(names),
         )
         self._progress: Progress | None = None
         self._run_length = 1
@@ -137,6 +140,7 @@ class Training:
             if self.model.stop_training or self._position.epoch + 1 >= epochs:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
+        self._state.wait()
         # An optimizer that averages the weights puts the averages into the model.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         self._call("on_train_end", metrics)
@@ -151,6 +155,7 @@ class Training:
                 weights_sha256=result.weights_sha256,
                 replicas=self.replicas.count,
                 weights_equal=True,
+                best_checkpoint=dict(self._state.best_checkpoint) or None,
                 seconds=dict(seconds),
             )
             self._progress.close()
@@ -172,6 +177,7 @@ class Training:
             self._save(running)
         if self._evaluation:
             metrics |= self._evaluate(running)
+        self._state.judge(self._position, metrics)
         self._call("on_epoch_end", epoch, metrics)
         if self._progress:
             self._progress.end_epoch(self._position, metrics)
@@ -202,7 +208,8 @@ class Training:
             self._call("on_train_batch_end", at - 1, self._steps.results())
         if self._progress and not self._progress.running:
             self._progress.start_clock(self._position)
-        due = time.monotonic() - self._saved >= self.config.options.checkpoint_seconds
+        elapsed = time.monotonic() - self._saved
+        due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
         save, report = self._control(time.monotonic() - start, steps, due)
         if save:
             self._save(self._state.running())
@@ -254,6 +261,7 @@ class Training:
         stops, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
         if stops:
             self._save(running or self._state.running())
+            self._state.wait()
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
         return bool(saves), bool(reports)
 
@@ -300,6 +308,12 @@ class Training:
         size = self.batch // replicas.count
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
+
+    def _best_checkpoint(self, metrics: Sequence[str]) -> BestCheckpoint | None:
+        metric = self.config.options.checkpoint_best
+        if not metric or (metric == DEFAULT and not self._evaluation):
+            return None
+        return BestCheckpoint(metric, self.model, metrics)
 
 
 def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:

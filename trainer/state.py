@@ -14,9 +14,11 @@ import numpy as np
 
 from storage.errors import StepError
 from trainer import checkpoint
+from trainer.best import BestCheckpoint
 from trainer.callback_state import CallbackState
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Checkpoint, Position
+from trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from trainer.replicas import Replicas, parts_of
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class State:
         callbacks: Of the training.
         folder: Of the checkpoints; only the chief's counts.
         settings: What has to be equal for a checkpoint to be of this training.
+        keep: How many of the newest checkpoints stay.
+        best: Finds the best of them, which stays too; None for no such thing.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class State:
         callbacks: Callbacks,
         folder: Path,
         settings: Mapping[str, Any],
+        keep: int,
+        best: BestCheckpoint | None,
     ) -> None:
         self._replicas, self._callbacks = replicas, callbacks
         self._folder, self._settings = folder, settings
@@ -60,32 +66,71 @@ class State:
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
+        self._copy, self._writer = HostCopy(self._variables), CheckpointWriter(folder, keep)
+        self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
     def running(self) -> Running:
         """Return the state of this moment beside the variables."""
         return Running(self._metric_sums(), self._callbacks.state())
 
+    @property
+    def saving(self) -> bool:
+        """Whether the chief is still writing the last checkpoint."""
+        return self._writer.busy
+
+    @property
+    def best_checkpoint(self) -> Mapping[str, Any]:
+        """Which checkpoint is the best, on the chief: metric, step and value; else empty."""
+        return self._best.state if self._best else {}
+
     def save(self, position: Position, running: Running) -> None:
-        """Write a checkpoint on the chief; every process has to call this.
+        """Begin to write a checkpoint on the chief; every process has to call this.
+
+        It returns when the state is copied and a checkpoint that was still being written is there.
 
         Args:
             position: Where the training stands.
             running: What `running` returned at that position.
+
+        Raises:
+            StepError: The checkpoint before could not be written.
         """
         everyone = self._replicas.gather(running.metric_sums)
         if not self._replicas.chief:
             return
-        written = Checkpoint(
-            position,
-            self._settings,
-            [(name, item.numpy()) for name, item in self._variables],
-            everyone,
-            running.callbacks.content,
-            running.callbacks.arrays,
-        ).write(self._folder)
-        if written:
-            log.info("saved the checkpoint of step %d", position.step)
+        self._writer.wait()
+        self._writer.begin(
+            Checkpoint(
+                position,
+                self._settings,
+                self._copy.take(),
+                everyone,
+                running.callbacks.content,
+                running.callbacks.arrays,
+                self.best_checkpoint,
+            )
+        )
+        self._saved_step = position.step
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is written.
+
+        Raises:
+            StepError: It could not be written.
+        """
+        self._writer.wait()
+
+    def judge(self, position: Position, metrics: Mapping[str, float]) -> None:
+        """Remember on the chief whether the checkpoint of an epoch is the best so far.
+
+        Args:
+            position: The end of the epoch.
+            metrics: Of the epoch, with those of the evaluation.
+        """
+        if self._best and self._replicas.chief and position.step == self._saved_step:
+            self._best.judge(position.step, metrics)
+            self._writer.best_step = self._best.step
 
     def restore(self) -> Position:
         """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
@@ -101,9 +146,14 @@ class State:
             checkpoint.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found.check_fits(self._variables, self._settings)
+                self._saved_step = found.position.step
+                if self._best:
+                    self._best.restore(found.best_checkpoint)
+                    self._writer.best_step = self._best.step
         header = self._replicas.tell(_header(found))
         if not header:
-            self._callbacks.begin(Position())
+            if self._callbacks.begin(Position()):
+                self.share_weights()
             return Position()
         content = json.loads(header)
         position = Position(**content["position"])
