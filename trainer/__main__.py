@@ -91,8 +91,8 @@ def train(config: Config, started: float) -> None:
         replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
     except Exception as error:
         raise _explained(error, config.cluster.size) from error
-    seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
-    training.finish(result, seconds)
+    export_seconds = time.monotonic() - trained
+    training.finish(result, ready - started, trained - ready, export_seconds)
 
 
 def _stage(config: Config) -> Any:

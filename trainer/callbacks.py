@@ -111,8 +111,8 @@ class Callbacks:
         changed = self.call("on_train_begin")
         if position.step_in_epoch > 0:
             self.call("on_epoch_begin", position.epoch)
-            if self.train_steps and position.step_in_epoch % self.train_steps:
-                self.call("on_train_batch_begin", position.step_in_epoch)
+            if self.train_steps and (inside := position.step_in_epoch % self.train_steps):
+                self.call("on_train_batch_begin", position.step_in_epoch - inside)
             self._do("set_state", lambda: self._restore(state))
         self._do("get_state", self.state)
         return changed

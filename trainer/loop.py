@@ -26,6 +26,7 @@ from trainer.config import Config
 from trainer.dataset import Dataset
 from trainer.exits import NotFiniteError, StoppedError
 from trainer.inputs import distribute, open_split, read_labels
+from trainer.pace import Run, TimeSplit
 from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
@@ -110,6 +111,7 @@ class Training:
             self._best_checkpoint(names),
         )
         self._progress: Progress | None = None
+        self._time, self._started = TimeSplit(), False
         self._run_length = 1
         self._saved = time.monotonic()
 
@@ -121,12 +123,16 @@ class Training:
             NotFiniteError: The loss is not finite.
             StepError: The replicas do not have equal weights.
         """
-        self._position = self._state.restore()
+        with self._time.spent_on("checkpoint"):
+            self._position = self._state.restore()
         separate_dropout(self.model, self.replicas)
         epochs, total = self.config.epochs, self.config.epochs * self.steps_per_epoch
         if self.replicas.chief:
             output = self.config.output_dir
-            self._progress = Progress(output, self._position, epochs, total, self.batch)
+            board = "TensorBoard" not in self._callbacks.names
+            self._progress = Progress(
+                output, self._position, epochs, total, self.batch, self.replicas, board
+            )
         log.info(
             "training %d epochs of %d steps of %d rows, from step %d",
             epochs,
@@ -140,14 +146,22 @@ class Training:
             if self.model.stop_training or self._position.epoch + 1 >= epochs:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
-        self._state.wait()
+        with self._time.spent_on("checkpoint"):
+            self._state.wait()
         # An optimizer that averages the weights puts the averages into the model.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         self._call("on_train_end", metrics)
         return Result(self._position, metrics, self._state.compare_weights())
 
-    def finish(self, result: Result, seconds: Mapping[str, float]) -> None:
-        """Write the last line of progress.jsonl: the training ended and the model is written."""
+    def finish(self, result: Result, start: float, train: float, export: float) -> None:
+        """Write the last line of progress.jsonl: the training ended and the model is written.
+
+        Args:
+            result: Of the training.
+            start: Seconds from the start of this process to that of `run`.
+            train: Seconds of `run`.
+            export: Seconds after it.
+        """
         if self._progress:
             self._progress.final(
                 result.position,
@@ -156,7 +170,9 @@ class Training:
                 replicas=self.replicas.count,
                 weights_equal=True,
                 best_checkpoint=dict(self._state.best_checkpoint) or None,
-                seconds=dict(seconds),
+                attempt=self.config.attempt,
+                restarts=self.config.restarts,
+                seconds=self._time.all(train, start=start, export=export),
             )
             self._progress.close()
 
@@ -185,12 +201,14 @@ class Training:
 
     def _run_steps(self) -> None:
         """Train as many steps as were agreed on, but none beyond the next call of batch hooks."""
-        start, before = time.monotonic(), self._position
+        before = self._position
         at, every = before.step_in_epoch, self._callbacks.train_steps
         if every and at % every == 0:
             self._call("on_train_batch_begin", at)
         steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
+        start = time.monotonic()
         ran = self._steps.train(self._batches, steps)
+        run = Run(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)
         at += ran.done
         self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
         if not math.isfinite(ran.loss):
@@ -206,11 +224,10 @@ class Training:
             )
         if every and (at % every == 0 or at == self.steps_per_epoch):
             self._call("on_train_batch_end", at - 1, self._steps.results())
-        if self._progress and not self._progress.running:
-            self._progress.start_clock(self._position)
         elapsed = time.monotonic() - self._saved
         due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
-        save, report = self._control(time.monotonic() - start, steps, due)
+        save, report, runs = self._control(run, steps, due)
+        self._count(run, runs)
         if save:
             self._save(self._state.running())
         if report:
@@ -230,48 +247,67 @@ class Training:
             at += steps
             if every and (at % every == 0 or at == all_steps):
                 self._call("on_test_batch_end", at - 1, self._steps.results())
-            self._control(time.monotonic() - start, steps, False, running)
+            self._control(Run(time.monotonic() - start), steps, False, running)
         metrics = self._steps.results()
         self._call("on_test_end", metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _control(
-        self, seconds: float, steps: int, save: bool, running: Running | None = None
-    ) -> tuple[bool, bool]:
+        self, run: Run, steps: int, save: bool, running: Running | None = None
+    ) -> tuple[bool, bool, np.ndarray]:
         """Agree with the other replicas on what comes next.
 
         Args:
-            seconds: What the last steps took.
+            run: The last steps.
             steps: How many they were.
             save: On the chief, whether it is time for a checkpoint.
             running: What to save beside the variables, when it is not that of this moment.
 
         Returns:
-            Whether to save and whether to report.
+            Whether to save and whether to report, and (processes, 3) what `Run.to_words` gave.
 
         Raises:
             StoppedError: Somebody was told to stop.
         """
+        words = run.to_words()
+        runs = np.zeros((self.replicas.processes, len(words)), np.int32)
+        runs[self.replicas.index] = words
         vector = np.zeros(4, np.int32)
         vector[0] = self.stop()
         if self.replicas.chief:
-            fitting = int(_RUN_SECONDS * steps / max(seconds, 1e-6))
+            fitting = int(_RUN_SECONDS * steps / max(run.seconds, 1e-6))
             vector[1] = max(1, min(fitting, self._run_length * _GROWTH))
             vector[2:] = save, self._progress is not None and self._progress.due
-        stops, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
+        agreed = self.replicas.sum(np.concatenate([vector, runs.ravel()]))
+        stops, self._run_length, saves, reports = agreed[:4].tolist()
         if stops:
             self._save(running or self._state.running())
             self._state.wait()
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
-        return bool(saves), bool(reports)
+        return bool(saves), bool(reports), agreed[4:].reshape(runs.shape)
+
+    def _count(self, run: Run, runs: np.ndarray) -> None:
+        """Count the time of some training steps."""
+        if not self._started:
+            self._started = True
+            self._time.seconds["start"] += run.seconds
+            if self._progress:
+                self._progress.start_clock(self._position)
+            return
+        self._time.seconds["data"] += run.data
+        self._time.seconds["communication"] += run.communication
+        if self._progress:
+            self._progress.pace.add([Run.from_words(words) for words in runs])
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the callbacks; every process has to."""
-        if self._callbacks.call(hook, *arguments):
-            self._state.share_weights()
+        with self._time.spent_on("callbacks"):
+            if self._callbacks.call(hook, *arguments):
+                self._state.share_weights()
 
     def _save(self, running: Running) -> None:
-        self._state.save(self._position, running)
+        with self._time.spent_on("checkpoint"):
+            self._state.save(self._position, running)
         self._saved = time.monotonic()
 
     def _chief_says(self, value: bool) -> bool:
