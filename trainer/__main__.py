@@ -56,7 +56,7 @@ def train(config: Config, started: float) -> None:
     load(config.expected_gpus)
     import keras
 
-    from trainer import user_code
+    from trainer import self_test, user_code
     from trainer.dataset import Dataset
     from trainer.export import export
     from trainer.loop import Training
@@ -73,7 +73,9 @@ def train(config: Config, started: float) -> None:
         function = user_code.find(config.model_code, config.job_dir / "code")
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)
-            user_code.check(model, function, dataset, replicas.count)
+            user_code.check(model, function, dataset, replicas.count, config.options)
+        self_test.check_sum(replicas)
+        self_test.check_loss(model, dataset, replicas, config.options)
         training = Training(
             config,
             dataset,

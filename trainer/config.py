@@ -25,7 +25,7 @@ VARIABLES = {
     "BATCH_SIZE": "rows of one step, over all replicas together",
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping,"
     " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds, checkpoint_keep,"
-    " checkpoint_best",
+    " checkpoint_best, micro_batches, sync_batch_norm, jit_compile",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
@@ -62,6 +62,9 @@ class Options:
         checkpoint_seconds: The longest time between two checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay.
         checkpoint_best: The metric by which one more stays, the best; None for none.
+        micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
+        sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
+        jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
     """
 
     seed: int = 0
@@ -72,6 +75,9 @@ class Options:
     checkpoint_seconds: float = 60.0
     checkpoint_keep: int = 3
     checkpoint_best: str | None = "val_loss"
+    micro_batches: int = 1
+    sync_batch_norm: bool = False
+    jit_compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,6 +273,15 @@ class _Reader:
     def _checkpoint_best(self, name: str, value: Any) -> str | None:
         expected = "the name of a metric, or null for none"
         return self._valid(name, value, isinstance(value, str) and bool(value), expected, str)
+
+    def _micro_batches(self, name: str, value: Any) -> int | None:
+        fine = _is_whole(value) and value >= 1
+        return self._valid(name, value, fine, "a whole number, 1 or more", int)
+
+    def _sync_batch_norm(self, name: str, value: Any) -> bool | None:
+        return self._valid(name, value, isinstance(value, bool), "true or false", bool)
+
+    _jit_compile = _sync_batch_norm
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]

@@ -31,7 +31,7 @@ from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
 from trainer.state import Running, State
-from trainer.step import Steps, separate_dropout
+from trainer.step import Steps, jit_compile_here, separate_dropout
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.
@@ -86,11 +86,18 @@ class Training:
         self.batch = self._fitting_batch(len(self._records))
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
-        self._steps = Steps(model, replicas)
+        options = config.options
+        self._steps = Steps(
+            model,
+            replicas,
+            self.batch,
+            options.micro_batches,
+            jit_compile_here(options.jit_compile),
+        )
         names = list(self._steps.results())
         names += [f"val_{name}" for name in names] if self._evaluation else []
         self._callbacks = Callbacks(
-            lambda: choose(config.options, own_callbacks, model, names, config.output_dir),
+            lambda: choose(options, own_callbacks, model, names, config.output_dir),
             model,
             replicas,
             config.epochs,
@@ -148,8 +155,7 @@ class Training:
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
         with self._time.spent_on("checkpoint"):
             self._state.wait()
-        # An optimizer that averages the weights puts the averages into the model.
-        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        self._steps.finish()
         self._call("on_train_end", metrics)
         return Result(self._position, metrics, self._state.compare_weights())
 

@@ -15,7 +15,9 @@ from typing import Any
 import keras
 
 from storage.errors import ConfigurationError, Problem, StepError
+from trainer.config import Options
 from trainer.dataset import CLASSIFICATION, Dataset
+from trainer.step import innermost
 
 BuildModel = Callable[..., keras.Model]
 
@@ -108,14 +110,22 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         ) from error
 
 
-def check(model: Any, function: BuildModel, dataset: Dataset, replicas: int) -> None:
+def check(
+    model: Any,
+    function: BuildModel,
+    dataset: Dataset,
+    replicas: int,
+    options: Options = Options(),  # noqa: B008
+) -> None:
     """Check that a model can be trained on a dataset, and create all its variables.
 
     Args:
-        model: What the user's function returned.
+        model: What the user's function returned; with the option `sync_batch_norm` its layers
+            BatchNormalization become synchronized ones.
         function: For messages.
         dataset: What it is trained on.
         replicas: Of the job.
+        options: Those of TRAIN_OPTIONS that change what a step computes.
 
     Raises:
         ConfigurationError: It cannot; all reasons that can be seen at once.
@@ -131,7 +141,10 @@ def check(model: Any, function: BuildModel, dataset: Dataset, replicas: int) -> 
                 fix=f"end {name} with model.compile(...) and return model",
             )
         )
-    ConfigurationError.raise_if(_unsupported(model, replicas))
+    if options.sync_batch_norm:
+        for layer in _batch_normalizations(model):
+            layer.synchronized = True
+    ConfigurationError.raise_if(_unsupported(model, replicas, options))
     output = _output_shape(model, dataset)
     if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
@@ -192,7 +205,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     ConfigurationError.raise_if(problems)
 
 
-def _unsupported(model: keras.Model, replicas: int) -> list[Problem]:
+def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
     """Return what this trainer would silently compute differently than Keras does."""
     problems = [
         Problem(
@@ -204,35 +217,68 @@ def _unsupported(model: keras.Model, replicas: int) -> list[Problem]:
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
-    if replicas == 1:
-        return problems
-    plain = [
-        layer.name
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-        and not layer.synchronized
-    ]
-    if plain:
+    return (
+        problems + _batch_normalization(model, replicas, options) + _accumulation(model, replicas)
+    )
+
+
+def _batch_normalization(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
+    layers = _batch_normalizations(model)
+    names = f"layers {', '.join(layer.name for layer in layers)}"
+    problems = []
+    if layers and options.micro_batches > 1:
+        problems.append(
+            Problem(
+                "BatchNormalization would have the statistics of a part of the batch",
+                received=f"{names} with micro_batches={options.micro_batches}",
+                expected="no micro_batches, or a normalization that needs no other rows",
+                fix="leave micro_batches out, or use LayerNormalization or GroupNormalization",
+            )
+        )
+    plain = [layer.name for layer in layers if not layer.synchronized]
+    if plain and replicas > 1:
         problems.append(
             Problem(
                 "BatchNormalization would have other statistics on every replica",
                 received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
                 expected="keras.layers.BatchNormalization(synchronized=True)",
-                fix="add synchronized=True, or train with one replica",
+                fix="add synchronized=True, give the train option sync_batch_norm=true that does so"
+                " for every layer, or train with one replica",
             )
         )
-    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    if inner.gradient_accumulation_steps:
+    elif layers and replicas > 1 and options.jit_compile:
         problems.append(
             Problem(
-                "Keras cannot accumulate gradients with more than one replica",
-                received=f"gradient_accumulation_steps={inner.gradient_accumulation_steps}",
-                expected="None",
-                fix="remove it; each replica can take a smaller share of a batch with more workers",
+                "XLA cannot compile what speaks to other replicas",
+                received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
+                expected="no jit_compile, or a normalization that needs no other rows",
+                fix="leave jit_compile out, or use LayerNormalization or GroupNormalization",
             )
         )
     return problems
+
+
+def _batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return those that are trained; the others normalise with what they have learned before."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
+
+
+def _accumulation(model: keras.Model, replicas: int) -> list[Problem]:
+    steps = [item.gradient_accumulation_steps for item in innermost(model.optimizer)]
+    if replicas == 1 or not any(steps):
+        return []
+    return [
+        Problem(
+            "Keras cannot accumulate gradients with more than one replica",
+            received=f"gradient_accumulation_steps={max(filter(None, steps))}",
+            expected="None",
+            fix="give the train option micro_batches, which takes a batch in as many parts",
+        )
+    ]
 
 
 def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
