@@ -55,7 +55,7 @@ class Callbacks:
         test_steps: The same in evaluation.
 
     Raises:
-        StepError: The callbacks cannot be made, or cannot work here; on every process.
+        StepError: The callbacks cannot be made, or cannot work here; on the chief.
     """
 
     def __init__(
@@ -68,9 +68,8 @@ class Callbacks:
     ) -> None:
         self._model, self._replicas = model, replicas
         self._list = keras.callbacks.CallbackList()
-        self._error: StepError | None = None
         if replicas.chief:
-            with self._kept("set_model"):
+            with _explained("set_model"):
                 self._list = keras.callbacks.CallbackList(
                     list(make()),
                     add_history=True,
@@ -79,10 +78,9 @@ class Callbacks:
                     epochs=epochs,
                     steps=steps,
                 )
-        self._raise_everywhere()
         self.names = [type(item).__name__ for item in self._all]
         used = [hook for hook in _HOOKS if any(_uses(item, hook) for item in self._all)]
-        self._used = set(json.loads(replicas.tell(json.dumps(used).encode())))
+        self._used = set(json.loads(replicas.share(json.dumps(used).encode())))
         every = model.steps_per_execution
         self.train_steps = every if self._used & _TRAIN_BATCH else 0
         self.test_steps = every if self._used & _TEST_BATCH else 0
@@ -123,12 +121,8 @@ class Callbacks:
         Raises:
             StepError: A get_state() failed, or returned what a checkpoint cannot keep.
         """
-        try:
+        with _explained("get_state"):
             return callback_state.capture(self._all, self._model.stop_training)
-        except StepError:
-            raise
-        except Exception as error:
-            raise _failure(error, "get_state") from error
 
     def call(self, hook: str, *arguments: Any) -> bool:
         """Call a hook of all callbacks; every process has to, with the same hook.
@@ -141,7 +135,7 @@ class Callbacks:
             Whether a callback changed the weights of the chief, which everyone has to take then.
 
         Raises:
-            StepError: A callback failed; on every process.
+            StepError: A callback failed; on the chief.
         """
         if hook not in self._used:
             return False
@@ -157,18 +151,14 @@ class Callbacks:
 
     def _do(self, hook: str, action: Callable[[], Any]) -> bool:
         """Let the chief do something, and everyone know what it decided; return as `call` does."""
-        words = np.zeros(5, np.int32)
+        words = np.zeros(4, np.int32)
         if self._replicas.chief:
             rate, weights = self._learning_rate(), self._weights(hook)
-            with self._kept(hook), self._alone():
+            with _explained(hook), self._alone():
                 action()
-            now = self._learning_rate()
-            changed = not self._error and weights != self._weights(hook)
-            stops = self._model.stop_training
-            words[:] = self._error is not None, stops, changed, now != rate, now
-        failed, stops, changed, sets_rate, rate = self._replicas.sum(words).tolist()
-        if failed:
-            self._raise_everywhere()
+            changed, now = weights != self._weights(hook), self._learning_rate()
+            words[:] = self._model.stop_training, changed, now != rate, now
+        stops, changed, sets_rate, rate = self._replicas.sum(words).tolist()
         self._model.stop_training = bool(stops)
         if sets_rate and not self._replicas.chief:
             self._model.optimizer.learning_rate = float(np.int32(rate).view(np.float32))
@@ -191,29 +181,6 @@ class Callbacks:
         for item in self._model.weights:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
         return digest.digest()
-
-    @contextmanager
-    def _kept(self, hook: str) -> Iterator[None]:
-        """Keep an error until every process can raise it."""
-        try:
-            yield
-        except StepError as error:
-            self._error = error
-        except Exception as error:
-            self._error = _failure(error, hook)
-            self._error.__cause__ = error
-
-    def _raise_everywhere(self) -> None:
-        """Raise the chief's error, if there is one, on every process."""
-        mine = {"code": 0}
-        if self._error:
-            mine = {"code": self._error.code, "problems": [str(e) for e in self._error.problems]}
-        found = json.loads(self._replicas.tell(json.dumps(mine).encode()))
-        if self._error:
-            raise self._error
-        if found["code"]:
-            kind = ConfigurationError if found["code"] == ConfigurationError.code else StepError
-            raise kind(*found["problems"])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -240,6 +207,17 @@ def _refusal(what: str) -> Callable[..., None]:
         raise _WaitsForOthersError(what)
 
     return refuse
+
+
+@contextmanager
+def _explained(hook: str) -> Iterator[None]:
+    """Say which callback an error comes from."""
+    try:
+        yield
+    except StepError:
+        raise
+    except Exception as error:
+        raise _failure(error, hook) from error
 
 
 def _failure(error: Exception, hook: str) -> StepError:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem, StepError
-from trainer.checkpoint import Checkpoint, remove, steps
+from storage.errors import StepError
+from trainer.checkpoint import Checkpoint, remove, steps, sweep
 from trainer.replicas import parts_of
+from trainer.staging import not_writable
 
 log = logging.getLogger(__name__)
 
@@ -96,22 +97,9 @@ class CheckpointWriter:
                 if old not in kept:
                     remove(self._folder, old)
         except OSError as error:
+            sweep(self._folder)  # half a checkpoint is of no use, and its space may be
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # whatever it is, the training must not go on without it
             self._error = StepError(
                 f"the checkpoint of step {step} cannot be written ({type(error).__name__}: {error})"
             )
-
-
-def not_writable(folder: Path, what: str, error: OSError) -> ConfigurationError:
-    """Return the error of a folder that takes no file."""
-    return ConfigurationError(
-        Problem(
-            f"{what} cannot be written to {folder}",
-            received=str(error.strerror or error),
-            expected="a folder that this replica may write to, with space for the checkpoints",
-            fix="give the volume more space or the right owner; pod.chief.ephemeral_storage is the"
-            " space of a pod's own disk, train_options.checkpoint_keep says how many checkpoints"
-            " stay",
-        )
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from trainer.replicas import Replicas, parts_of
 
 log = logging.getLogger(__name__)
+_PACK = 16 << 20  # bytes of the variables that are broadcast together
 
 
 class Running(NamedTuple):
@@ -150,7 +151,7 @@ class State:
                 if self._best:
                     self._best.restore(found.best_checkpoint)
                     self._writer.best_step = self._best.step
-        header = self._replicas.tell(_header(found))
+        header = self._replicas.share(_header(found))
         if not header:
             if self._callbacks.begin(Position()):
                 self.share_weights()
@@ -197,16 +198,21 @@ class State:
         )
 
     def _assign(self, variables: Sequence[Any], values: Sequence[np.ndarray] | None) -> None:
-        """Assign the chief's values on every process, on all its devices."""
-        now = [item.numpy() for item in variables]
-        data = b"".join(np.ascontiguousarray(item).tobytes() for item in values or ())
-        data = self._replicas.broadcast(data, sum(item.nbytes for item in now))
-        at = 0
-        for variable, old in zip(variables, now, strict=True):
-            value = np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape)
-            at += old.nbytes
-            for part in parts_of(variable):
-                part.assign(value)
+        """Assign the chief's values on every process, on all its devices.
+
+        Some variables at a time: a buffer for all of a large model would need its size again.
+        """
+        for pack in _packs(variables):
+            mine = values[pack.start : pack.stop] if values is not None else ()
+            data = b"".join(np.ascontiguousarray(item).tobytes() for item in mine)
+            some = variables[pack.start : pack.stop]
+            data, at = self._replicas.broadcast(data, sum(map(_bytes_of, some))), 0
+            for variable in some:
+                dtype, count = _numpy_dtype(variable), int(np.prod(variable.shape, dtype=np.int64))
+                value = np.frombuffer(data, dtype, count, at).reshape(variable.shape)
+                at += value.nbytes
+                for part in parts_of(variable):
+                    part.assign(value)
 
     def _set_metric_sums(self, everyone: Sequence[bytes]) -> None:
         size = len(self._metric_sums())
@@ -229,3 +235,23 @@ def _header(found: Checkpoint | None) -> bytes:
         return b""
     metrics = [item.hex() for item in found.metrics]
     return json.dumps({"position": vars(found.position), "metrics": metrics}).encode()
+
+
+def _packs(variables: Sequence[Any]) -> Iterator[range]:
+    """Yield the variables in ranges of about a broadcast's size; a larger one is alone."""
+    start = size = 0
+    for at, variable in enumerate(variables):
+        if size and size + _bytes_of(variable) > _PACK:
+            yield range(start, at)
+            start, size = at, 0
+        size += _bytes_of(variable)
+    if start < len(variables):
+        yield range(start, len(variables))
+
+
+def _bytes_of(variable: Any) -> int:
+    return int(np.prod(variable.shape, dtype=np.int64)) * _numpy_dtype(variable).itemsize
+
+
+def _numpy_dtype(variable: Any) -> np.dtype[Any]:
+    return np.dtype(next(parts_of(variable)).dtype.as_numpy_dtype)

@@ -30,6 +30,8 @@ def test_numbers_of_kfp_are_cast():
         "reduce_lr_on_plateau": {"patience": 1, "factor": 0.5},
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300.0,
+        "checkpoint_keep": 3,
+        "checkpoint_best": "val_loss",
     }
 
 
