@@ -119,7 +119,8 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
         for kind, (why, fix) in _REFUSED.items()
         if isinstance(callback, kind)
     ]
-    rate = getattr(model.optimizer, "_learning_rate", None)
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    rate = getattr(inner, "_learning_rate", None)
     if isinstance(callback, _SETS_RATE) and isinstance(
         rate, keras.optimizers.schedules.LearningRateSchedule
     ):
@@ -148,10 +149,11 @@ def _place(callback: Any, output: Path) -> list[Problem]:
                     f"the callback {type(callback).__name__} cannot write there",
                     received=path,
                     expected=f"a path in OUTPUT_DIR that is none of {', '.join(_TAKEN)}",
-                    fix=f"choose another {attribute}, for instance callbacks/{parts[-1:] or 'x'}",
+                    fix=f"choose another {attribute}, for instance callbacks/{Path(path).name or 'x'}",
                 )
             )
         else:
-            (output / path).parent.mkdir(parents=True, exist_ok=True)
             setattr(callback, attribute, str(output / path))
+            if kind is keras.callbacks.CSVLogger:  # the others make their folders themselves
+                (output / path).parent.mkdir(parents=True, exist_ok=True)
     return problems

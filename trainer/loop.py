@@ -112,7 +112,7 @@ class Training:
                 "dataset": config.dataset_uri.name,
                 "train_batch_size": self.batch,
                 "seed": config.options.seed,
-                "callbacks": self._callbacks.names,
+                "list of callbacks": self._callbacks.names,
             },
             config.options.checkpoint_keep,
             self._best_checkpoint(names),
