@@ -188,7 +188,9 @@ class Training:
         if self._position.step_in_epoch == 0:
             self.model.reset_metrics()
             self._call("on_epoch_begin", epoch)
-        while self._position.step_in_epoch < self.steps_per_epoch and not self.model.stop_training:
+        while (at := self._position.step_in_epoch) < self.steps_per_epoch:
+            if self.model.stop_training and at > 0:  # an epoch that began has one step at least
+                break
             self._run_steps()
         metrics = self._steps.results()
         running = self._state.running()
