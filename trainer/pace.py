@@ -102,6 +102,11 @@ class Pace:
         """Count some more steps, one `Run` for each process."""
         self._runs = [mine + new for mine, new in zip(self._runs, runs, strict=True)]
 
+    @property
+    def seconds(self) -> float:
+        """Of all steps since then, as the chief saw them."""
+        return self._runs[0].seconds
+
     def figures(self) -> dict[str, Any]:
         """Return `data_share`, of the time of steps over all processes, and `slowest`.
 

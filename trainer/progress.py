@@ -60,14 +60,19 @@ class Progress:
             for name in ("train", "validation")
             if board
         }
-        self._start = self._mark = (time.monotonic(), start.step)
+        self._start, self._mark = (time.monotonic(), start.step), start.step
+        self._measured = {
+            "examples_per_second": 0.0,
+            "examples_per_second_per_replica": 0.0,
+            **self.pace.figures(),
+        }
         self.running = False
-        self._said = 0.0
+        self._said = self._reported = 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time for a progress line."""
-        return self.running and time.monotonic() - self._mark[0] >= SECONDS
+        return self.running and time.monotonic() - self._reported >= SECONDS
 
     def start_clock(self, position: Position) -> None:
         """Measure from here on: the first step includes building the graph."""
@@ -108,22 +113,22 @@ class Progress:
             writer.close()
 
     def _measure_from(self, position: Position) -> None:
-        self._mark = (time.monotonic(), position.step)
+        self._mark, self._reported = position.step, time.monotonic()
         self.pace.clear()
 
     def _figures(self, step: int) -> dict[str, Any]:
         """Return what was measured since the last line, and the seconds that are left."""
-        now = time.monotonic()
-        seconds, done = max(now - self._mark[0], 1e-6), step - self._mark[1]
-        all_seconds, all_done = now - self._start[0], step - self._start[1]
-        left = (self.steps - step) * all_seconds / all_done if all_done else 0.0
-        speed = done * self.batch / seconds
-        return {
-            "examples_per_second": round(speed, 1),
-            "examples_per_second_per_replica": round(speed / self.replicas, 1),
-            **self.pace.figures(),
-            "eta_seconds": round(left, 1),
-        }
+        if done := step - self._mark:
+            # The time of the steps alone: an evaluation or a checkpoint makes them no slower.
+            speed = done * self.batch / max(self.pace.seconds, 1e-6)
+            self._measured = {
+                "examples_per_second": round(speed, 1),
+                "examples_per_second_per_replica": round(speed / self.replicas, 1),
+                **self.pace.figures(),
+            }
+        seconds, all_done = time.monotonic() - self._start[0], step - self._start[1]
+        left = (self.steps - step) * seconds / all_done if all_done else 0.0
+        return self._measured | {"eta_seconds": round(left, 1)}
 
     def _write(self, event: str, position: Position, **content: Any) -> None:
         line = {
@@ -139,10 +144,9 @@ class Progress:
         self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, Any]
     ) -> None:
         self._said = time.monotonic()
-        speed = f"{figures['examples_per_second']:.0f} examples/s"
+        speed, waits = f"{figures['examples_per_second']:.0f} examples/s", []
         if self.replicas > 1:
             speed += f" ({figures['examples_per_second_per_replica']:.0f} per replica)"
-        waits = []
         if figures["data_share"] >= _WORTH_SAYING:
             waits.append(f"waiting for data {figures['data_share']:.0%}")
         slowest = figures["slowest"]
