@@ -65,7 +65,7 @@ def train(config: Config, started: float) -> None:
     import keras
 
     from storage.store import Store
-    from trainer import user_code
+    from trainer import self_test, user_code
     from trainer.dataset import Dataset
     from trainer.export import export
     from trainer.loop import Training
@@ -86,8 +86,17 @@ def train(config: Config, started: float) -> None:
         function = user_code.find(config.model_code, config.job_dir / "code")
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)
-            user_code.check(model, function, dataset, replicas.count)
-        training = Training(config, dataset, model, replicas, lambda: signals.told)
+            user_code.check(model, function, dataset, replicas.count, config.options)
+        self_test.check_sum(replicas)
+        self_test.check_loss(model, dataset, replicas, config.options)
+        training = Training(
+            config,
+            dataset,
+            model,
+            replicas,
+            lambda: signals.told,
+            lambda: user_code.callbacks(config.model_code, dataset),
+        )
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
@@ -101,8 +110,8 @@ def train(config: Config, started: float) -> None:
         if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
             replicas.tell(to_message(found, config.cluster.name))
         raise found from error
-    seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
-    training.finish(result, seconds)
+    export_seconds = time.monotonic() - trained
+    training.finish(result, ready - started, trained - ready, export_seconds)
 
 
 def _explained(error: Exception, processes: int) -> Exception:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -15,22 +15,35 @@ import numpy as np
 from storage.errors import StepError
 from trainer import checkpoint
 from trainer.best import BestCheckpoint
+from trainer.callback_state import CallbackState
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Checkpoint, Position
 from trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from trainer.replicas import Replicas, parts_of
-from trainer.stopping import EarlyStopping
 
 log = logging.getLogger(__name__)
 _PACK = 16 << 20  # bytes of the variables that are broadcast together
 
 
+class Running(NamedTuple):
+    """What changes while the weights stay as they are, that is, during an evaluation.
+
+    Attributes:
+        metric_sums: The running sums of the metrics of this process, to the last bit.
+        callbacks: What the callbacks remember; empty on workers.
+    """
+
+    metric_sums: bytes
+    callbacks: CallbackState
+
+
 class State:
-    """Variables, running sums of the metrics, and what early stopping remembers.
+    """Variables, running sums of the metrics, and what callbacks remember.
 
     Args:
         model: With all variables created.
         replicas: Of the job.
-        stopping: Early stopping, or None.
+        callbacks: Of the training.
         folder: Of the checkpoints; only the chief's counts.
         settings: What has to be equal for a checkpoint to be of this training.
         keep: How many of the newest checkpoints stay.
@@ -41,13 +54,13 @@ class State:
         self,
         model: keras.Model,
         replicas: Replicas,
-        stopping: EarlyStopping | None,
+        callbacks: Callbacks,
         folder: Path,
         settings: Mapping[str, Any],
         keep: int,
         best: BestCheckpoint | None,
     ) -> None:
-        self._replicas, self._stopping = replicas, stopping
+        self._replicas, self._callbacks = replicas, callbacks
         self._folder, self._settings = folder, settings
         self._weights = list(model.weights)
         self._variables = [
@@ -59,13 +72,9 @@ class State:
         self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
-    def metric_sums(self) -> bytes:
-        """Return the running sums of this process, to the last bit."""
-        return b"".join(
-            np.ascontiguousarray(part.numpy()).tobytes()
-            for variable in self._metrics
-            for part in parts_of(variable)
-        )
+    def running(self) -> Running:
+        """Return the state of this moment beside the variables."""
+        return Running(self._metric_sums(), self._callbacks.state())
 
     @property
     def saving(self) -> bool:
@@ -77,31 +86,30 @@ class State:
         """Which checkpoint is the best, on the chief: metric, step and value; else empty."""
         return self._best.state if self._best else {}
 
-    def save(self, position: Position, sums: bytes) -> None:
+    def save(self, position: Position, running: Running) -> None:
         """Begin to write a checkpoint on the chief; every process has to call this.
 
         It returns when the state is copied and a checkpoint that was still being written is there.
 
         Args:
             position: Where the training stands.
-            sums: The metric sums of this process at that position.
+            running: What `running` returned at that position.
 
         Raises:
             StepError: The checkpoint before could not be written.
         """
-        everyone = self._replicas.gather(sums)
+        everyone = self._replicas.gather(running.metric_sums)
         if not self._replicas.chief:
             return
         self._writer.wait()
-        stopping = self._stopping
         self._writer.begin(
             Checkpoint(
                 position,
                 self._settings,
                 self._copy.take(),
                 everyone,
-                stopping.state if stopping else {},
-                stopping.best_weights if stopping else (),
+                running.callbacks.content,
+                running.callbacks.arrays,
                 self.best_checkpoint,
             )
         )
@@ -127,7 +135,7 @@ class State:
             self._writer.best_step = self._best.step
 
     def restore(self) -> Position:
-        """Bring every process to the chief's newest checkpoint, if there is one.
+        """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
 
         Returns:
             Where the training goes on.
@@ -141,20 +149,23 @@ class State:
             if found := checkpoint.newest(self._folder):
                 found.check_fits(self._variables, self._settings)
                 self._saved_step = found.position.step
-                if self._stopping:
-                    self._stopping.restore(found.callbacks, found.best)
-                if self._best:
-                    self._best.restore(found.best_checkpoint)
+                best = found.best_checkpoint
+                if self._best and best.get("step") in checkpoint.steps(self._folder):
+                    self._best.restore(best)
                     self._writer.best_step = self._best.step
-        header = _header(found)
-        size = int(self._replicas.sum(np.array([len(header)], np.int32))[0])
-        if not size:
+        header = self._replicas.share(_header(found))
+        if not header:
+            if self._callbacks.begin(Position()):
+                self.share_weights()
             return Position()
-        content = json.loads(self._replicas.broadcast(header, size))
+        content = json.loads(header)
+        position = Position(**content["position"])
+        # Before the variables: what callbacks do to the model when they begin is in them already.
+        state = CallbackState(found.callbacks, found.best) if found else None
+        self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
         self._assign([item for _, item in self._variables], values)
         self._set_metric_sums([bytes.fromhex(item) for item in content["metrics"]])
-        position = Position(**content["position"])
         log.info("restored the checkpoint of step %d", position.step)
         return position
 
@@ -181,6 +192,13 @@ class State:
             )
         return digest.hexdigest()
 
+    def _metric_sums(self) -> bytes:
+        return b"".join(
+            np.ascontiguousarray(part.numpy()).tobytes()
+            for variable in self._metrics
+            for part in parts_of(variable)
+        )
+
     def _assign(self, variables: Sequence[Any], values: Sequence[np.ndarray] | None) -> None:
         """Assign the chief's values on every process, on all its devices.
 
@@ -199,7 +217,7 @@ class State:
                     part.assign(value)
 
     def _set_metric_sums(self, everyone: Sequence[bytes]) -> None:
-        size = len(self.metric_sums())
+        size = len(self._metric_sums())
         if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
             log.warning(
                 "the checkpoint is of another number of replicas: the metrics of this epoch start"

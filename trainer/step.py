@@ -7,17 +7,40 @@ Keras' own is switched off; that is the one private method of an optimizer this 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from storage.errors import StepError
+from storage.errors import ConfigurationError, Problem, StepError
 from trainer.replicas import Replicas, parts_of
 
+log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"
+INSTALL = "install the versions of uv.lock"
 _STREAMS = 1000003  # apart lie the dropout seeds of two replicas
+
+
+class Ran(NamedTuple):
+    """What became of some steps.
+
+    The seconds are those of this process, taken inside the compiled loop.
+
+    Attributes:
+        done: Steps that were done.
+        loss: Of the last step, over all replicas.
+        data_seconds: From asking for a batch to having it.
+        communication_seconds: From having the gradients to having their sum over all replicas. It
+            includes waiting for slower replicas. It is 0 with one replica, and on GPUs, where the
+            sum runs beside the computation and nobody on the host sees when it ends.
+    """
+
+    done: int
+    loss: float
+    data_seconds: float
+    communication_seconds: float
 
 
 class Steps:
@@ -26,29 +49,50 @@ class Steps:
     Args:
         model: Compiled, built in the scope of the strategy.
         replicas: Of the job.
+        batch: Rows of a training step over all replicas, a multiple of their number.
+        micro_batches: In how many parts a replica takes its rows, one after the other, so that only
+            one part has to fit into memory. There is still one sum and one update in a step, and
+            the result is that of the whole batch.
+        jit_compile: Whether XLA compiles the forward and the backward pass. The sum over replicas
+            stays outside: XLA on CPUs has none.
+
+    Raises:
+        ConfigurationError: The rows of a replica are not a multiple of `micro_batches`.
+        StepError: This version of Keras is not one that the step is right with.
     """
 
-    def __init__(self, model: keras.Model, replicas: Replicas) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        replicas: Replicas,
+        batch: int,
+        micro_batches: int = 1,
+        jit_compile: bool = False,
+    ) -> None:
         self.model = model
         self.replicas = replicas
-        self._reduced_by_keras = _switch_off_reduction(model.optimizer)
+        self.micro_batches = micro_batches
+        _check_micro_batches(micro_batches, batch, replicas.count)
+        self._sums_asked_for = leave_sums_to_us(model.optimizer)
+        self._traced = False
         self._train = tf.function(self._train_in_graph)
         self._evaluate = tf.function(self._evaluate_in_graph)
         self._results = tf.function(lambda: model.get_metrics_result())
-
-    def train(self, iterator: Iterator[Any], steps: int) -> tuple[int, float]:
-        """Train some steps; stop after one whose loss is not finite.
-
-        Returns:
-            How many steps were done, and the loss of the last one over all replicas.
-        """
-        done, loss = self._train(iterator, tf.constant(steps))
-        if self._reduced_by_keras == [0]:
-            raise StepError(
-                "this version of Keras sums gradients in another place than the one this trainer"
-                " switches off; install the versions of uv.lock"
+        if jit_compile:
+            self._forward_and_backward = tf.function(
+                self._forward_and_backward, autograph=False, jit_compile=True
             )
-        return int(done), float(loss)
+
+    def train(self, iterator: Iterator[Any], steps: int) -> Ran:
+        """Train some steps; stop after one whose loss is not finite."""
+        number = tf.constant(steps)
+        if not self._traced:
+            self._train.get_concrete_function(iterator, number)
+            if not self._sums_asked_for:
+                raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
+            self._traced = True
+        done, loss, data, communication = self._train(iterator, number)
+        return Ran(int(done), float(loss), float(data), float(communication))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
         """Update the metrics with some steps of another split."""
@@ -59,56 +103,104 @@ class Steps:
         found = {name: float(value) for name, value in self._results().items()}
         return {"loss": found.pop("loss")} | found
 
-    def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def finish(self) -> None:
+        """Give the model the weights that training ends with: averages, where it keeps some."""
+        with self.replicas.strategy.scope():
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+
+    def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        strategy = self.replicas.strategy
         done, loss = tf.constant(0), tf.constant(0.0)
+        data = communication = tf.constant(0.0, tf.float64)
         while (done < steps) & tf.math.is_finite(loss):
-            result = self.replicas.strategy.run(self._train_replica, args=(next(iterator),))
-            loss = self.replicas.strategy.experimental_local_results(result)[0]
+            asked = tf.timestamp()
+            with tf.control_dependencies([asked]):
+                batch = next(iterator)
+            data += _timestamp(batch) - asked
+            total, seconds = strategy.run(self._train_replica, args=(batch,))
+            loss = strategy.experimental_local_results(total)[0]
+            communication += strategy.experimental_local_results(seconds)[0]
             done += 1
-        return done, loss
+        return done, loss, data, communication
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
             self.replicas.strategy.run(self._evaluate_replica, args=(next(iterator),))
 
     @tf.autograph.experimental.do_not_convert
-    def _train_replica(self, batch: Any) -> tf.Tensor:
+    def _train_replica(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
         x, y, weight = _unpack(batch)
+        loss, predicted, gradients = self._gradients(x, y, weight)
+        gradients, total, seconds = self._sum(gradients, loss)
         variables = self.model.trainable_variables
-        with tf.GradientTape() as tape:
-            predicted = self.model(x, training=True)
-            loss = self._loss(x, y, predicted, weight, training=True)
-            scaled = self.model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, variables)
-        gradients, total = self._sum(gradients, tf.cast(loss, tf.float32))
         self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predicted, weight, loss)
-        return total
+        return total, seconds
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_replica(self, batch: Any) -> None:
         x, y, weight = _unpack(batch)
-        predicted = self.model(x, training=False)
+        predicted = self._predict(x, training=False)
         loss = self._loss(x, y, predicted, weight, training=False)
         self._update_metrics(x, y, predicted, weight, loss)
 
+    def _gradients(self, x: Any, y: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        """Return the loss of the rows of this replica, the predictions and the gradients."""
+        if self.micro_batches == 1:
+            return self._forward_and_backward(x, y, weight)
+        whole = [item for item in (x, y, weight) if item is not None]
+        losses, predictions, gradients = [], [], []
+        for part in zip(*(tf.split(item, self.micro_batches) for item in whole), strict=True):
+            with tf.control_dependencies([item for item in gradients if item is not None]):
+                part = [tf.identity(item) for item in part]
+            loss, predicted, more = self._forward_and_backward(*part, *[None] * (3 - len(part)))
+            losses.append(loss)
+            predictions.append(predicted)
+            gradients = (
+                [_added(*pair) for pair in zip(gradients, more, strict=True)] if gradients else more
+            )
+        return tf.add_n(losses), tf.concat(predictions, 0), gradients
+
+    def _forward_and_backward(
+        self, x: Any, y: Any, weight: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        optimizer, variables = self.model.optimizer, self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            predicted = self._predict(x, training=True)
+            loss = self._loss(x, y, predicted, weight, training=True) / self.micro_batches
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, variables)
+        # Dense for one replica too: a norm over rows that occur twice would be another one.
+        dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
+        return tf.cast(loss, tf.float32), predicted, dense
+
+    def _predict(self, x: Any, training: bool) -> tf.Tensor:
+        if self.model._call_has_training_arg:
+            return self.model(x, training=training)
+        return self.model(x)
+
     def _loss(self, x: Any, y: Any, predicted: Any, weight: Any, training: bool) -> tf.Tensor:
         # Keras divides by the number of replicas here, so that a sum over them is the mean.
-        return self.model.compute_loss(
+        return self.model._compute_loss(
             x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
         )
 
-    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """Return the gradients and the loss over all replicas, and the seconds that took."""
+        seconds = tf.constant(0.0, tf.float64)
         if self.replicas.count == 1:
-            return gradients, loss
+            return gradients, loss, seconds
         present = [at for at, gradient in enumerate(gradients) if gradient is not None]
-        dense = [tf.convert_to_tensor(gradients[at]) for at in present]
+        mine = [*(gradients[at] for at in present), loss]
         context = tf.distribute.get_replica_context()
-        *summed, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*dense, loss])
+        ready = _timestamp(mine)
+        *summed, total = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+        if not tf.config.list_logical_devices("GPU"):
+            seconds = _timestamp([*summed, total]) - ready
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
             result[at] = gradient
-        return result, total
+        return result, total, seconds
 
     def _update_metrics(self, x: Any, y: Any, predicted: Any, weight: Any, loss: Any) -> None:
         rows = tf.shape(x)[0]
@@ -129,22 +221,72 @@ def separate_dropout(model: keras.Model, replicas: Replicas) -> None:
                 part.assign([(int(seed) + _STREAMS * replica) % 2**32, count])
 
 
+def jit_compile_here(wanted: bool) -> bool:
+    """Return whether XLA is to compile on this machine: when it is wanted and there are GPUs."""
+    if wanted and not tf.config.list_logical_devices("GPU"):
+        log.warning("jit_compile is left out: without a GPU it makes a step several times slower")
+        return False
+    return wanted
+
+
+def leave_sums_to_us(optimizer: Any) -> list[str]:
+    """Make an optimizer take gradients as they come.
+
+    Returns:
+        The names of the optimizers that have asked for a sum since; it grows.
+
+    Raises:
+        StepError: This version of Keras sums somewhere else.
+    """
+    asked: list[str] = []
+
+    def keep(gradients: Any) -> list[Any]:
+        asked.append(optimizer.name)
+        return list(gradients)
+
+    for inner in innermost(optimizer):
+        if not hasattr(inner, _REDUCE):
+            raise StepError(f"this version of Keras has no {_REDUCE}; {INSTALL}")
+        # Keras tracks the attributes of an optimizer; this one is no state.
+        object.__setattr__(inner, _REDUCE, keep)
+    return asked
+
+
+def innermost(optimizer: Any) -> Iterator[Any]:
+    """Yield the optimizers that update variables, out of loss scaling and MultiOptimizer."""
+    inside: Sequence[Any] = getattr(optimizer, "optimizers", ())
+    if hasattr(optimizer, "inner_optimizer"):
+        inside = [optimizer.inner_optimizer]
+    for item in inside:
+        yield from innermost(item)
+    if not inside:
+        yield optimizer
+
+
+def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
+    rows = batch // replicas
+    if rows % micro_batches:
+        raise ConfigurationError(
+            Problem(
+                "the rows of a replica cannot be divided into micro-batches",
+                received=f"TRAIN_OPTIONS.micro_batches {micro_batches} for {rows} rows: a batch of"
+                f" {batch} over {replicas} replicas",
+                expected=f"a divisor of {rows}",
+                fix="change micro_batches or train_batch_size",
+            )
+        )
+
+
+def _added(first: Any, second: Any) -> Any:
+    return None if first is None else first + second
+
+
+def _timestamp(after: Any) -> tf.Tensor:
+    """Return () float64, the time in seconds when all these tensors are there."""
+    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
+        return tf.timestamp()
+
+
 def _unpack(batch: Any) -> tuple[Any, Any, Any]:
     x, y, weight = batch
     return x, y, None if isinstance(weight, tuple) else weight
-
-
-def _switch_off_reduction(optimizer: Any) -> list[int]:
-    """Make the optimizer take gradients as they come; the list counts how often it asked."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    asked = [0]
-    if not hasattr(inner, _REDUCE):
-        raise StepError(f"this version of Keras has no {_REDUCE}; install that of uv.lock")
-
-    def keep(gradients: Any) -> list[Any]:
-        asked[0] += 1
-        return list(gradients)
-
-    # Keras tracks the attributes of an optimizer; this one is no state.
-    object.__setattr__(inner, _REDUCE, keep)
-    return asked

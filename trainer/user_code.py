@@ -15,7 +15,9 @@ from typing import Any
 import keras
 
 from storage.errors import ConfigurationError, Problem, StepError
+from trainer.config import Options
 from trainer.dataset import CLASSIFICATION, Dataset
+from trainer.step import innermost
 
 BuildModel = Callable[..., keras.Model]
 
@@ -39,7 +41,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
         raise ConfigurationError(
             Problem(
                 f"the model code {name} cannot be imported",
-                received=_where(error),
+                received=where(error),
                 expected="a module that imports in the trainer image",
                 fix="correct the code; other packages have to be in train_image",
             )
@@ -48,6 +50,42 @@ def find(model_code: str, folder: Path) -> BuildModel:
     if not callable(found):
         raise ConfigurationError(_no_function(module, function))
     return found
+
+
+def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
+    """Return what the function `callbacks` of the user's module returns, if there is one.
+
+    Args:
+        model_code: As in MODEL_CODE, found before.
+        dataset: The function's only argument.
+
+    Raises:
+        ConfigurationError: It is no function, fails, or returns no list.
+    """
+    name = model_code.partition(":")[0]
+    found = getattr(sys.modules[name], "callbacks", None)
+    if found is None or inspect.ismodule(found):
+        return []
+    received = f"callbacks = {found!r:.100}"
+    if callable(found):
+        try:
+            returned = found(dataset)
+        except StepError:
+            raise
+        except Exception as error:
+            received = where(error)
+        else:
+            if isinstance(returned, list | tuple):
+                return list(returned)
+            received = f"{type(returned).__name__}: {returned!r:.100}"
+    raise ConfigurationError(
+        Problem(
+            "the model code gives no list of callbacks",
+            received=received,
+            expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
+            fix=f"correct callbacks in {name}, or call it something else",
+        )
+    )
 
 
 def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, Any]) -> Any:
@@ -65,21 +103,29 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         raise ConfigurationError(
             Problem(
                 f"{function.__name__} failed",
-                received=_where(error),
+                received=where(error),
                 expected="a compiled keras.Model",
                 fix="correct the model code or model_hyperparameters",
             )
         ) from error
 
 
-def check(model: Any, function: BuildModel, dataset: Dataset, replicas: int) -> None:
+def check(
+    model: Any,
+    function: BuildModel,
+    dataset: Dataset,
+    replicas: int,
+    options: Options = Options(),  # noqa: B008
+) -> None:
     """Check that a model can be trained on a dataset, and create all its variables.
 
     Args:
-        model: What the user's function returned.
+        model: What the user's function returned; with the option `sync_batch_norm` its layers
+            BatchNormalization become synchronized ones.
         function: For messages.
         dataset: What it is trained on.
         replicas: Of the job.
+        options: Those of TRAIN_OPTIONS that change what a step computes.
 
     Raises:
         ConfigurationError: It cannot; all reasons that can be seen at once.
@@ -95,7 +141,10 @@ def check(model: Any, function: BuildModel, dataset: Dataset, replicas: int) -> 
                 fix=f"end {name} with model.compile(...) and return model",
             )
         )
-    ConfigurationError.raise_if(_unsupported(model, replicas))
+    if options.sync_batch_norm:
+        for layer in _batch_normalizations(model):
+            layer.synchronized = True
+    ConfigurationError.raise_if(_unsupported(model, replicas, options))
     output = _output_shape(model, dataset)
     if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
@@ -156,7 +205,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     ConfigurationError.raise_if(problems)
 
 
-def _unsupported(model: keras.Model, replicas: int) -> list[Problem]:
+def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
     """Return what this trainer would silently compute differently than Keras does."""
     problems = [
         Problem(
@@ -168,35 +217,68 @@ def _unsupported(model: keras.Model, replicas: int) -> list[Problem]:
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
-    if replicas == 1:
-        return problems
-    plain = [
-        layer.name
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-        and not layer.synchronized
-    ]
-    if plain:
+    return (
+        problems + _batch_normalization(model, replicas, options) + _accumulation(model, replicas)
+    )
+
+
+def _batch_normalization(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
+    layers = _batch_normalizations(model)
+    names = f"layers {', '.join(layer.name for layer in layers)}"
+    problems = []
+    if layers and options.micro_batches > 1:
+        problems.append(
+            Problem(
+                "BatchNormalization would have the statistics of a part of the batch",
+                received=f"{names} with micro_batches={options.micro_batches}",
+                expected="no micro_batches, or a normalization that needs no other rows",
+                fix="leave micro_batches out, or use LayerNormalization or GroupNormalization",
+            )
+        )
+    plain = [layer.name for layer in layers if not layer.synchronized]
+    if plain and replicas > 1:
         problems.append(
             Problem(
                 "BatchNormalization would have other statistics on every replica",
                 received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
                 expected="keras.layers.BatchNormalization(synchronized=True)",
-                fix="add synchronized=True, or train with one replica",
+                fix="add synchronized=True, give the train option sync_batch_norm=true that does so"
+                " for every layer, or train with one replica",
             )
         )
-    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    if inner.gradient_accumulation_steps:
+    elif layers and replicas > 1 and options.jit_compile:
         problems.append(
             Problem(
-                "Keras cannot accumulate gradients with more than one replica",
-                received=f"gradient_accumulation_steps={inner.gradient_accumulation_steps}",
-                expected="None",
-                fix="remove it; each replica can take a smaller share of a batch with more workers",
+                "XLA cannot compile what speaks to other replicas",
+                received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
+                expected="no jit_compile, or a normalization that needs no other rows",
+                fix="leave jit_compile out, or use LayerNormalization or GroupNormalization",
             )
         )
     return problems
+
+
+def _batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return those that are trained; the others normalise with what they have learned before."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
+
+
+def _accumulation(model: keras.Model, replicas: int) -> list[Problem]:
+    steps = [item.gradient_accumulation_steps for item in innermost(model.optimizer)]
+    if replicas == 1 or not any(steps):
+        return []
+    return [
+        Problem(
+            "Keras cannot accumulate gradients with more than one replica",
+            received=f"gradient_accumulation_steps={max(filter(None, steps))}",
+            expected="None",
+            fix="give the train option micro_batches, which takes a batch in as many parts",
+        )
+    ]
 
 
 def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
@@ -259,7 +341,7 @@ def _no_function(module: ModuleType, function: str) -> Problem:
     )
 
 
-def _where(error: Exception) -> str:
+def where(error: Exception) -> str:
     """Return the last line of a traceback, with the place in the user's code it came from."""
     if isinstance(error, SyntaxError):
         return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
@@ -269,7 +351,7 @@ def _where(error: Exception) -> str:
         for frame in frames
         if "site-packages" not in frame.filename
         and "importlib" not in frame.filename
-        and Path(frame.filename) != Path(__file__)
+        and Path(frame.filename).parent != Path(__file__).parent
     ]
     place = here[-1] if here else None
     return _last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")

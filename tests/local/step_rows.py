@@ -1,0 +1,322 @@
+"""Models for the table of what has to be equal on one and on several replicas, and who runs them.
+
+`python step_rows.py DATASET ROW...` trains every row as the process that TF_CONFIG describes, and
+prints one JSON object. With LOGICAL=1 it does so twice, alone and on two CPUs of one process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.errors import StepError
+from trainer.config import Cluster, Config, Options
+from trainer.load import load
+
+load(0)
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from storage.address import S3Address  # noqa: E402
+from trainer import self_test, user_code  # noqa: E402
+from trainer.dataset import Dataset  # noqa: E402
+from trainer.inputs import distribute, open_split  # noqa: E402
+from trainer.records import train_slices  # noqa: E402
+from trainer.replicas import Replicas, parts_of  # noqa: E402
+from trainer.step import Steps, separate_dropout  # noqa: E402
+
+BATCH, STEPS, SEED = 48, 24, 5
+layers, optimizers = keras.layers, keras.optimizers
+
+
+class SparseAUC(keras.metrics.AUC):
+    """AUC over all classes, for labels that are their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="auc", multi_label=True, num_labels=3, from_logits=True)
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        super().update_state(tf.one_hot(y, 3), predicted, sample_weight)
+
+
+class Overflow(keras.layers.Layer):
+    """Its gradient is infinite for a few rows, so mostly on one replica only."""
+
+    def call(self, x: Any, rare: Any) -> Any:
+        @tf.custom_gradient
+        def function(x: Any, rare: Any) -> Any:
+            def gradient(upstream: Any) -> Any:
+                return tf.where(rare > 2.6, np.inf, 1.0) * upstream, None
+
+            return tf.identity(x), gradient
+
+        return function(x, rare)
+
+
+class OwnLoss(keras.Model):
+    """A compute_loss of its own, that forgets the number of replicas."""
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
+        return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, True))
+
+
+class OwnScaledLoss(OwnLoss):
+    """The same, right."""
+
+    def compute_loss(self, *arguments: Any, **named: Any) -> Any:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return super().compute_loss(*arguments, **named) / replicas
+
+
+@dataclass(frozen=True)
+class Row:
+    """One feature.
+
+    Attributes:
+        model: From a dataset.
+        options: Of the training.
+        tolerance: Relative, of losses, metrics and weights; 0 when it has to be refused with
+            several replicas.
+        policy: Of the numbers.
+    """
+
+    model: Callable[[Dataset], keras.Model]
+    options: Options = Options()
+    tolerance: float = 1e-6
+    policy: str = "float32"
+    jit_compile: bool = False
+
+
+def _model(
+    optimizer: Any = None,
+    hidden: Any = (),
+    metrics: Any = ("accuracy",),
+    loss: Any = None,
+    kind: type[keras.Model] = keras.Model,
+    **dense: Any,
+) -> Callable[[Dataset], keras.Model]:
+    """Return a function that builds a model; what it is given are functions too."""
+
+    def build(dataset: Dataset) -> keras.Model:
+        inputs = keras.Input((dataset.num_features,))
+        normal = layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
+        made = {name: make() for name, make in dense.items()}
+        x = layers.Dense(16, activation="relu", **made)(normal)
+        for make in hidden:
+            layer = make()
+            x = layer(x, normal[:, :1]) if isinstance(layer, Overflow) else layer(x)
+        model = kind(inputs, layers.Dense(3, dtype="float32")(x))
+        model.compile(
+            optimizer() if optimizer else optimizers.Adam(1e-2),
+            loss=loss() if loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=[item if isinstance(item, str) else item() for item in metrics],
+        )
+        return model
+
+    return build
+
+
+def _sgd(**more: Any) -> Callable[[], Any]:
+    return lambda: optimizers.SGD(0.1, momentum=0.9, **more)
+
+
+def _scaled() -> Any:
+    return optimizers.LossScaleOptimizer(
+        optimizers.Adam(1e-2, global_clipnorm=0.1), initial_scale=2.0**12, dynamic_growth_steps=5
+    )
+
+
+def _two_optimizers() -> Any:
+    kernel, other = optimizers.SGD(0.1, clipnorm=0.05), optimizers.Adam(1e-2, clipvalue=1e-3)
+    return optimizers.MultiOptimizer(lambda item: kernel if "kernel" in item.path else other)
+
+
+def _schedule() -> Any:
+    rate = optimizers.schedules.CosineDecay(1e-2, 40, warmup_target=2e-2, warmup_steps=5)
+    return optimizers.Adam(rate, weight_decay=0.01)
+
+
+def _l2() -> Any:
+    return keras.regularizers.L2(1e-2)
+
+
+def _batch_normalization(**more: Any) -> tuple[Callable[[], Any]]:
+    return (lambda: layers.BatchNormalization(momentum=0.9, **more),)
+
+
+def _weighted_mean() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
+
+
+def _embedding(dataset: Dataset) -> keras.Model:
+    """Rows of a table occur many times in a batch: a sparse gradient."""
+    inputs = keras.Input((dataset.num_features,))
+    buckets = layers.Discretization(bin_boundaries=[0.0, 2.0, 4.0], output_mode="int")(inputs)
+    x = layers.Flatten()(layers.Embedding(4, 3)(buckets))
+    model = keras.Model(inputs, layers.Dense(3)(x))
+    model.compile(
+        optimizers.SGD(0.1, global_clipnorm=0.05),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+ROWS = {
+    "plain": Row(_model()),
+    "AUC": Row(_model(metrics=("accuracy", SparseAUC))),
+    "class weights": Row(_model(), Options(class_weight={"no": 0.5, "yes": 3, "maybe": 1})),
+    "clipnorm": Row(_model(_sgd(clipnorm=0.1))),
+    "global_clipnorm": Row(_model(_sgd(global_clipnorm=0.1))),
+    "clipvalue": Row(_model(_sgd(clipvalue=1e-3))),
+    "clipped sparse gradients": Row(_embedding),
+    "two optimizers": Row(_model(_two_optimizers)),
+    "L2": Row(_model(kernel_regularizer=_l2)),
+    "activity regularizer": Row(_model(activity_regularizer=_l2)),
+    "EMA": Row(_model(lambda: optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.9))),
+    "weight decay, cosine schedule": Row(_model(_schedule)),
+    "MaxNorm": Row(_model(kernel_constraint=lambda: keras.constraints.MaxNorm(1.0))),
+    "synchronized BatchNormalization": Row(_model(hidden=_batch_normalization(synchronized=True))),
+    "BatchNormalization made so": Row(
+        _model(hidden=_batch_normalization()), Options(sync_batch_norm=True)
+    ),
+    "loss scaling, inf on one replica": Row(_model(_scaled, hidden=(Overflow,))),
+    "mixed_float16": Row(_model(_scaled), tolerance=0.02, policy="mixed_float16"),
+    "mixed_bfloat16": Row(_model(), tolerance=0.05, policy="mixed_bfloat16"),
+    "micro-batches": Row(
+        _model(_sgd(global_clipnorm=0.1), metrics=("accuracy", SparseAUC), kernel_regularizer=_l2),
+        Options(micro_batches=4, class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
+    ),
+    "micro-batches, inf in one": Row(_model(_scaled, hidden=(Overflow,)), Options(micro_batches=4)),
+    "jit_compile": Row(
+        _model(_scaled, hidden=(Overflow,), kernel_regularizer=_l2), jit_compile=True
+    ),
+    "own loss, scaled": Row(_model(kind=OwnScaledLoss)),
+    "a loss that is a sum": Row(
+        _model(
+            loss=lambda: keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction="sum"
+            )
+        )
+    ),
+    "own loss": Row(_model(kind=OwnLoss), tolerance=0),
+    "mean over weights": Row(
+        _model(loss=_weighted_mean),
+        Options(class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
+        tolerance=0,
+    ),
+    "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
+    "accumulation by Keras": Row(_model(_sgd(gradient_accumulation_steps=4)), tolerance=0),
+}
+RANDOM = {
+    "Dropout": lambda: layers.Dropout(0.5, seed=7),
+    "GaussianNoise": lambda: layers.GaussianNoise(1.0, seed=7),
+    "GaussianDropout": lambda: layers.GaussianDropout(0.5, seed=7),
+    "AlphaDropout": lambda: layers.AlphaDropout(0.5, seed=7),
+    "inside a layer": lambda: keras.Sequential([layers.Dropout(0.5, seed=7)]),
+}
+
+
+def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
+    """Train a row as `python -m trainer` does; return what has to be equal."""
+    keras.utils.set_random_seed(SEED)
+    keras.mixed_precision.set_global_policy(row.policy)
+    options = row.options
+    with replicas.strategy.scope():
+        model = row.model(dataset)
+        user_code.check(model, row.model, dataset, replicas.count, options)
+    self_test.check_loss(model, dataset, replicas, options)
+    steps = Steps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
+    separate_dropout(model, replicas)
+    batches = _batches(dataset, replicas, options)
+    losses = [steps.train(batches, number).loss for number in (1, STEPS - 1)]
+    metrics = steps.results()
+    steps.finish()
+    scale = getattr(model.optimizer, "dynamic_scale", None)
+    return {
+        "numbers": [*losses, *metrics.values(), _weight(model)],
+        "updates": int(model.optimizer.iterations.numpy()),
+        "scale": None if scale is None else float(next(parts_of(scale)).numpy()),
+    }
+
+
+def masks(replicas: Replicas) -> dict[str, list[str]]:
+    """Return for every random layer the hash of what each replica of this process drew."""
+    found = {}
+    for name, make in RANDOM.items():
+        with replicas.strategy.scope():
+            model = keras.Sequential([keras.Input((50,)), make()])
+        separate_dropout(model, replicas)
+        function = tf.function(lambda model=model: model(tf.ones((4, 50)), training=True))
+        drawn = replicas.strategy.experimental_local_results(replicas.strategy.run(function))
+        found[name] = [hashlib.sha256(item.numpy().tobytes()).hexdigest()[:12] for item in drawn]
+    return found
+
+
+def _weight(model: keras.Model) -> float:
+    return sum(float(np.abs(item.numpy().astype("float64")).sum()) for item in model.weights)
+
+
+def _batches(dataset: Dataset, replicas: Replicas, options: Options) -> Iterator[Any]:
+    records = open_split(dataset, "train")
+    weights = None
+    if options.class_weight is not None:
+        weights = dataset.class_weights(options.class_weight, np.zeros(0, np.int64))
+
+    def slices() -> Iterator[np.ndarray]:
+        return train_slices(len(records), BATCH, SEED, (0, 0), replicas.mine, replicas.count)
+
+    size = BATCH // replicas.count
+    return distribute(replicas.strategy, dataset, records, slices, size, weights)
+
+
+def _results(names: list[str], dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
+    self_test.check_sum(replicas)
+    results: dict[str, Any] = {}
+    for name in names:
+        try:
+            results[name] = train(ROWS[name], dataset, replicas)
+        except StepError as error:
+            results[name] = {"refused": str(error)}
+    return results | {"masks": masks(replicas)}
+
+
+def main() -> None:
+    dataset = Dataset.load(Path(sys.argv[1]))
+    names = sys.argv[2:]
+    task = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    size = sum(len(hosts) for hosts in task["cluster"].values()) if task else 1
+    if os.environ.get("LOGICAL"):
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+    config = Config(
+        S3Address("none"),
+        "none:none",
+        1,
+        BATCH,
+        Path(),
+        Path(),
+        cluster=Cluster(size),
+        replicas_on_this_machine=size,
+    )
+    results = {"alone" if size == 1 else "here": Replicas.start(config)}
+    if os.environ.get("LOGICAL"):
+        results["together"] = Replicas(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    found = {name: _results(names, dataset, replicas) for name, replicas in results.items()}
+    print(json.dumps(found), flush=True)
+    next(iter(results.values())).wait()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What one replica computes, several compute too, feature by feature, or it is refused.
+
+The rows are in step_rows.py; Keras and TensorFlow alone get about half of them wrong (the deadlock
+of loss scaling among them). A quick part runs on two CPUs of one process, the whole table (slow) in
+one, two and three processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_dataset
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 900.0  # for all rows; an idle machine needs a tenth of it
+QUICK = (
+    "BatchNormalization made so",
+    "loss scaling, inf on one replica",
+    "micro-batches, inf in one",
+    "own loss",
+    "plain BatchNormalization",
+)
+REFUSED = {
+    "own loss": "the loss depends on how a batch is divided.* as the mean of their halves",
+    "mean over weights": "the loss depends on how a batch is divided",
+    "plain BatchNormalization": "BatchNormalization would have other.*sync_batch_norm=true",
+    "accumulation by Keras": "Keras cannot accumulate.*micro_batches",
+}
+Results = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_dataset.write(tmp_path_factory.mktemp("rows"))
+
+
+def _processes(dataset: Path, names: list[str], size: int, **more: str) -> list[Results]:
+    """Run the rows in some processes at once and return what each of them says."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
+    hosts = [f"127.0.0.1:{item.getsockname()[1]}" for item in sockets]
+    for item in sockets:
+        item.close()
+    started = []
+    for at in range(size):
+        environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | more
+        if size > 1:
+            task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
+            cluster = {"chief": hosts[:1], "worker": hosts[1:]}
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+        command = [sys.executable, str(Path(__file__).with_name("step_rows.py")), str(dataset)]
+        started.append(
+            subprocess.Popen([*command, *names], env=environment, stdout=subprocess.PIPE, text=True)
+        )
+    try:
+        said = [process.communicate(timeout=SECONDS)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * size
+    return [json.loads(lines.splitlines()[-1]) for lines in said]
+
+
+def _agree(row: str, alone: Results, several: Results, tolerance: float) -> None:
+    if row in REFUSED:
+        assert "numbers" in alone, alone
+        assert re.search(REFUSED[row], several["refused"]), several
+        return
+    assert several["numbers"] == pytest.approx(alone["numbers"], rel=tolerance), row
+    assert (several["updates"], several["scale"]) == (alone["updates"], alone["scale"]), row
+
+
+def _masks_differ(*everyone: Results) -> None:
+    for name in everyone[0]["masks"]:
+        drawn = [item for results in everyone for item in results["masks"][name]]
+        assert len(set(drawn)) == len(drawn) > 1, (name, drawn)
+
+
+def test_two_replicas_in_one_process(dataset: Path) -> None:
+    (found,) = _processes(dataset, list(QUICK), 1, LOGICAL="1")
+    alone, together = found["alone"], found["together"]
+    for row in QUICK:
+        _agree(row, alone[row], together[row], 1e-6)
+    _parts_are_the_whole(alone)
+    _masks_differ(together)
+    first = {name: [drawn[0]] for name, drawn in together["masks"].items()}
+    assert alone["masks"] == first
+
+
+@pytest.mark.slow
+def test_the_whole_table_on_one_two_and_three_processes(dataset: Path) -> None:
+    import step_rows
+
+    names = list(step_rows.ROWS)
+    assert set(REFUSED) == {name for name, row in step_rows.ROWS.items() if not row.tolerance}
+    (found,) = _processes(dataset, names, 1)
+    alone = found["alone"]
+    _parts_are_the_whole(alone)
+    for size in (2, 3):
+        everyone = [found["here"] for found in _processes(dataset, names, size)]
+        for results in everyone:
+            for name, row in step_rows.ROWS.items():
+                _agree(name, alone[name], results[name], row.tolerance)
+        _masks_differ(*everyone)
+
+
+def _parts_are_the_whole(alone: Results) -> None:
+    """Micro-batches are a matter of memory, not of results."""
+    whole, parts = (
+        alone[row] for row in ("loss scaling, inf on one replica", "micro-batches, inf in one")
+    )
+    assert parts["numbers"] == pytest.approx(whole["numbers"], rel=1e-6)
+    assert parts["scale"] == whole["scale"] < 2.0**12  # the gradient was infinite now and then
+    assert parts["updates"] == whole["updates"] < 24
