@@ -72,9 +72,8 @@ class CheckpointWriter:
 
     def begin(self, content: Checkpoint) -> None:
         """Write a checkpoint; the caller must have waited for the one before."""
-        kept = {self.best_step}
         self._thread = threading.Thread(
-            target=self._write, args=(content, kept), name="checkpoint", daemon=True
+            target=self._write, args=(content, self.best_step), name="checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -90,13 +89,13 @@ class CheckpointWriter:
         if self._error:
             raise self._error
 
-    def _write(self, content: Checkpoint, kept: set[int | None]) -> None:
+    def _write(self, content: Checkpoint, best_step: int | None) -> None:
         step = content.position.step
         try:
             if content.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)
             for old in steps(self._folder)[: -self._keep]:
-                if old not in kept:
+                if old != best_step:
                     remove(self._folder, old)
         except OSError as error:
             sweep(self._folder)  # half a checkpoint is of no use, and its space may be

@@ -188,7 +188,6 @@ def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) 
 @pytest.mark.parametrize(
     ("data", "code", "exit_code", "words"),
     [
-        ("wrong", "", 3, "a label of the dataset is not one of its classes"),
         ("nowhere", "", 3, "manifest.json: it is not there"),
         (
             "classification",
