@@ -100,18 +100,15 @@ def read_labels(dataset: Dataset, records: Records) -> np.ndarray:
     labels = np.concatenate([batch["label"].numpy() for batch in found])
     if dataset.task == CLASSIFICATION:
         wrong = labels[(labels < 0) | (labels >= dataset.num_classes)]
-        DataError.raise_if(
-            [
+        if len(wrong):
+            raise DataError(
                 Problem(
                     "a label of the dataset is not one of its classes",
                     received=f"{len(wrong)} such labels, the first is {wrong[0]}",
                     expected=f"whole numbers from 0 to {dataset.num_classes - 1}",
                     fix="prepare the dataset again",
                 )
-            ]
-            if len(wrong)
-            else []
-        )
+            )
     return labels
 
 

@@ -53,6 +53,12 @@ CASES = {
     ),
 }
 MORE_CASES = {
+    "a label outside the classes that are weighted": Case(
+        3,
+        "a label of the dataset is not one of its classes",
+        data="wrong",
+        environment={"TRAIN_OPTIONS": '{"class_weight": "balanced"}'},
+    ),
     "an unknown hyperparameter": Case(
         2, "no hyperparameter 'hiden'", environment={"HYPERPARAMETERS": '{"hiden": [3]}'}
     ),
