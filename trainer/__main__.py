@@ -8,21 +8,29 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from storage.errors import DataError, Problem, StepError
 from trainer.config import VARIABLES, Config
-from trainer.exits import NotStartedError, PeerLostError, leave_last_words
+from trainer.exits import (
+    NotStartedError,
+    PeerLostError,
+    from_message,
+    leave_last_words,
+    to_message,
+)
 from trainer.load import load
 
 log = logging.getLogger("trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
+# Exit codes that another start would not change, so that no replica has to wait for this one.
+_FINAL = range(1, 5)
 _PEER_WORDS = ("collective", "coordination", "socket closed", "connection re", "heartbeat")
 
 
@@ -56,17 +64,22 @@ def train(config: Config, started: float) -> None:
     load(config.expected_gpus)
     import keras
 
+    from storage.store import Store
     from trainer import self_test, user_code
     from trainer.dataset import Dataset
     from trainer.export import export
     from trainer.loop import Training
     from trainer.replicas import Replicas
+    from trainer.staging import check_writable, stage
 
+    replicas = None
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
-        dataset = Dataset.load(_stage(config))
+        dataset = Dataset.load(stage(Store(), config.dataset_uri, config.job_dir / "data"))
+        if replicas.chief:
+            check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
         if config.options.mixed_precision:
             keras.mixed_precision.set_global_policy(config.options.mixed_precision)
@@ -76,7 +89,14 @@ def train(config: Config, started: float) -> None:
             user_code.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
         self_test.check_loss(model, dataset, replicas, config.options)
-        training = Training(config, dataset, model, replicas, lambda: signals.told)
+        training = Training(
+            config,
+            dataset,
+            model,
+            replicas,
+            lambda: signals.told,
+            lambda: user_code.callbacks(config.model_code, dataset),
+        )
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
@@ -85,19 +105,13 @@ def train(config: Config, started: float) -> None:
             log.info("the model is in %s", config.output_dir / "model")
         replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
     except Exception as error:
-        raise _explained(error, config.cluster.size) from error
-    seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
-    training.finish(result, seconds)
-
-
-def _stage(config: Config) -> Any:
-    """Bring the dataset to this machine, proven by its manifest; the test rows stay away."""
-    from storage.store import Store
-    from uploader import pull
-
-    folder = config.job_dir / "data"
-    pull(Store(), config.dataset_uri, folder, only=lambda key: not key.startswith("test-"))
-    return folder
+        heard = from_message(error)
+        found = heard or _explained(error, config.cluster.size)
+        if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
+            replicas.tell(to_message(found, config.cluster.name))
+        raise found from error
+    export_seconds = time.monotonic() - trained
+    training.finish(result, ready - started, trained - ready, export_seconds)
 
 
 def _explained(error: Exception, processes: int) -> Exception:
@@ -108,10 +122,11 @@ def _explained(error: Exception, processes: int) -> Exception:
 
     kind, text = type(error).__name__, str(error)
     if WRONG_LABEL in text:
+        labels = re.findall(r"\[([-\d .]+)\]", text[text.find(WRONG_LABEL) :])
         return DataError(
             Problem(
                 "a label of the dataset is not one of its classes",
-                received=text[text.find(WRONG_LABEL) :][:200].replace("\n", " "),
+                received=f"a batch with the labels {labels[0] if labels else '?'}",
                 expected="whole numbers below the number of classes in schema.json",
                 fix="prepare the dataset again",
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from storage.errors import StepError
+from storage.errors import ConfigurationError, DataError, StepError
 
 
 class NotFiniteError(StepError):
@@ -34,6 +35,28 @@ class StoppedError(StepError):
 
     code = 143
     verdict = "stopped"
+
+
+# What a process tells the others has to be found again in an error of TensorFlow.
+_MESSAGE = re.compile(r"<kfp-tfjob (\d+): (.*?) kfp-tfjob>")
+_LONGEST_MESSAGE = 2000  # characters; it travels in a header
+
+
+def to_message(error: StepError, replica: str) -> str:
+    """Return one line by which the other processes of the job end with this error too."""
+    text = " ".join(str(error).split())[:_LONGEST_MESSAGE]
+    return f"<kfp-tfjob {error.code}: {replica}: {text} kfp-tfjob>"
+
+
+def from_message(error: BaseException) -> StepError | None:
+    """Return the error another process has told of, if that is what an error comes from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if found := _MESSAGE.search(str(cause)):
+            kinds = {kind.code: kind for kind in (ConfigurationError, DataError, NotFiniteError)}
+            return kinds.get(int(found[1]), StepError)(found[2])
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def leave_last_words(text: str) -> None:

@@ -23,7 +23,17 @@ def open_split(dataset: Dataset, split: str) -> Records:
     Raises:
         DataError: There are not as many as schema.json says.
     """
-    records = Records(dataset.shards(split))
+    shards = dataset.shards(split)
+    if missing := [path.name for path in shards if not path.exists()]:
+        raise DataError(
+            Problem(
+                f"the split {split} is not complete",
+                received=f"a manifest without {', '.join(missing)}",
+                expected="every shard that schema.json names",
+                fix="prepare the dataset again",
+            )
+        )
+    records = Records(shards)
     expected = dataset.rows.get(split, 0)
     if len(records) != expected:
         raise DataError(
@@ -77,13 +87,29 @@ def distribute(
 
 
 def read_labels(dataset: Dataset, records: Records) -> np.ndarray:
-    """Return (rows,) the labels of all records."""
+    """Return (rows,) the labels of all records.
+
+    Raises:
+        DataError: One is not a class.
+    """
     spec = {"label": tf.io.FixedLenFeature([], _label_type(dataset))}
     found = [
         tf.io.parse_example(records.take(np.arange(at, min(at + _SCAN_ROWS, len(records)))), spec)
         for at in range(0, len(records), _SCAN_ROWS)
     ]
-    return np.concatenate([batch["label"].numpy() for batch in found])
+    labels = np.concatenate([batch["label"].numpy() for batch in found])
+    if dataset.task == CLASSIFICATION:
+        wrong = labels[(labels < 0) | (labels >= dataset.num_classes)]
+        if len(wrong):
+            raise DataError(
+                Problem(
+                    "a label of the dataset is not one of its classes",
+                    received=f"{len(wrong)} such labels, the first is {wrong[0]}",
+                    expected=f"whole numbers from 0 to {dataset.num_classes - 1}",
+                    fix="prepare the dataset again",
+                )
+            )
+    return labels
 
 
 def _label_type(dataset: Dataset) -> tf.DType:

@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from storage.errors import ConfigurationError, Problem
 from storage.words import counted
@@ -87,6 +88,13 @@ class Replicas:
         """Return once every process is here."""
         self.sum(np.zeros(1, np.int32))
 
+    def tell(self, message: str) -> None:
+        """Fail what the other processes say to each other from now on, with this message."""
+        if self.processes == 1:
+            return
+        with suppress(tf.errors.OpError):  # nobody is there any more
+            context.context().report_error_to_cluster(tf.errors.INVALID_ARGUMENT, message)
+
     def broadcast(self, data: bytes | None, size: int) -> bytes:
         """Return the chief's bytes on every process.
 
@@ -98,6 +106,11 @@ class Replicas:
             return data or b""
         parts = [self._share(data, at, min(_CHUNK, size - at)) for at in range(0, size, _CHUNK)]
         return b"".join(parts)
+
+    def share(self, data: bytes) -> bytes:
+        """Return the chief's bytes on every process; only the chief knows how many they are."""
+        size = int(self.sum(np.array([len(data) if self.chief else 0], np.int32))[0])
+        return self.broadcast(data, size)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every process, which must be equally many, by index."""

@@ -6,13 +6,14 @@ Nothing heavy is imported before it is used: every step imports this module.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest as manifests
 from storage.address import S3Address
-from storage.errors import DataError, ObjectNotFoundError, Problem
+from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
 from storage.words import counted
 from uploader.inventory import LocalFile, scan
@@ -112,6 +113,7 @@ def pull(
     Raises:
         ObjectNotFoundError: There is no manifest: the directory is not complete.
         DataError: Objects are missing or damaged; all of them are named.
+        ConfigurationError: There is no space for them; nothing was fetched.
     """
     manifest = store.read_manifest(address / manifests.NAME)
     DataError.raise_if(
@@ -128,6 +130,7 @@ def pull(
     wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     missing = [item for item in wanted.values() if item.key not in right]
+    _check_space(folder, address, sum(item.size for item in missing))
 
     def fetch(item: ManifestObject) -> None:
         store.fetch(address / item.key, folder / item.key, item)
@@ -205,7 +208,10 @@ def same_content(
         file for path, file in files.items() if path in known and known[path].size == file.size
     ]
     found = []
-    for file, checksum in each(lambda file: file_crc64nvme(folder / file.path), alike):
+    progress = Progress("comparing", len(alike), sum(file.size for file in alike))
+    sums = each(lambda file: file_crc64nvme(folder / file.path), alike, tick=progress.tick)
+    for file, checksum in sums:
+        progress.add(file.size)
         # A file that cannot be read, or is gone by now, is not the same.
         if checksum.error is None and checksum.value == known[file.path].crc64nvme:
             found.append(file)
@@ -245,6 +251,20 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
         )
     DataError.raise_if(problems)
     return found.files
+
+
+def _check_space(folder: Path, address: S3Address, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ConfigurationError(
+            Problem(
+                f"there is no space for {address} in {folder}",
+                received=f"{free / 1e9:.2f} GB free",
+                expected=f"{needed / 1e9:.2f} GB, what is still to be fetched",
+                fix="give the disk more space: pod.all.ephemeral_storage in a pod, another folder"
+                " elsewhere",
+            )
+        )
 
 
 def _escapes(key: str) -> bool:

@@ -6,6 +6,7 @@ of the run has stored. Every byte that comes from the store is proven by a manif
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -97,29 +98,51 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
 def restore(task: Task, store: Store) -> int | None:
     """Bring the newest stored checkpoint that verifies, and the lines written before it.
 
+    The one that the trainer calls the best comes too, or the sidecar would remove it from the
+    store as one that the trainer has removed.
+
     Returns:
         Its step, or None when there is no checkpoint to go on from.
     """
+    stored = store.numbers(task.run.checkpoints)
+    for step in reversed(stored):
+        if (task.output_dir / "checkpoints" / str(step)).exists():
+            return step
+        if _fetch_checkpoint(task, store, step):
+            _restore_progress(task, store)
+            log.info("checkpoint %d is restored", step)
+            best = _best_step(task.output_dir / "checkpoints" / str(step))
+            if best in stored and best != step and _fetch_checkpoint(task, store, best):
+                log.info("checkpoint %d is restored, the best one", best)
+            return step
+    return None
+
+
+def _fetch_checkpoint(task: Task, store: Store, step: int) -> bool:
+    """Bring a checkpoint, which appears whole or not at all; tell whether it did."""
     from uploader import pull
 
     folder = task.output_dir / "checkpoints"
-    for step in reversed(store.numbers(task.run.checkpoints)):
-        target, partial = folder / str(step), folder / f".{step}.part"
-        if target.exists():
-            return step
-        try:
-            pull(store, task.run.checkpoints / str(step), partial)
-        except ObjectNotFoundError:
-            log.info("checkpoint %d is not complete in the store", step)
-        except DataError as error:
-            log.warning("checkpoint %d is not used: %s", step, error)
-        else:
-            partial.rename(target)
-            _restore_progress(task, store)
-            log.info("checkpoint %d is restored", step)
-            return step
-        shutil.rmtree(partial, ignore_errors=True)
-    return None
+    partial = folder / f".{step}.part"
+    try:
+        pull(store, task.run.checkpoints / str(step), partial)
+    except ObjectNotFoundError:
+        log.info("checkpoint %d is not complete in the store", step)
+    except DataError as error:
+        log.warning("checkpoint %d is not used: %s", step, error)
+    else:
+        partial.rename(folder / str(step))
+        return True
+    shutil.rmtree(partial, ignore_errors=True)
+    return False
+
+
+def _best_step(folder: Path) -> int | None:
+    """Return the step that a checkpoint of the project's trainer calls the best, if it does."""
+    try:
+        return json.loads((folder / "checkpoint.json").read_text())["best_checkpoint"]["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _restore_progress(task: Task, store: Store) -> None:

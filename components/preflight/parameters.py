@@ -36,7 +36,7 @@ MEANING: dict[str, str] = {
     "train_epochs": "passes over the training rows",
     "train_batch_size": "rows of one step over all GPUs of all replicas",
     "train_image": "image of the container `tensorflow`",
-    "train_options": "dict: seed, class_weight, early_stopping, checkpoint_seconds, command, ...",
+    "train_options": "dict: seed, class_weight, early_stopping, reduce_lr_on_plateau, command, ...",
     "gate": "dict: when a model is good enough to be published; an empty one never publishes",
     "pod": "dict with all, chief, worker: cpu, memory, node_selector, tolerations, env, ...",
 }

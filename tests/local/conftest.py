@@ -1,12 +1,74 @@
-"""What the tables of faults run in."""
+"""Jobs of trainers, and the worlds that the tables of faults run in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import tiny_dataset
+from trainer_jobs import BATCH, ROOT, Job, Start
 
-from storage.credentials import SecretVolume
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import MOUNT_VARIABLE, SecretVolume
 from storage.store import Store
 from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
+
+
+@pytest.fixture(scope="module")
+def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts jobs; the datasets `classification`, `regression` and `wrong` lie in the store."""
+    started: list[Job] = []
+    addresses = {
+        name: tiny_dataset.send(
+            s3.store(),
+            tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
+            S3Address("test", f"trainer/{name}"),
+        )
+        for name, task in {
+            "classification": "classification",
+            "regression": "regression",
+            "wrong": "classification",
+        }.items()
+    }
+
+    def start(
+        name: str,
+        size: int = 1,
+        data: str = "classification",
+        code: str = "",
+        folder: Path | None = None,
+        **environment: str,
+    ) -> Job:
+        folder = folder or tmp_path_factory.mktemp(name)
+        for at in range(size):
+            (folder / str(at) / "code").mkdir(parents=True, exist_ok=True)
+            (folder / str(at) / "code" / "own.py").write_text(code)
+        defaults = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            MOUNT_VARIABLE: str(s3.secret),
+            "RUN_ID": name,
+            "ATTEMPT": "1",
+            "DATASET_URI": str(addresses.get(data, f"s3://test/{data}")),
+            "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
+            "EPOCHS": "2",
+            "BATCH_SIZE": str(BATCH),
+            "EXPECTED_GPUS": "0",
+        }
+        started.append(Job(folder, defaults | environment, size).start())
+        return started[-1]
+
+    yield start
+    for job in started:
+        for process in job.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -7,182 +7,42 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny_dataset
+from trainer_jobs import STEPS, Job, Start, free_ports
 
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
+# Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
+CODE = """
+import keras
+from trainer.models import mlp as build_model
 
-ROOT = Path(__file__).parents[2]
-SECONDS = 240.0  # of one job; an idle machine needs a tenth of it
-BATCH = 4
-STEPS = tiny_dataset.ROWS["train"] // BATCH
+class Shrink(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([weight * 0.99 for weight in self.model.get_weights()])
 
-
-@dataclass
-class Job:
-    """The replicas of one attempt, as processes."""
-
-    folder: Path
-    environment: dict[str, str]
-    size: int = 1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "0" / "output"
-
-    def log(self, replica: int = 0) -> str:
-        return (self.folder / str(replica) / "log").read_text()
-
-    def start(self) -> Job:
-        ports = _free_ports(self.size)
-        hosts = [f"127.0.0.1:{port}" for port in ports]
-        for at in range(self.size):
-            job_dir = self.folder / str(at)
-            (job_dir / "code").mkdir(parents=True, exist_ok=True)
-            (job_dir / "words").write_text("")
-            environment = self.environment | {
-                "JOB_DIR": str(job_dir),
-                "OUTPUT_DIR": str(job_dir / "output"),
-                "TERMINATION_LOG": str(job_dir / "words"),
-                "EXPECTED_REPLICAS": self.environment.get("EXPECTED_REPLICAS", str(self.size)),
-                "REPLICAS_ON_THIS_MACHINE": str(self.size),
-            }
-            if self.size > 1:
-                task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
-                cluster = {"chief": hosts[:1], "worker": hosts[1:]}
-                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
-            with open(job_dir / "log", "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*command, sys.executable, "-m", "trainer"],
-                        env=environment,
-                        stdout=log,
-                        stderr=log,
-                        cwd=job_dir,
-                    )
-                )
-        return self
-
-    def end(self) -> list[int]:
-        """Wait for the end of all replicas and return their exit codes."""
-        deadline = time.monotonic() + SECONDS
-        return [item.wait(max(deadline - time.monotonic(), 0.1)) for item in self.processes]
-
-    def words(self, replica: int = 0) -> str:
-        return (self.folder / str(replica) / "words").read_text()
-
-    def events(self, event: str) -> list[dict[str, Any]]:
-        lines = (self.output / "progress.jsonl").read_text().splitlines()
-        return [line for line in map(json.loads, lines) if line["event"] == event]
-
-    @property
-    def final(self) -> dict[str, Any]:
-        (found,) = self.events("final")
-        return found
-
-    def checkpoint(self) -> int:
-        """The newest step there is a checkpoint of, or 0."""
-        folder = self.output / "checkpoints"
-        names = [item.name for item in folder.iterdir()] if folder.exists() else []
-        return max((int(name) for name in names if name.isdecimal()), default=0)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert all(item.poll() is None for item in self.processes), self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.01)
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
-
-
-Start = Callable[..., Job]
-
-
-@pytest.fixture(scope="module")
-def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts jobs; the datasets `classification`, `regression` and `wrong` lie in the store."""
-    started: list[Job] = []
-    addresses = {
-        name: tiny_dataset.send(
-            s3.store(),
-            tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
-            S3Address("test", f"trainer/{name}"),
-        )
-        for name, task in {
-            "classification": "classification",
-            "regression": "regression",
-            "wrong": "classification",
-        }.items()
-    }
-
-    def start(
-        name: str,
-        size: int = 1,
-        data: str = "classification",
-        code: str = "",
-        folder: Path | None = None,
-        **environment: str,
-    ) -> Job:
-        folder = folder or tmp_path_factory.mktemp(name)
-        for at in range(size):
-            (folder / str(at) / "code").mkdir(parents=True, exist_ok=True)
-            (folder / str(at) / "code" / "own.py").write_text(code)
-        defaults = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            MOUNT_VARIABLE: str(s3.secret),
-            "RUN_ID": name,
-            "ATTEMPT": "1",
-            "DATASET_URI": str(addresses.get(data, f"s3://test/{data}")),
-            "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
-            "EPOCHS": "2",
-            "BATCH_SIZE": str(BATCH),
-            "EXPECTED_GPUS": "0",
-        }
-        started.append(Job(folder, defaults | environment, size).start())
-        return started[-1]
-
-    yield start
-    for job in started:
-        for process in job.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+def callbacks(dataset):
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.CSVLogger("logs/log.csv"),
+        Shrink(),
+    ]
+"""
 
 
 @pytest.fixture(scope="module")
 def alone(jobs: Start) -> Job:
     """One process without TF_CONFIG, to its end."""
-    job = jobs("alone", EPOCHS="2")
+    job = jobs("alone", code=CODE, EPOCHS="2")
     assert job.end() == [0], job.log()
     return job
 
 
 def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> None:
-    pair = jobs("pair", 2)
+    pair = jobs("pair", 2, code=CODE)
     assert pair.end() == [0, 0], pair.log()
     hashes = [re.findall("weights sha256 ([0-9a-f]{64})", pair.log(at)) for at in range(2)]
     assert hashes == [[pair.final["weights_sha256"]]] * 2
@@ -193,6 +53,18 @@ def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> Non
         assert mine["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
     assert alone.final["metrics"]["val_accuracy"] > 0.6
     assert not (pair.folder / "1" / "output").exists()
+    rates = [line.split(",")[2] for line in _csv(pair)]
+    assert rates == [line.split(",")[2] for line in _csv(alone)]
+    assert rates[0] == "learning_rate" and float(rates[2]) == pytest.approx(float(rates[1]) * 0.9)
+    assert "the callback Shrink is not resumed exactly" in pair.log()
+    figures = pair.events("epoch")[-1]
+    assert figures["slowest"]["replica"] in ("chief", "worker 0")
+    speed, each = "examples_per_second", "examples_per_second_per_replica"
+    assert figures[speed] == pytest.approx(2 * figures[each], rel=0.01)
+    assert (pair.final["attempt"], pair.final["restarts"]) == (1, 0)
+    spent = pair.final["seconds"]
+    names = {"start", "data", "compute", "communication", "checkpoint", "callbacks", "export"}
+    assert set(spent) == names and spent["communication"] > 0 and spent["start"] > 0
 
 
 def test_what_the_chief_leaves(alone: Job) -> None:
@@ -200,7 +72,7 @@ def test_what_the_chief_leaves(alone: Job) -> None:
     assert json.loads((alone.output / "completion.json").read_text())["run_id"] == "alone"
     assert list((alone.output / "logs" / "train").iterdir())
     assert re.search(
-        r"epoch 2/2 step \d+/\d+ loss [\d.]+ accuracy [\d.]+ .*\| \d+ examples/s \| ETA \d+ s",
+        r"epoch 2/2 step \d+/\d+ loss [\d.]+ accuracy [\d.]+ .*\| \d+ examples/s .*\| ETA \d+ s",
         alone.log(),
     )
     assert not [item for item in alone.output.rglob("*") if item.name.endswith((".tmp", ".part"))]
@@ -234,8 +106,10 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
         "micro_batches": 2,
         "class_weight": "balanced",
         "early_stopping": {"patience": 9, "restore_best_weights": True},
+        "reduce_lr_on_plateau": {"patience": 1, "min_delta": 9, "factor": 0.5},
     }
     settings = {
+        "code": CODE,
         "EPOCHS": "2",
         "HYPERPARAMETERS": '{"dropout": 0.2}',
         "TRAIN_OPTIONS": json.dumps(options),
@@ -266,6 +140,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     assert [line["metrics"] for line in last.events("epoch")] == [
         line["metrics"] for line in undisturbed.events("epoch")
     ]
+    assert _csv(last) == _csv(undisturbed)
 
 
 def test_an_attempt_after_the_last_step_only_exports(
@@ -275,14 +150,16 @@ def test_an_attempt_after_the_last_step_only_exports(
     folder = tmp_path / "job"
     shutil.copytree(alone.folder, folder)
     (folder / "0" / "output" / "model.keras").unlink()
-    again = jobs("alone", folder=folder, ATTEMPT="2")
+    again = jobs("alone", folder=folder, code=CODE, ATTEMPT="2", RESTARTS="3")
     assert again.end() == [0], again.log()
     assert f"from step {2 * STEPS}" in again.log()
     assert again.final["weights_sha256"] == expected["weights_sha256"]
     assert again.final["metrics"] == expected["metrics"]
+    assert (again.final["attempt"], again.final["restarts"]) == (2, 3)
+    assert _csv(again) == _csv(alone)
     assert (again.output / "model.keras").exists()
 
-    other = jobs("alone", folder=folder, HYPERPARAMETERS='{"hidden": [5]}')
+    other = jobs("alone", folder=folder, code=CODE, HYPERPARAMETERS='{"hidden": [5]}')
     assert other.end() == [2]
     assert f"the checkpoint of step {2 * STEPS} is of another model" in other.words()
 
@@ -296,7 +173,7 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> Non
 
 def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) -> None:
     def cluster() -> dict[str, str]:
-        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{_free_ports(1)[0]}"]}
+        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
         config = {"cluster": hosts, "task": {"type": "worker", "index": 0}}
         return {"EXPECTED_REPLICAS": "2", "TF_CONFIG": json.dumps(config)}
 
@@ -312,7 +189,6 @@ def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) 
 @pytest.mark.parametrize(
     ("data", "code", "exit_code", "words"),
     [
-        ("wrong", "", 3, "a label of the dataset is not one of its classes"),
         ("nowhere", "", 3, "manifest.json: it is not there"),
         (
             "classification",
@@ -329,6 +205,23 @@ def test_what_is_the_users_to_mend_is_said(
     assert job.end() == [exit_code], job.log()
     assert re.search(words, job.words()), job.words()
     assert not (job.output / "completion.json").exists()
+
+
+def test_a_callback_that_waits_for_the_others_ends_every_replica_with_2(jobs: Start) -> None:
+    """Without the guard the chief would wait for a sum nobody else takes part in."""
+    reads = "def on_epoch_begin(self, epoch, logs=None): self.model.metrics[0].result()"
+    code = CODE.replace(
+        "def on_epoch_end(self, epoch, logs=None):", f"{reads}\n    def unused(self):"
+    )
+    job = jobs("collective", 2, code=code)
+    assert job.end() == [2, 2], job.log()
+    for replica in range(2):
+        words = "the callback Shrink calls a collective operation in on_epoch_begin"
+        assert words in job.words(replica)
+
+
+def _csv(job: Job) -> list[str]:
+    return (job.output / "logs" / "log.csv").read_text().splitlines()
 
 
 def _kill_trainer(supervisor: int) -> None:

@@ -48,8 +48,11 @@ def test_everything_can_be_said() -> None:
                     "seed": 3.0,
                     "class_weight": {"a": 2},
                     "early_stopping": {"patience": 2.0, "restore_best_weights": True},
+                    "reduce_lr_on_plateau": {"factor": 0.5, "min_lr": 0},
                     "mixed_precision": True,
                     "checkpoint_seconds": 5,
+                    "checkpoint_keep": 2.0,
+                    "checkpoint_best": "val_accuracy",
                     "micro_batches": 4.0,
                     "sync_batch_norm": True,
                     "jit_compile": True,
@@ -64,11 +67,14 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert config.options == Options(
-        3,
-        {"a": 2},
-        {"patience": 2, "restore_best_weights": True},
-        "mixed_bfloat16",
-        5.0,
+        seed=3,
+        class_weight={"a": 2},
+        early_stopping={"patience": 2, "restore_best_weights": True},
+        reduce_lr_on_plateau={"factor": 0.5, "min_lr": 0.0},
+        mixed_precision="mixed_bfloat16",
+        checkpoint_seconds=5.0,
+        checkpoint_keep=2,
+        checkpoint_best="val_accuracy",
         micro_batches=4,
         sync_batch_norm=True,
         jit_compile=True,
@@ -82,6 +88,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
     options = {"class_weight": None, "early_stopping": None, "mixed_precision": False}
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
     assert config.options == Options()
+    config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": '{"checkpoint_best": null}'})
+    assert config.options == Options(checkpoint_best=None)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +107,16 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"early_stopping": {"patients": 1}}', "did you mean 'patience'"),
         ("TRAIN_OPTIONS", '{"early_stopping": {"patience": 1.5}}', "a whole number"),
         ("TRAIN_OPTIONS", '{"early_stopping": 3}', "early_stopping is not valid"),
+        (
+            "TRAIN_OPTIONS",
+            '{"reduce_lr_on_plateau": {"factor": 1}}',
+            "factor is not valid.*between",
+        ),
+        ("TRAIN_OPTIONS", '{"reduce_lr_on_plateau": {"cool": 1}}', "did you mean 'cooldown'"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
+        ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
+        ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),
         ("TRAIN_OPTIONS", '{"micro_batches": 0}', "micro_batches is not valid.*1 or more"),
         ("TRAIN_OPTIONS", '{"micro_batches": true}', "micro_batches is not valid"),
         ("TRAIN_OPTIONS", '{"sync_batch_norm": 1}', "sync_batch_norm is not valid.*true or false"),

@@ -1,0 +1,170 @@
+"""What is the user's to mend ends every replica of a job with the same code and the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import tiny_dataset
+from trainer_jobs import Start
+
+from pipelines.local.s3_server import Server
+from storage import manifest as manifests
+from storage.address import S3Address
+from storage.manifest import Manifest
+from storage.store import Store
+
+# The four parts of a message: what is wrong is another one for each case.
+PARTS = r".* Received: .+ Expected: .+ To do: .+"
+WIDE = """
+import keras
+
+def build_model(dataset):
+    model = keras.Sequential([keras.Input((dataset.num_features,)), keras.layers.Dense(7)])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is wrong."""
+
+    exit_code: int
+    words: str
+    data: str = "classification"
+    code: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    output_is_a_file: bool = False
+
+
+CASES = {
+    # One thing each that stops one replica only: a row that it reads, a disk that it has.
+    "a label outside the classes": Case(
+        3, "a label of the dataset is not one of its classes", data="wrong"
+    ),
+    "an output nobody can write to": Case(
+        2, "the output cannot be written to", output_is_a_file=True
+    ),
+}
+MORE_CASES = {
+    "a label outside the classes that are weighted": Case(
+        3,
+        "a label of the dataset is not one of its classes",
+        data="wrong",
+        environment={"TRAIN_OPTIONS": '{"class_weight": "balanced"}'},
+    ),
+    "an unknown hyperparameter": Case(
+        2, "no hyperparameter 'hiden'", environment={"HYPERPARAMETERS": '{"hiden": [3]}'}
+    ),
+    "a batch that cannot be divided": Case(
+        2, "the batch cannot be divided over the replicas", environment={"BATCH_SIZE": "3"}
+    ),
+    "a manifest without a shard": Case(3, "the split train is not complete", data="bad/incomplete"),
+    "a shard that changed": Case(3, "is not what its manifest says", data="bad/changed"),
+    "a disk that is too small": Case(2, "there is no space for", data="bad/huge"),
+    "a model with other outputs": Case(2, "the output does not fit the labels", code=WIDE),
+}
+
+
+@pytest.fixture(scope="module")
+def damaged(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Datasets with something wrong below s3://test/bad, and one in a single shard."""
+    store, bad = s3.store(), S3Address("test", "bad")
+    folder = tiny_dataset.write(tmp_path_factory.mktemp("data"))
+
+    tiny_dataset.send(store, folder, bad / "changed")
+    store.write(bad / "changed" / "train-00001.tfrecord", b"something else")
+
+    tiny_dataset.send(store, folder, bad / "huge")
+    _rewrite_manifest(
+        store,
+        bad / "huge",
+        lambda old: [
+            replace(item, size=10**15) if item.key == "train-00001.tfrecord" else item
+            for item in old.objects
+        ],
+    )
+
+    merged = shutil.copytree(folder, tmp_path_factory.mktemp("merged") / "data")
+    schema = json.loads((merged / "schema.json").read_text())
+    for split, content in schema["splits"].items():
+        shards = [merged / name for name in content["shards"]]
+        (merged / f"{split}.tfrecord").write_bytes(b"".join(map(Path.read_bytes, shards)))
+        for shard in shards:
+            shard.unlink()
+        content["shards"] = [f"{split}.tfrecord"]
+    (merged / "schema.json").write_text(json.dumps(schema))
+    tiny_dataset.send(store, merged, bad / "one-shard")
+
+    (folder / "train-00001.tfrecord").unlink()
+    tiny_dataset.send(store, folder, bad / "incomplete")
+    yield
+
+
+def _rewrite_manifest(store: Store, address: S3Address, change: Callable) -> None:
+    old = store.read_manifest(address / manifests.NAME)
+    new = Manifest.of(old.kind, change(old), details=old.details)
+    store.write(address / manifests.NAME, new.to_bytes())
+
+
+def _check(jobs: Start, case: Case, tmp_path: Path) -> None:
+    if case.output_is_a_file:
+        (tmp_path / "0").mkdir()
+        (tmp_path / "0" / "output").touch()
+    job = jobs("bad", 2, case.data, case.code, tmp_path, START_DEADLINE="120", **case.environment)
+    assert job.end() == [case.exit_code] * 2, job.log() + job.log(1)
+    for replica in range(2):
+        words = job.words(replica)
+        assert re.search(case.words + PARTS, " ".join(words.split())), words
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_replica_ends_with_the_error_of_one(jobs: Start, tmp_path: Path, name: str) -> None:
+    _check(jobs, CASES[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE_CASES)
+def test_every_replica_ends_with_the_same_error(
+    jobs: Start, damaged: None, tmp_path: Path, name: str
+) -> None:
+    _check(jobs, MORE_CASES[name], tmp_path)
+
+
+@pytest.mark.slow
+def test_more_replicas_than_shards_train(jobs: Start, damaged: None) -> None:
+    job = jobs("one-shard", 2, "bad/one-shard", EPOCHS="1")
+    assert job.end() == [0, 0], job.log()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "TF_CONFIG cannot be read. Received: {. Expected: a JSON object"),
+        ('{"cluster": {"worker": 3}, "task": {}}', "TF_CONFIG cannot be read. Received: "),
+        (
+            '{"cluster": {"master": ["a:1"], "worker": ["b:1"]},'
+            ' "task": {"type": "worker", "index": 0}}',
+            "TF_CONFIG has a replica of the type Master.* To do: call it Chief",
+        ),
+        (
+            '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]},'
+            ' "task": {"type": "worker", "index": 0}}',
+            "TF_CONFIG names 1 chief and 2 workers. Expected: 2 replicas",
+        ),
+    ],
+)
+def test_a_wrong_tf_config_ends_a_replica_before_it_trains(
+    jobs: Start, text: str, words: str
+) -> None:
+    replicas = [jobs("cluster", TF_CONFIG=text, EXPECTED_REPLICAS="2") for _ in range(2)]
+    assert [job.end() for job in replicas] == [[2], [2]]
+    for job in replicas:
+        assert re.search(words, job.words()), job.words()
+        assert "loading TensorFlow" not in job.log()

@@ -1,0 +1,63 @@
+"""What a replica needs on its own disks before it trains: the dataset, and room for the output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, Problem
+from storage.store import Store
+from uploader import pull
+
+
+def stage(store: Store, dataset: S3Address, folder: Path) -> Path:
+    """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
+
+    What an earlier life of this replica brought, and is still right, is not fetched again.
+
+    Args:
+        store: Where from.
+        dataset: The directory in the store.
+        folder: Where to.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: Objects are missing or are not those of the manifest.
+        ConfigurationError: The disk is too small, or cannot be written to.
+    """
+    try:
+        pull(store, dataset, folder, only=lambda key: not key.startswith("test-"))
+    except OSError as error:
+        raise not_writable(folder, "the dataset", error) from error
+    return folder
+
+
+def check_writable(output: Path) -> None:
+    """Check that OUTPUT_DIR takes files, which only shows after the first epoch otherwise.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    probe = output / ".writable.tmp"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise not_writable(output, "the output", error) from error
+
+
+def not_writable(folder: Path, what: str, error: OSError) -> ConfigurationError:
+    """Return the error of a folder that does not take `what`."""
+    return ConfigurationError(
+        Problem(
+            f"{what} cannot be written to {folder}",
+            received=error.strerror or str(error),
+            expected="a folder this replica may write to, with space for it",
+            fix="give the volume the right owner or more space; pod.all.ephemeral_storage is that"
+            " of a pod's own disk, and train_options.checkpoint_keep says how many checkpoints"
+            " stay",
+        )
+    )
