@@ -21,6 +21,9 @@ TRAINER_OPTIONS = (
     "checkpoint_seconds",
     "checkpoint_keep",
     "checkpoint_best",
+    "micro_batches",
+    "sync_batch_norm",
+    "jit_compile",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -132,6 +135,9 @@ class TrainOptions(Group):
         checkpoint_seconds: The longest time between two checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay.
         checkpoint_best: The metric by which one more checkpoint stays, the best; null for none.
+        micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
+        sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
+        jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
         command: A user's own program instead of the project's trainer; its image has python3.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
@@ -160,6 +166,9 @@ class TrainOptions(Group):
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
     checkpoint_keep: Annotated[int, Field(ge=1)] = 3
     checkpoint_best: Annotated[str, Field(min_length=1)] | None = "val_loss"
+    micro_batches: Annotated[int, Field(ge=1)] = 1
+    sync_batch_norm: bool = False
+    jit_compile: bool = False
     command: tuple[str, ...] = ()
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900

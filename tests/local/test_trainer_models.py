@@ -13,6 +13,7 @@ import pytest
 import tiny_dataset
 
 from storage.errors import ConfigurationError, DataError
+from trainer.config import Options
 from trainer.dataset import Dataset
 from trainer.export import argument_names
 
@@ -142,6 +143,33 @@ def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) 
     model = user_code.build(build_model, classes, {})
     with pytest.raises(ConfigurationError, match=words):
         user_code.check(model, build_model, classes, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "replicas", "words"),
+    [
+        ({"micro_batches": 2}, 1, "statistics of a part of the batch.*LayerNormalization"),
+        ({}, 2, "give the train option sync_batch_norm=true"),
+        ({"sync_batch_norm": True, "jit_compile": True}, 2, "XLA cannot compile"),
+    ],
+)
+def test_batch_normalization_and_the_options(
+    classes: Dataset, options: dict[str, Any], replicas: int, words: str
+) -> None:
+    from trainer import user_code
+
+    with pytest.raises(ConfigurationError, match=words):
+        user_code.check(_normalised(), _normalised, classes, replicas, Options(**options))
+
+
+def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
+    classes: Dataset,
+) -> None:
+    from trainer import user_code
+
+    model = _normalised()
+    user_code.check(model, _normalised, classes, 2, Options(sync_batch_norm=True))
+    assert model.layers[0].synchronized
 
 
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:

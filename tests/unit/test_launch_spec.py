@@ -32,6 +32,9 @@ def test_numbers_of_kfp_are_cast():
         "checkpoint_seconds": 300.0,
         "checkpoint_keep": 3,
         "checkpoint_best": "val_loss",
+        "micro_batches": 4,
+        "sync_batch_norm": True,
+        "jit_compile": True,
     }
 
 
@@ -50,7 +53,7 @@ def test_the_trainer_understands_what_it_is_told():
     )
     for name in ("early_stopping", "reduce_lr_on_plateau"):
         assert getattr(config.options, name) == spec.options.for_trainer[name]
-    assert config.options.seed == 7
+    assert (config.options.seed, config.options.micro_batches) == (7, 4)
 
 
 @pytest.mark.parametrize(

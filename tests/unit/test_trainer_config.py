@@ -51,6 +51,9 @@ def test_everything_can_be_said() -> None:
                     "reduce_lr_on_plateau": {"factor": 0.5, "min_lr": 0},
                     "mixed_precision": True,
                     "checkpoint_seconds": 5,
+                    "micro_batches": 4.0,
+                    "sync_batch_norm": True,
+                    "jit_compile": True,
                 }
             ),
             "TF_CONFIG": json.dumps(
@@ -68,6 +71,9 @@ def test_everything_can_be_said() -> None:
         reduce_lr_on_plateau={"factor": 0.5, "min_lr": 0.0},
         mixed_precision="mixed_bfloat16",
         checkpoint_seconds=5.0,
+        micro_batches=4,
+        sync_batch_norm=True,
+        jit_compile=True,
     )
     assert config.cluster == Cluster(3, "worker 1")
     assert (config.attempt, config.expected_gpus) == (2, 0)
@@ -103,6 +109,10 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"reduce_lr_on_plateau": {"cool": 1}}', "did you mean 'cooldown'"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
+        ("TRAIN_OPTIONS", '{"micro_batches": 0}', "micro_batches is not valid.*1 or more"),
+        ("TRAIN_OPTIONS", '{"micro_batches": true}', "micro_batches is not valid"),
+        ("TRAIN_OPTIONS", '{"sync_batch_norm": 1}', "sync_batch_norm is not valid.*true or false"),
+        ("TRAIN_OPTIONS", '{"jit_compile": "auto"}', "jit_compile is not valid"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
     ],
