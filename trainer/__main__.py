@@ -64,6 +64,7 @@ def train(config: Config, started: float) -> None:
     load(config.expected_gpus)
     import keras
 
+    from storage.store import Store
     from trainer import self_test, user_code
     from trainer.dataset import Dataset
     from trainer.export import export
@@ -76,7 +77,7 @@ def train(config: Config, started: float) -> None:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
-        dataset = Dataset.load(stage(config.dataset_uri, config.job_dir / "data"))
+        dataset = Dataset.load(stage(Store(), config.dataset_uri, config.job_dir / "data"))
         if replicas.chief:
             check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)

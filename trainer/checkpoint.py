@@ -82,7 +82,8 @@ class Checkpoint:
         digest, entries = sha256(), []
         with open(partial / _VARIABLES, "wb") as file:
             for name, value in [*self.variables, *(("best", value) for value in self.best)]:
-                data = np.ascontiguousarray(value).tobytes()
+                # Not copied: that would hold the lock of the interpreter, and the training with it.
+                data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
                 digest.update(data)
                 file.write(data)

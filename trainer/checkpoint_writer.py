@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class HostCopy:
-    """The values of variables in the memory of this machine, in arrays that are used again.
+    """The values of variables in memory of this machine that is used again for every copy.
 
-    Fresh memory for every copy would double what a copy costs.
+    Fresh memory would more than double what a copy costs.
 
     Args:
         variables: Name and variable.
@@ -33,17 +33,19 @@ class HostCopy:
 
     def __init__(self, variables: Sequence[tuple[str, Any]]) -> None:
         self._variables = variables
-        self._arrays: list[np.ndarray] = []
+        self._arrays = [np.array(_value(item)) for _, item in variables]
 
     def take(self) -> list[tuple[str, np.ndarray]]:
         """Return name and value; the values last until the next call."""
-        values = [np.asarray(next(parts_of(item)).read_value()) for _, item in self._variables]
-        if not self._arrays:
-            self._arrays = [np.empty_like(value) for value in values]
-        for array, value in zip(self._arrays, values, strict=True):
-            np.copyto(array, value)
+        for (_, variable), array in zip(self._variables, self._arrays, strict=True):
+            np.copyto(array, _value(variable))
         names = (name for name, _ in self._variables)
         return list(zip(names, self._arrays, strict=True))
+
+
+def _value(variable: Any) -> np.ndarray:
+    """Return the value of a variable without copying it, where it is in this memory already."""
+    return np.asarray(next(parts_of(variable)).read_value())
 
 
 class CheckpointWriter:

@@ -6,14 +6,17 @@ from pathlib import Path
 
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem
+from storage.store import Store
+from uploader import pull
 
 
-def stage(dataset: S3Address, folder: Path) -> Path:
+def stage(store: Store, dataset: S3Address, folder: Path) -> Path:
     """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
 
     What an earlier life of this replica brought, and is still right, is not fetched again.
 
     Args:
+        store: Where from.
         dataset: The directory in the store.
         folder: Where to.
 
@@ -24,11 +27,8 @@ def stage(dataset: S3Address, folder: Path) -> Path:
         DataError: Objects are missing or are not those of the manifest.
         ConfigurationError: The disk is too small, or cannot be written to.
     """
-    from storage.store import Store
-    from uploader import pull
-
     try:
-        pull(Store(), dataset, folder, only=lambda key: not key.startswith("test-"))
+        pull(store, dataset, folder, only=lambda key: not key.startswith("test-"))
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
     return folder

@@ -67,7 +67,8 @@ class State:
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
-        self._copy, self._writer = HostCopy(self._variables), CheckpointWriter(folder, keep)
+        self._copy = HostCopy(self._variables if replicas.chief else ())
+        self._writer = CheckpointWriter(folder, keep)
         self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
@@ -148,8 +149,9 @@ class State:
             if found := checkpoint.newest(self._folder):
                 found.check_fits(self._variables, self._settings)
                 self._saved_step = found.position.step
-                if self._best:
-                    self._best.restore(found.best_checkpoint)
+                best = found.best_checkpoint
+                if self._best and best.get("step") in checkpoint.steps(self._folder):
+                    self._best.restore(best)
                     self._writer.best_step = self._best.step
         header = self._replicas.share(_header(found))
         if not header:

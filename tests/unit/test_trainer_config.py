@@ -54,6 +54,8 @@ def test_everything_can_be_said() -> None:
                     "micro_batches": 4.0,
                     "sync_batch_norm": True,
                     "jit_compile": True,
+                    "checkpoint_keep": 2.0,
+                    "checkpoint_best": "val_accuracy",
                 }
             ),
             "TF_CONFIG": json.dumps(
@@ -74,6 +76,8 @@ def test_everything_can_be_said() -> None:
         micro_batches=4,
         sync_batch_norm=True,
         jit_compile=True,
+        checkpoint_keep=2,
+        checkpoint_best="val_accuracy",
     )
     assert config.cluster == Cluster(3, "worker 1")
     assert (config.attempt, config.expected_gpus) == (2, 0)
@@ -84,6 +88,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
     options = {"class_weight": None, "early_stopping": None, "mixed_precision": False}
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
     assert config.options == Options()
+    config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": '{"checkpoint_best": null}'})
+    assert config.options == Options(checkpoint_best=None)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"micro_batches": true}', "micro_batches is not valid"),
         ("TRAIN_OPTIONS", '{"sync_batch_norm": 1}', "sync_batch_norm is not valid.*true or false"),
         ("TRAIN_OPTIONS", '{"jit_compile": "auto"}', "jit_compile is not valid"),
+        ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
+        ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
     ],

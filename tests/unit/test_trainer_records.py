@@ -35,6 +35,21 @@ def test_records_are_found_across_shards_in_any_order(tmp_path: Path) -> None:
     assert records.take(np.array([3, 0, 2, 1])) == [b"dddd", b"a", b"ccc", b""]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [b"abcd"] * 5,  # all as long as the first
+        [b"abcd", b"efgh", b"ij", b"klmnop"],  # not, though the size would fit
+        [b"", b""],
+        [b"abcd"],
+        [b"", b"0123456789abcdef"],
+    ],
+)
+def test_records_of_one_length_are_found_as_others_are(tmp_path: Path, names: list[bytes]) -> None:
+    records = Records([_shard(tmp_path / "0", names)])
+    assert records.take(np.arange(len(records))) == names
+
+
 @pytest.mark.parametrize("missing", [1, 4, 17])
 def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path, missing: int) -> None:
     path = _shard(tmp_path / "train-00000.tfrecord", [b"abcdefg", b"hijklmn"])
@@ -93,6 +108,24 @@ def test_evaluation_sees_every_row_once_and_no_slice_is_empty(
     sizes = [len(part) for part in flat]
     assert min(sizes) > 0
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_shards_of_very_different_sizes_are_evaluated_exactly_once(
+    tmp_path: Path, processes: int
+) -> None:
+    sizes = [100, 0, 1, 36]
+    names = [[b"%d-%d" % (shard, row) for row in range(size)] for shard, size in enumerate(sizes)]
+    paths = [_shard(tmp_path / str(at), content) for at, content in enumerate(names)]
+    records = Records(paths)
+    slices = evaluation_slices(len(records), 24, processes)
+    seen = [
+        [item for step in slices for item in records.take(step[process])]
+        for process in range(processes)
+    ]
+    assert sorted(sum(seen, [])) == sorted(sum(names, []))
+    # Nobody waits for a step that another replica has not got.
+    assert {len(step) for step in slices} == {processes}
 
 
 def test_evaluation_without_rows_has_no_steps() -> None:

@@ -1,0 +1,188 @@
+"""Checkpoints in the background: what they hold, which stay, and what happens when they fail."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trainer_jobs import STEPS, Start
+
+from storage.errors import ConfigurationError, StepError
+from trainer.checkpoint import Checkpoint, Position, newest, steps
+
+METRICS = ["loss", "accuracy", "val_loss", "val_accuracy"]
+
+
+def _content(step: int, *variables: tuple[str, np.ndarray]) -> Checkpoint:
+    return Checkpoint(Position(step, 0, step), {}, variables or [("w", np.zeros(3, np.float32))])
+
+
+def test_a_copy_does_not_change_with_the_variables() -> None:
+    import keras
+
+    from trainer.checkpoint_writer import HostCopy
+
+    variables = [
+        ("a", keras.Variable(np.ones((2, 2), np.float32))),
+        ("b", keras.Variable(np.ones(3), dtype="bfloat16")),
+        ("n", keras.Variable(3, dtype="int64", trainable=False)),
+    ]
+    copy = HostCopy(variables)
+    before = copy.take()
+    for _, variable in variables:
+        variable.assign_add(variable)
+    assert [(name, value.tolist()) for name, value in before] == [
+        ("a", [[1, 1], [1, 1]]),
+        ("b", [1, 1, 1]),
+        ("n", 3),
+    ]
+    assert [value.dtype.name for _, value in before] == ["float32", "bfloat16", "int64"]
+    assert copy.take()[2][1] == 6
+
+
+def test_the_newest_few_and_the_best_stay(tmp_path: Path) -> None:
+    from trainer.checkpoint_writer import CheckpointWriter
+
+    writer = CheckpointWriter(tmp_path, 2)
+    seen = []
+    for step in range(1, 7):
+        writer.begin(_content(step))
+        writer.wait()
+        seen.append(steps(tmp_path))
+        writer.best_step = {2: 2, 5: 5}.get(step, writer.best_step)
+    assert seen == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6]]
+
+
+def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_path: Path) -> None:
+    from trainer.checkpoint_writer import CheckpointWriter
+
+    (tmp_path / "file").touch()
+    writer = CheckpointWriter(tmp_path / "file", 2)
+    writer.begin(_content(1))
+    with pytest.raises(ConfigurationError, match="the checkpoint of step 1 cannot be written to"):
+        writer.wait()
+    writer = CheckpointWriter(tmp_path, 2)
+    writer.begin(_content(1, ("w", np.array([object()]))))
+    with pytest.raises(StepError, match="the checkpoint of step 1 cannot be written"):
+        writer.wait()
+
+
+def _model() -> object:
+    import keras
+
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy", _own_metric])
+    model._symbolic_build(
+        data_batch=(keras.KerasTensor((None, 6)), keras.KerasTensor((None,), "int64"))
+    )
+    return model
+
+
+def _own_metric(y: object, predicted: object) -> object:
+    import keras
+
+    return keras.ops.mean(predicted)
+
+
+def test_the_best_is_the_lowest_loss_or_the_highest_accuracy() -> None:
+    from trainer.best import BestCheckpoint
+
+    model = _model()
+    lowest = BestCheckpoint("val_loss", model, METRICS)
+    highest = BestCheckpoint("val_accuracy", model, METRICS)
+    assert lowest.state == {}
+    for step, value in enumerate([0.5, float("nan"), 0.3, 0.3, 0.9], 1):
+        for best in (lowest, highest):
+            best.judge(step, {"val_loss": value, "val_accuracy": value})
+    assert (lowest.step, highest.step) == (3, 5)
+    again = BestCheckpoint("val_loss", model, METRICS)
+    again.restore(highest.state)
+    assert again.step is None
+    again.restore(lowest.state)
+    again.judge(9, {"val_loss": 0.31})
+    assert again.state == {"metric": "val_loss", "step": 3, "value": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("val_auc", "checkpoint_best is not a metric of the model.*, or null"),
+        ("val__own_metric", "nobody knows whether val__own_metric should rise or fall"),
+    ],
+)
+def test_a_metric_that_cannot_be_the_best_is_refused(metric: str, words: str) -> None:
+    from trainer.best import BestCheckpoint
+
+    with pytest.raises(ConfigurationError, match=words):
+        BestCheckpoint(metric, _model(), [*METRICS, "val__own_metric"])
+
+
+def test_large_models_are_shared_some_variables_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import state
+
+    monkeypatch.setattr(state, "_PACK", 100)
+    import keras
+
+    shapes = [(2, 3), (5, 5), (1,), (2,), (30,), (), (0, 3), (4,)]
+    variables = [keras.Variable(np.zeros(shape, np.float32)) for shape in shapes]
+    packs = list(state._packs(variables))
+    assert [at for pack in packs for at in pack] == list(range(len(shapes)))
+    sizes = [sum(state._bytes_of(variables[at]) for at in pack) for pack in packs]
+    assert sizes == [24, 100, 12, 120, 20]
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_best_checkpoint_and_says_which_it_is(jobs: Start) -> None:
+    """The validation loss rises from a point on, because the learning rate is far too high."""
+    options = '{"checkpoint_seconds": 0.01, "checkpoint_keep": 1}'
+    settings = {"EPOCHS": "6", "HYPERPARAMETERS": '{"learning_rate": 0.2}'}
+    job = jobs("best", TRAIN_OPTIONS=options, **settings)
+    assert job.end() == [0], job.log()
+    losses = {line["step"]: line["metrics"]["val_loss"] for line in job.events("epoch")}
+    best = min(losses, key=lambda step: (losses[step], step))
+    assert job.final["best_checkpoint"] == {
+        "metric": "val_loss",
+        "step": best,
+        "value": losses[best],
+    }
+    assert steps(job.output / "checkpoints") == sorted({best, 6 * STEPS})
+    assert newest(job.output / "checkpoints").position.step == 6 * STEPS
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_ends_every_replica(jobs: Start, tmp_path: Path) -> None:
+    first = jobs("first", 2, EPOCHS="1")
+    assert first.end() == [0, 0], first.log()
+    shutil.copytree(first.folder, tmp_path / "job")
+    other = jobs("first", 2, folder=tmp_path / "job", HYPERPARAMETERS='{"hidden": [5]}')
+    assert other.end() == [2, 2], other.log()
+    for replica in range(2):
+        words = other.words(replica)
+        assert f"the checkpoint of step {STEPS} is of another model" in words
+        assert "(6, 64) float32" in words and "(6, 5) float32" in words
+
+
+def test_a_disk_that_is_full_later_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.checkpoint_writer import CheckpointWriter
+
+    writer = CheckpointWriter(tmp_path, 3)
+    writer.begin(_content(1))
+    writer.wait()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        writer.begin(_content(2, ("w", np.zeros(1 << 20, np.float32))))
+        with pytest.raises(ConfigurationError, match="Received: File too large"):
+            writer.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert [item.name for item in tmp_path.iterdir()] == ["1"]

@@ -1,0 +1,55 @@
+"""The memory of a replica, from its first epochs to its last."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from trainer_jobs import SECONDS, Start
+
+EPOCHS, FIRST = 20, 3
+GROWTH = 1.02
+
+
+def _trainer(supervisor: int) -> int:
+    """Return the process id of the command of a supervisor."""
+    return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0])
+
+
+def _resident(process: int) -> int:
+    """Return the bytes a process has in memory."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
+    """With evaluation, checkpoints all the time, the best of them, and early stopping's copy."""
+    options = {
+        "checkpoint_seconds": 0.5,
+        "early_stopping": {"patience": EPOCHS, "restore_best_weights": True},
+    }
+    hyperparameters = {"hidden": [512, 512], "dropout": 0.1, "learning_rate": 1e-5}
+    job = jobs(
+        "memory",
+        2,
+        EPOCHS=str(EPOCHS),
+        TRAIN_OPTIONS=json.dumps(options),
+        HYPERPARAMETERS=json.dumps(hyperparameters),
+    )
+    progress = job.output / "progress.jsonl"
+    job.until(lambda: progress.exists() and len(job.events("epoch")) >= FIRST)
+    trainers = [_trainer(process.pid) for process in job.processes]
+    first = [_resident(process) for process in trainers]
+    last, deadline = first, time.monotonic() + SECONDS
+    # The export that follows the last epoch needs memory of its own.
+    while len(job.events("epoch")) < EPOCHS and time.monotonic() < deadline:
+        last = [_resident(process) for process in trainers]
+        time.sleep(0.05)
+    assert job.end() == [0, 0], job.log()
+    assert job.final["best_checkpoint"]
+    growth = [after / before for before, after in zip(first, last, strict=True)]
+    assert max(growth) <= GROWTH, (first, last)

@@ -1,0 +1,100 @@
+"""Checkpoints as files: whole or not there, kept and removed, refused with what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from storage.errors import ConfigurationError
+from trainer.checkpoint import Checkpoint, Position, newest, remove, steps, sweep
+
+SETTINGS = {"seed": 1}
+
+
+def _content(step: int, **variables: np.ndarray) -> Checkpoint:
+    values = variables or {"w": np.full((2, 3), step, np.float32)}
+    return Checkpoint(Position(step, 0, step), SETTINGS, list(values.items()), [b"\x01\x02"])
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    values = {
+        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "turned": np.arange(6, dtype=np.float64).reshape(2, 3).T,
+        "half": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "seed": np.array([7, 2**32 - 1], np.uint32),
+        "iterations": np.array(5, np.int64),
+        "none": np.empty((0, 4), np.float32),
+    }
+    best = {"metric": "val_loss", "step": 3, "value": 0.5}
+    content = dataclasses.replace(
+        _content(5, **values), best=[np.ones(2, np.float32)], best_checkpoint=best
+    )
+    assert content.write(tmp_path)
+    assert not content.write(tmp_path)
+    found = newest(tmp_path)
+    assert found is not None
+    assert (found.position, found.settings) == (Position(5, 0, 5), SETTINGS)
+    assert (found.metrics, found.best_checkpoint) == ([b"\x01\x02"], best)
+    for (name, value), (expected, item) in zip(found.variables, values.items(), strict=True):
+        assert name == expected
+        assert value.dtype == item.dtype
+        np.testing.assert_array_equal(value, item)
+    np.testing.assert_array_equal(found.best[0], [1, 1])
+
+
+@pytest.mark.parametrize("file", ["variables.bin", "checkpoint.json"])
+@pytest.mark.parametrize("kept", [0, 1, 20])
+def test_a_torn_checkpoint_is_never_restored_and_can_be_written_again(
+    tmp_path: Path, file: str, kept: int
+) -> None:
+    for step in (1, 2):
+        _content(step).write(tmp_path)
+    torn = tmp_path / "2" / file
+    torn.write_bytes(torn.read_bytes()[:kept])
+    found = newest(tmp_path)
+    assert found is not None and found.position.step == 1
+    assert steps(tmp_path) == [1]
+    assert _content(2).write(tmp_path)
+    again = newest(tmp_path)
+    assert again is not None and again.position.step == 2
+
+
+def test_what_an_end_by_force_left_is_no_checkpoint(tmp_path: Path) -> None:
+    assert newest(tmp_path / "nothing") is None
+    _content(1).write(tmp_path)
+    (tmp_path / "1").rename(tmp_path / ".1.tmp")
+    assert newest(tmp_path) is None
+    sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+    _content(12).write(tmp_path)
+    _content(3).write(tmp_path)
+    assert steps(tmp_path) == [3, 12]
+    remove(tmp_path, 12)
+    assert [item.name for item in tmp_path.iterdir()] == ["3"]
+
+
+def test_another_model_is_refused_with_the_variables_that_differ() -> None:
+    then = _content(7, a=np.zeros((6, 64)), b=np.zeros(64), gone=np.zeros(2))
+    now = [("a", np.zeros((6, 5))), ("b", np.zeros(64)), ("new", np.zeros(3, np.float32))]
+    with pytest.raises(ConfigurationError) as found:
+        then.check_fits(now, {"seed": 2})
+    seed, model = found.value.problems
+    assert (seed.received, seed.expected) == (1, 2)
+    assert model.received == "a (6, 64) float64; gone (2,) float64; no new"
+    assert model.expected == "a (6, 5) float64; no gone; new (3,) float32"
+    assert "hyperparameters the run was started with" in model.fix
+    then.check_fits(then.variables, SETTINGS)
+    with pytest.raises(ConfigurationError, match="of another model"):
+        then.check_fits(list(reversed(then.variables)), SETTINGS)
+
+
+def test_a_checkpoint_says_in_json_what_it_holds(tmp_path: Path) -> None:
+    _content(1).write(tmp_path)
+    state = json.loads((tmp_path / "1" / "checkpoint.json").read_text())
+    assert state["variables"] == [{"name": "w", "shape": [2, 3], "dtype": "float32"}]
+    assert state["position"] == {"step": 1, "epoch": 0, "step_in_epoch": 1}

@@ -1,0 +1,40 @@
+"""What one process tells the others is found again in the errors of TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.errors import ConfigurationError, DataError, Problem, StepError
+from trainer.exits import NotFiniteError, from_message, to_message
+
+
+@pytest.mark.parametrize("kind", [StepError, ConfigurationError, DataError, NotFiniteError])
+def test_an_error_arrives_as_what_it_was(kind: type[StepError]) -> None:
+    error = kind(Problem("one\nthing", "a > b", 3, "mend it"), "another thing")
+    message = to_message(error, "worker 1")
+    assert "\n" not in message
+    text = f"Collective ops is aborted by: {message}\nThe error could be from a previous"
+    for wrapped in (text, text + text):
+        found = from_message(RuntimeError(wrapped))
+        assert type(found) is kind
+        assert str(found).startswith("worker 1: 2 problems: 1. one thing. Received: a > b.")
+        assert str(found).endswith("another thing")
+
+
+def test_an_error_is_found_below_what_it_caused() -> None:
+    message = to_message(DataError("a label"), "chief")
+    try:
+        try:
+            raise RuntimeError(message)
+        except RuntimeError as error:
+            raise ConfigurationError("mlp failed") from error
+    except ConfigurationError as error:
+        found = from_message(error)
+    assert isinstance(found, DataError)
+    assert str(found) == "chief: a label"
+    assert from_message(RuntimeError("Socket closed")) is None
+
+
+def test_a_long_error_is_cut_off_and_still_understood() -> None:
+    found = from_message(RuntimeError(to_message(StepError("x" * 9999), "chief")))
+    assert found is not None and 1000 < len(str(found)) < 3000
