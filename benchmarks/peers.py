@@ -76,7 +76,7 @@ def tools() -> dict[str, Tool]:
     push = (sys.executable, "-m", "uploader", "push", "{folder}", "s3://bench/{prefix}")
     push += ("--kind", "bench", "--endpoint", "{endpoint}", "--workers")
     return {
-        "ours": Tool("ours", (*push, "8")),
+        "ours": Tool("ours", push[:-1]),
         "ours-32": Tool("ours, 32 workers", (*push, "32")),
         "aws": Tool(
             "aws s3 sync",

@@ -63,21 +63,42 @@ def pinned(core: int | None) -> list[str]:
 
 
 @contextmanager
-def sink(core: int | None, delay_ms: int = 0) -> Iterator[Target]:
-    """Run the sink."""
+def sink(core: int | None, delay_ms: int = 0, tls: Path | None = None) -> Iterator[Target]:
+    """Run the sink.
+
+    Args:
+        core: The core it runs on; None for any.
+        delay_ms: What it waits before each reply.
+        tls: A folder for its certificate; None for plain HTTP. Only the one in Go knows TLS.
+    """
+    keys, scheme = dict(_KEYS), "https" if tls else "http"
     if shutil.which("go"):
         line = [_built(), f"-delay={delay_ms}ms"]
-        name = "sink (Go)"
+        name = "sink (Go)" + (f", {delay_ms} ms away" if delay_ms else "")
+        if tls:
+            certificate = str(_certificate(tls))
+            line.append(f"-cert={certificate}")
+            name += ", TLS"
+            keys |= {"AWS_CA_BUNDLE": certificate, "SSL_CERT_FILE": certificate}
     else:
         line = [sys.executable, "-m", "benchmarks.python_sink"]
         name = "sink (Python, slow: there is no Go)"
     process = subprocess.Popen([*pinned(core), *line], stdout=subprocess.PIPE, text=True)
     try:
         port = int(process.stdout.readline())
-        yield Target(name, f"http://127.0.0.1:{port}", _KEYS, process.pid, counts=True)
+        yield Target(name, f"{scheme}://127.0.0.1:{port}", keys, process.pid, counts=not tls)
     finally:
         process.kill()
         process.wait()
+
+
+def _certificate(folder: Path) -> Path:
+    """Make a certificate for 127.0.0.1, and return the file with it and its key."""
+    path = folder / "sink.pem"
+    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    line += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*line, "-keyout", path, "-out", path], check=True, capture_output=True)
+    return path
 
 
 def _built() -> str:

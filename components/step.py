@@ -174,12 +174,16 @@ def log_to_stdout() -> None:
 
 def _not_again(name: str) -> None:
     """End at once when this step has failed for good: kfp.local repeats a step on any error."""
-    path = os.environ.get(FAILURE_FILE)
-    if path and Path(path).exists():
-        failure = Failure.from_bytes(Path(path).read_bytes())
-        if failure.step == name and failure.final:
-            log.info("%s failed for good before and is not tried again", name)
-            raise SystemExit(failure.code)
+    failure = local_failure(name)
+    if failure and failure.final:
+        raise SystemExit(failure.code)
+
+
+def local_failure(name: str) -> Failure | None:
+    """Return how a step of a local run has failed, or None: KFP has no such record."""
+    path = Path(os.environ.get(FAILURE_FILE) or os.devnull)
+    failure = Failure.from_bytes(path.read_bytes()) if path.is_file() else None
+    return failure if failure and failure.step == name else None
 
 
 def _forget(name: str, context: Step | None) -> None:

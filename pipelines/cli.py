@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from components.images import VERSION
+from pipelines.hints import with_hints
 from pipelines.local.home import PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
 
@@ -30,7 +31,9 @@ class _Command(click.Group):
         try:
             return super().invoke(context)
         except StepError as error:
-            click.echo(f"kfp-tfjob: {error}", err=True)
+            from components.preflight.parameters import MEANING
+
+            click.echo(f"kfp-tfjob: {with_hints(error, MEANING)}", err=True)
             sys.exit(error.code)
 
 
@@ -156,6 +159,43 @@ def render(run_id: str, **given: Any) -> None:
     values = _values(given)
     check(values)
     click.echo(render_job(values, run_id), nl=False)
+
+
+@main.command()
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="print FILE corrected where that is safe; what was done goes to stderr",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def lint(file: TextIO, fix: bool, form: str) -> None:
+    """Find what is wrong with the TFJobs of FILE, any YAML or - for standard input.
+
+    Ends with 0 when there are no errors (there may be warnings), with 1 when there are, after
+    --fix those that are left, and with 2 when FILE cannot be read or has no TFJob. A document that
+    --fix corrects loses the comments between its lines; any other one stays as it is.
+    """
+    from components.launch_tfjob.lint import engine, report
+
+    try:
+        text = file.read().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            Problem(f"{file.name} is not text", received=error.reason, expected="YAML in UTF-8")
+        ) from None
+    findings, done = engine.lint(text, file.name), ()
+    if fix:
+        fixed = engine.fix(text, file.name)
+        findings, done = fixed.findings, fixed.done
+        click.echo(fixed.text, nl=False)
+    if form == "json":
+        click.echo(report.as_json(findings, file.name, done), err=fix)
+    else:
+        for what in done:
+            click.echo(f"{file.name}: corrected {what}", err=True)
+        click.echo(report.as_text(findings, file.name), err=fix)
+    sys.exit(1 if report.errors(findings) else 0)
 
 
 def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Body(io.RawIOBase):
         self._source, self.size, self._offset = source, size, offset
         self._position = 0
         if isinstance(source, int) and size <= SMALL:
-            self._source = b"".join(map(bytes, self._read(bytearray(size))))
+            self._source = self._whole(source)
 
     @property
     def streamed(self) -> bool:
@@ -111,12 +111,12 @@ class Body(io.RawIOBase):
         Raises:
             FileChangedError: The file is shorter than it was.
         """
-        crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False)
+        crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False) if md5 else None
         for chunk in self._read(buffer):
             crc.update(chunk)
-            if md5:
+            if sum_md5:
                 sum_md5.update(chunk)
-        return Digests(crc, sum_md5.digest() if md5 else b"")
+        return Digests(crc, sum_md5.digest() if sum_md5 else b"")
 
     def chunks(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
         """Yield the body as it is to be sent; each chunk is valid until the next one.
@@ -127,6 +127,15 @@ class Body(io.RawIOBase):
         for chunk in self._read(buffer):
             self._throttle.take(len(chunk))
             yield chunk
+
+    def _whole(self, fd: int) -> bytes:
+        try:
+            data = os.pread(fd, self.size, self._offset)
+        except OSError as error:
+            raise FileUnreadableError(self._path, error) from error
+        if len(data) == self.size:
+            return data
+        return b"".join(map(bytes, self._read(bytearray(self.size))))
 
     def _read(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
         if isinstance(self._source, bytes):

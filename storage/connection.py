@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
 _TOGETHER = 64 << 10  # bytes; a body up to here goes out in one piece with the headers
-_LONGEST_LINE = 64 << 10
+_LONGEST_HEAD = _RECEIVED = 64 << 10
 
 
 class ProtocolError(OSError):
@@ -52,7 +52,7 @@ class Connection:
         if context:
             self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
         self._socket.settimeout(READ_SECONDS)
-        self._file = self._socket.makefile("rb")
+        self._received = b""  # and not used yet
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._used = time.monotonic()
@@ -65,7 +65,6 @@ class Connection:
     def close(self) -> None:
         """Close it."""
         self.reusable = False
-        self._file.close()
         self._socket.close()
 
     def exchange(
@@ -102,18 +101,27 @@ class Connection:
         self._used = time.monotonic()
         return HttpReply(status, found, data)
 
-    def _line(self) -> str:
-        line = self._file.readline(_LONGEST_LINE)
-        if not line.endswith(b"\n"):
-            raise ProtocolError("the connection was closed before the reply was complete")
-        return line.decode("latin-1").rstrip("\r\n")
+    def _until(self, mark: bytes) -> str:
+        """Return what comes before `mark`, without it."""
+        while (end := self._received.find(mark)) < 0:
+            if len(self._received) > _LONGEST_HEAD or not self._more():
+                raise ProtocolError("the connection was closed before the reply was complete")
+        data, self._received = self._received[:end], self._received[end + len(mark) :]
+        return data.decode("latin-1")
+
+    def _more(self) -> bool:
+        """Receive something; return False where the server has closed its end."""
+        data = self._socket.recv(_RECEIVED)
+        self._received += data
+        return bool(data)
 
     def _head(self) -> tuple[int, dict[str, str]]:
-        version, _, rest = self._line().partition(" ")
+        first, *lines = self._until(b"\r\n\r\n").split("\r\n")
+        version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
-            raise ProtocolError(f"not a reply of HTTP/1.1: {version!r}")
+            raise ProtocolError(f"not a reply of HTTP/1.1: {version[:80]!r}")
         found: dict[str, str] = {}
-        while line := self._line():
+        for line in lines:
             name, _, value = line.partition(":")
             found[name.strip().lower()] = value.strip()
         if version == "HTTP/1.0" or found.get("connection", "").lower() == "close":
@@ -125,19 +133,22 @@ class Connection:
             return b""
         if headers.get("transfer-encoding", "").lower() == "chunked":
             data = b""
-            while size := int(self._line().partition(";")[0], 16):
+            while size := int(self._until(b"\r\n").partition(";")[0], 16):
                 data += self._read(size)
-                self._line()
-            while self._line():  # trailers
+                self._until(b"\r\n")
+            while self._until(b"\r\n"):  # trailers
                 continue
             return data
         if "content-length" in headers:
             return self._read(int(headers["content-length"]))
         self.reusable = False
-        return self._file.read()
+        while self._more():
+            continue
+        return self._received
 
     def _read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        if len(data) != size:
-            raise ProtocolError("the connection was closed in the middle of the reply")
+        while len(self._received) < size:
+            if not self._more():
+                raise ProtocolError("the connection was closed in the middle of the reply")
+        data, self._received = self._received[:size], self._received[size:]
         return data

@@ -61,6 +61,12 @@ def code_of(error: Exception) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
+def damaged(etag: str) -> ClientError:
+    """Return the error of a store that checks, for one that stored other bytes without a word."""
+    message = f"the entity tag {etag} is not the MD5 of what was sent"
+    return ClientError({"Error": {"Code": "BadDigest", "Message": message}}, "PutObject")
+
+
 def transient(error: Exception) -> bool:
     """Tell whether an error of boto3 or the wire may pass by itself."""
     if isinstance(error, ClientError):

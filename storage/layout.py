@@ -35,6 +35,16 @@ class RunLayout:
         return self.base / "output"
 
     @property
+    def model(self) -> S3Address:
+        """The SavedModel."""
+        return self.output / "model"
+
+    @property
+    def logs(self) -> S3Address:
+        """What TensorBoard reads."""
+        return self.output / "logs"
+
+    @property
     def checkpoints(self) -> S3Address:
         """The step directories, each with a manifest of its own."""
         return self.output / "checkpoints"

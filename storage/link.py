@@ -21,7 +21,7 @@ from storage.address import S3Address
 from storage.body import Body, Digests, Throttle
 from storage.connection import CONNECT_SECONDS, READ_SECONDS
 from storage.credentials import SecretVolume
-from storage.failures import RENEWABLE, SKEWED, code_of, explain, transient
+from storage.failures import RENEWABLE, SKEWED, code_of, damaged, explain, transient
 from storage.options import WriteOptions
 from storage.retry import Patience
 from storage.wire import Reply, Wire
@@ -54,6 +54,7 @@ class Link:
         client: The boto3 client.
         wire: What sends bodies.
         checking: What the store does with checksums.
+        tags_are_md5: Whether the entity tag of a body that was sent at once is its MD5.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Link:
         self.endpoint, self.patience = endpoint, patience
         self.options = WriteOptions.read(secret)
         self.checking = Checking.UNKNOWN
+        self.tags_are_md5 = False
         self.throttle = Throttle(self.options.bandwidth)
         self._renewing = Lock()
         session = botocore.session.get_session()
@@ -109,7 +111,10 @@ class Link:
 
         def attempt() -> tuple[Reply, Digests]:
             digests = self.wire.digests(body, md5=self.checking is Checking.IGNORES)
-            return self.wire.put(address, body, {**parameters, **digests.parameters()}), digests
+            reply = self.wire.put(address, body, {**parameters, **digests.parameters()})
+            if digests.md5 and self.tags_are_md5 and reply.etag.strip('"') != digests.md5.hex():
+                raise damaged(reply.etag)  # a store that ignores Content-MD5 too
+            return reply, digests
 
         return self.call(what, address, attempt)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import uuid
@@ -30,11 +31,13 @@ class Probed:
         checking: What the store does with a checksum.
         skew: Seconds its clock is ahead of ours.
         latency: Seconds a small request takes.
+        deletes: Whether we may delete; without that, what a trainer prunes stays.
     """
 
     checking: Checking
     skew: float
     latency: float
+    deletes: bool
 
     def __str__(self) -> str:
         """Return one line for the log."""
@@ -43,15 +46,16 @@ class Probed:
         return f"the store may be written to: {self.checking.value}, {milliseconds:.0f} ms{clock}"
 
 
-def probe(link: Link, prefix: S3Address) -> Probed:
+def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     """Write an object with a wrong checksum, then with a right one, and delete it.
 
     Args:
         link: The way to the store; what it finds is kept there for every later PUT.
         prefix: Where to write.
+        read: Read it back too.
 
     Raises:
-        ConfigurationError: Writing is not allowed there, or there is no such bucket.
+        ConfigurationError: Writing, or reading, is not allowed there, or there is no such bucket.
         StoreUnavailableError: The store does not answer.
     """
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
@@ -77,18 +81,19 @@ def probe(link: Link, prefix: S3Address) -> Probed:
     reply, digests = link.put(where, address, body, options)
     latency = time.monotonic() - began
     keeps = reply.headers.get("x-amz-checksum-crc64nvme") == digests.crc.base64
+    at = {"Bucket": address.bucket, "Key": address.key}
+    link.tags_are_md5 = reply.etag.strip('"') == hashlib.md5(_CONTENT).hexdigest()
+    if read:
+        link.call(f"read below {prefix}", address, lambda: link.client.get_object(**at))
     if not checks:
         link.checking = Checking.IGNORES
     else:
         link.checking = Checking.KEEPS if keeps else Checking.CHECKS
     skew = link.wire.skew(reply.headers.get("date", ""))
+    deletes = True
     try:
-        what = f"delete {address}"
-        link.call(
-            what,
-            address,
-            lambda: link.client.delete_object(Bucket=address.bucket, Key=address.key),
-        )
+        link.call(f"delete {address}", address, lambda: link.client.delete_object(**at))
     except StepError as error:
+        deletes = False
         log.warning("%s", Problem("objects cannot be deleted there", received=error))
-    return Probed(link.checking, skew, latency)
+    return Probed(link.checking, skew, latency, deletes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from storage.errors import Problem, StepError, StoreUnavailableError
+from storage.words import counted
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -78,5 +79,5 @@ class Patience:
                 pause = min(pause * 2, self.longest)
             else:
                 if failures:
-                    log.info("%s: worked after %d failures", what, failures)
+                    log.info("%s: worked after %s", what, counted(failures, "failure"))
                 return result

@@ -33,7 +33,7 @@ def sign(
         region: The region of the store.
         now: The time as the store sees it, in seconds since 1970.
     """
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    stamp = _stamp(int(now))
     signed = {**headers, "x-amz-date": stamp}
     if keys.token:
         signed["x-amz-security-token"] = keys.token
@@ -50,6 +50,11 @@ def sign(
         f" SignedHeaders={listed}, Signature={signature}"
     )
     return signed
+
+
+@lru_cache(maxsize=8)
+def _stamp(second: int) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
 
 
 @lru_cache(maxsize=8)

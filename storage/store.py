@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,17 +83,18 @@ class Store:
         self._client = self.link.client
         self._probed: Probed | None = None
 
-    def probe(self, prefix: S3Address) -> Probed:
+    def probe(self, prefix: S3Address, read: bool = False) -> Probed:
         """Find out, once, what the store verifies, how its clock stands and whether we may write.
 
         Args:
             prefix: Where to try; nothing is left behind.
+            read: Find out whether we may read, too.
 
         Raises:
-            ConfigurationError: Writing there is not allowed.
+            ConfigurationError: Writing, or reading, there is not allowed.
         """
-        if self._probed is None:
-            self._probed = probe(self.link, prefix)
+        if self._probed is None or read:
+            self._probed = probe(self.link, prefix, read)
             log.info("%s", self._probed)
         return self._probed
 
@@ -268,7 +269,7 @@ class Store:
 
     def send(
         self,
-        path: Path,
+        path: Path | str,
         address: S3Address,
         key: str,
         appending: bool = False,
@@ -288,23 +289,28 @@ class Store:
                 it.
             FileUnreadableError: It cannot be read.
         """
-        with _opened(path) as file:
-            before = os.fstat(file.fileno())
+        fd = _open(path)
+        try:
+            before = os.fstat(fd)
+            if not stat.S_ISREG(before.st_mode):
+                raise FileUnreadableError(path, OSError("it is not a regular file"))
 
             def changed() -> bool:
-                now = os.fstat(file.fileno())
+                now = os.fstat(fd)
                 if appending:
                     return now.st_size < before.st_size
-                return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
+                return _state(now) != _state(before)
 
             if before.st_size > PART:
-                whole = OpenFile(file.fileno(), before.st_size, path, changed)
+                whole = OpenFile(fd, before.st_size, path, changed)
                 checksum = PartsUpload(self.link, whole, address, resumable).send().base64
             else:
-                body = Body(file.fileno(), before.st_size, 0, path, self.link.throttle)
+                body = Body(fd, before.st_size, 0, path, self.link.throttle)
                 checksum = self._put(address, body, {})
                 if changed():
                     raise FileChangedError(path)
+        finally:
+            os.close(fd)
         return ManifestObject(key, before.st_size, checksum)
 
     def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
@@ -352,9 +358,14 @@ class Store:
         return self.link.call(what, address, call)
 
 
-def _opened(path: Path) -> FileIO:
+def _state(file: os.stat_result) -> tuple[int, int, int]:
+    return file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _open(path: Path | str) -> int:
+    """Open a regular file; what took its place meanwhile is neither followed nor waited for."""
     try:
-        return open(path, "rb", buffering=0)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise FileChangedError(path) from error
     except OSError as error:

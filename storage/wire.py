@@ -118,7 +118,9 @@ class Wire:
 
     def digests(self, body: Body, md5: bool = False) -> Digests:
         """Read a body for its checksums."""
-        with self._buffer(body) as buffer:
+        if not body.streamed:
+            return body.digests(bytearray(), md5)
+        with self._buffer() as buffer:
             return body.digests(buffer, md5)
 
     def set_clock(self, date: str) -> None:
@@ -170,8 +172,11 @@ class Wire:
     ) -> HttpReply:
         connection = self._connect(route)
         try:
-            with self._buffer(body) as buffer:
-                reply = connection.exchange("PUT", target, headers, body.chunks(buffer))
+            if not body.streamed:
+                reply = connection.exchange("PUT", target, headers, body.chunks(bytearray()))
+            else:
+                with self._buffer() as buffer:
+                    reply = connection.exchange("PUT", target, headers, body.chunks(buffer))
         except BaseException:
             connection.close()
             raise
@@ -200,10 +205,7 @@ class Wire:
         return Connection(route.host, self._context if route.secure else None)
 
     @contextmanager
-    def _buffer(self, body: Body) -> Iterator[bytearray]:
-        if not body.streamed:
-            yield bytearray()
-            return
+    def _buffer(self) -> Iterator[bytearray]:
         try:
             buffer = self._buffers.pop()
         except IndexError:  # as many as there are senders at once

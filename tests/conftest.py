@@ -94,7 +94,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     names = list(dict.fromkeys(name for name, _ in table))
     for name in names:
         cells = [f"{where}: {how}" for (of, where), how in table.items() if of == name]
-        terminalreporter.line(f"{name:<56} {', '.join(cells)}")
+        terminalreporter.line(f"{name:<60} {', '.join(cells)}")
     right = sum(how == "passed" for how in table.values())
     skipped = sum(how == "skipped" for how in table.values())
     terminalreporter.line(

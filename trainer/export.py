@@ -3,7 +3,8 @@
     serve          one argument (batch,) float32 for each raw column
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
-Both return `probabilities` (batch, classes) and `class` (batch,) text, or `prediction` (batch,).
+`serving_default`, which servers take when none is named, is `serve`. All return `probabilities`
+(batch, classes) and `class` (batch,) text, or `prediction` (batch,).
 """
 
 from __future__ import annotations
@@ -73,15 +74,20 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
         return outputs(features)
 
     holder = tf.Module()
-    holder.model = model
-    column = {name: tf.TensorSpec([None], tf.float32, name) for name in names}
+    # Not the model itself, which would bring the state of its optimizer.
+    holder.layers = list(model.layers)
+    holder.weights = list(model.variables)
+    serve_columns = serve.get_concrete_function(
+        **{name: tf.TensorSpec([None], tf.float32, name) for name in names}
+    )
     packed = tf.TensorSpec([None, dataset.num_features], tf.float32, "features")
     tf.saved_model.save(
         holder,
         str(folder),
         signatures={
-            "serve": serve.get_concrete_function(**column),
+            "serve": serve_columns,
             "serve_packed": serve_packed.get_concrete_function(packed),
+            "serving_default": serve_columns,
         },
     )
     mapping = [

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from storage.errors import ConfigurationError, Problem
+from storage.words import counted
 from trainer.config import Config
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Replicas:
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
         replicas = cls(strategy or tf.distribute.get_strategy())
-        what = f"{len(gpus)} GPUs" if gpus else "the CPU"
+        what = counted(len(gpus), "GPU") if gpus else "the CPU"
         log.info(
             "%s of %d processes, %d replicas, on %s",
             config.cluster.name,

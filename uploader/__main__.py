@@ -12,7 +12,6 @@ from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem, StepError
 from storage.options import VARIABLES
 from uploader.folder import pull, push, verify
-from uploader.parallel import WORKERS
 from uploader.watch import Settings, until_signal, watch
 
 _EPILOG = """
@@ -20,11 +19,13 @@ credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chai
   web identity, shared files. They are read again while a command runs.
 
 environment, or keys of the Secret:
+  AWS_ENDPOINT_URL, AWS_REGION: where --endpoint and --region do not say
 {variables}
   http_proxy, https_proxy, no_proxy: as everywhere; PUT then goes through boto3
 
 exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
-  145 the store was away
+  145 the store was away; watch says why in FOLDER/.uploader/state.json: starting, mirroring,
+  stored, not_stored, store_unavailable, fenced (a newer attempt owns the run) or user_error
 """.format(variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()))
 
 
@@ -111,8 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--workers",
         type=int,
-        default=WORKERS,
-        help=f"files at once; default {WORKERS}, 32 where the store is far away",
+        default=0,
+        help="files at once; default: 8 where the store is near, and up to 32 to send far away",
     )
 
     def command(name: str, function, text: str) -> argparse.ArgumentParser:
@@ -131,18 +132,23 @@ def _parser() -> argparse.ArgumentParser:
     sidecar.add_argument(
         "--attempt", default=os.environ.get("ATTEMPT", ""), help="default: ATTEMPT"
     )
-    sidecar.add_argument("--interval", type=float, default=1.0, help="seconds between two scans")
+    sidecar.add_argument(
+        "--interval", type=float, default=1.0, help="seconds between two scans; default 1"
+    )
     sidecar.add_argument(
         "--snapshots",
         type=float,
         default=30.0,
-        help="seconds between two snapshots of a file that grows",
+        help="seconds between two snapshots of a file that grows; default 30",
     )
     sidecar.add_argument(
-        "--grace", type=float, default=600.0, help="seconds to store what is left after SIGTERM"
+        "--grace",
+        type=float,
+        default=600.0,
+        help="seconds to store what is left after SIGTERM; default 600, shortened by stop-within",
     )
     sender = command("push", _push, "send a folder, its manifest last")
-    sender.add_argument("folder", type=Path)
+    sender.add_argument("folder", type=Path, help="what to send; hidden, .tmp and .part are not")
     sender.add_argument("address", help="s3://BUCKET/PREFIX")
     sender.add_argument("--kind", required=True, help="of the manifest: dataset, code, model, ...")
     sender.add_argument("--run-id", default="", help="the run that writes it")
@@ -150,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fetcher = command("pull", _pull, "fetch what a manifest names, verified")
     fetcher.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
-    fetcher.add_argument("folder", type=Path)
+    fetcher.add_argument("folder", type=Path, help="where to; files of other names stay")
 
     prover = command("verify", _verify, "prove every object of a manifest; 3 if one differs")
     prover.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")

@@ -15,8 +15,9 @@ from storage import manifest as manifests
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
+from storage.words import counted
 from uploader.inventory import LocalFile, scan
-from uploader.parallel import WORKERS, Progress, each
+from uploader.parallel import WORKERS, Progress, each, workers_for
 
 if TYPE_CHECKING:
     from storage.store import Store
@@ -35,7 +36,7 @@ def push(
     run_id: str = "",
     attempt: int = 0,
     details: Mapping[str, Any] | None = None,
-    workers: int = WORKERS,
+    workers: int = 0,
 ) -> Manifest:
     """Send a folder; its manifest is written last.
 
@@ -50,7 +51,7 @@ def push(
         run_id: The run that writes it.
         attempt: The attempt of that run.
         details: What a reader of the manifest needs to know.
-        workers: Files sent at once.
+        workers: Files sent at once; 0 for as many as the distance of the store asks for.
 
     Returns:
         The manifest that now lies at the address.
@@ -66,9 +67,9 @@ def push(
     missing = [file for file in files.values() if file.path not in objects]
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     if manifest == there:
-        log.info("%s is there already: %d files", address, len(files))
+        log.info("%s is there already: %s", address, counted(len(files), "file"))
         return manifest
-    store.probe(address)
+    probed = store.probe(address)
     if there:
         store.delete(address / manifests.NAME)
 
@@ -76,12 +77,15 @@ def push(
         return store.send(folder / file.path, address / file.path, file.path)
 
     progress = Progress("sending", len(missing), sum(file.size for file in missing))
+    workers = workers or workers_for(probed.latency)
     for file, sent in each(send, missing, workers, progress.tick):
         objects[file.path] = sent.result()
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
-    log.info("sent %d of %d files to %s: %s", len(missing), len(files), address, progress)
+    log.info(
+        "sent %d of %s to %s: %s", len(missing), counted(len(files), "file"), address, progress
+    )
     return manifest
 
 
@@ -90,7 +94,7 @@ def pull(
     address: S3Address,
     folder: Path,
     only: Callable[[str], bool] | None = None,
-    workers: int = WORKERS,
+    workers: int = 0,
 ) -> Manifest:
     """Fetch a directory through its manifest; a file appears only once its bytes are right.
 
@@ -101,7 +105,7 @@ def pull(
         address: The directory in the store.
         folder: Where to.
         only: Which keys of the manifest are wanted; None for all of them.
-        workers: Files fetched at once.
+        workers: Files fetched at once; 0 for the default.
 
     Returns:
         The manifest; the folder holds exactly the bytes of the wanted objects.
@@ -133,27 +137,31 @@ def pull(
 
     progress = Progress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
-    for item, fetched in each(fetch, missing, workers, progress.tick):
-        if isinstance(error := fetched.exception(), DataError):
+    for item, fetched in each(fetch, missing, workers or WORKERS, progress.tick):
+        if isinstance(error := fetched.error, DataError):
             problems += _problems(address / item.key, error)
         else:
             fetched.result()
             progress.add(item.size)
     DataError.raise_if(sorted(problems, key=str))
-    log.info("fetched %d of %d files from %s: %s", len(missing), len(wanted), address, progress)
+    log.info(
+        "fetched %d of %s from %s: %s",
+        len(missing),
+        counted(len(wanted), "file"),
+        address,
+        progress,
+    )
     return manifest
 
 
-def verify(
-    store: Store, base: S3Address, manifest: Manifest, workers: int = WORKERS
-) -> list[Problem]:
+def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) -> list[Problem]:
     """Prove every object of a manifest.
 
     Args:
         store: Where the objects lie.
         base: The directory that the keys of the manifest are relative to.
         manifest: What ought to be there.
-        workers: Objects proven at once.
+        workers: Objects proven at once; 0 for the default.
 
     Returns:
         What is missing or differs, sorted by address; nothing when everything is right.
@@ -164,8 +172,8 @@ def verify(
 
     progress = Progress("proving", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
-    for item, proof in each(prove, manifest.objects, workers, progress.tick):
-        if isinstance(error := proof.exception(), DataError):
+    for item, proof in each(prove, manifest.objects, workers or WORKERS, progress.tick):
+        if isinstance(error := proof.error, DataError):
             problems += _problems(base / item.key, error)
         else:
             proof.result()
@@ -205,7 +213,7 @@ def same_content(
     for file, checksum in sums:
         progress.add(file.size)
         # A file that cannot be read, or is gone by now, is not the same.
-        if not checksum.exception() and checksum.result() == known[file.path].crc64nvme:
+        if checksum.error is None and checksum.value == known[file.path].crc64nvme:
             found.append(file)
     return found
 

@@ -22,12 +22,14 @@ class LocalFile:
         size: Bytes.
         mtime_ns: Time of the last change in nanoseconds.
         inode: Number of the inode, which a replacement by rename changes.
+        ctime_ns: Time of the last change of the inode, which nobody can set back.
     """
 
     path: str
     size: int
     mtime_ns: int
     inode: int
+    ctime_ns: int
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def scan(folder: Path) -> Scan:
                         directories.append(path)
                     elif entry.is_file(follow_symlinks=False):
                         stat = entry.stat(follow_symlinks=False)
-                        files[path] = LocalFile(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+                        files[path] = LocalFile(
+                            path, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
+                        )
                     else:
                         skipped[path] = "link" if entry.is_symlink() else "special file"
         except FileNotFoundError as error:

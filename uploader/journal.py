@@ -2,13 +2,16 @@
 
 One JSON object a line, only ever appended to. A line that was cut off ends the journal; what it
 would have said is sent again, which costs time and nothing else. So does a journal that cannot be
-written at all.
+written at all, and what was not flushed. Only what is taken back is flushed at once, before the
+store is told: a journal must never name what is not there.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,15 +53,22 @@ class Journal:
         self._path = folder / NAME if folder else None
         self._owner = owner
         self._file: Any = None
-        self._said = False
         if self._path:
             self._load(self._path)
             self._rewrite(self._path)
 
     def add(self, stored: Stored) -> None:
-        """Remember a file that was stored."""
+        """Remember a file that was stored; `flush` brings it to the disk."""
         self.stored[stored.file.path] = stored
         self._write(_stored_line(stored))
+
+    def flush(self) -> None:
+        """Write what is only remembered; a write for every small file would cost as much CPU."""
+        if self._file:
+            try:
+                self._file.flush()
+            except OSError as error:
+                self._give_up(error)
 
     def upload(self, file: LocalFile, upload_id: str) -> None:
         """Remember an upload in parts that began, or with an empty id that it ended."""
@@ -67,6 +77,7 @@ class Journal:
         else:
             self.uploads.pop(file.path, None)
         self._write({"upload": upload_id, "file": vars(file)})
+        self.flush()
 
     def publish(self, step: int, published: bool = True) -> None:
         """Remember that the manifest of a step is written, or is not there any more."""
@@ -77,11 +88,14 @@ class Journal:
         else:
             return
         self._write({"step": step, "published": published})
+        self.flush()
 
-    def forget(self, path: str) -> None:
-        """Remember that a file is not stored any more."""
-        if self.stored.pop(path, None):
-            self._write({"forget": path})
+    def forget(self, paths: Iterable[str]) -> None:
+        """Remember that files are not stored any more."""
+        for path in paths:
+            if self.stored.pop(path, None):
+                self._write({"forget": path})
+        self.flush()
 
     def _load(self, path: Path) -> None:
         try:
@@ -124,7 +138,7 @@ class Journal:
             path.parent.mkdir(exist_ok=True)
             partial.write_bytes(b"".join(map(_encode, lines)))
             partial.replace(path)
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as we run
+            self._file = open(path, "ab")  # noqa: SIM115 - open as long as we run
         except OSError as error:
             self._give_up(error)
 
@@ -136,9 +150,11 @@ class Journal:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Go on without a journal; half a line would end it for the next reader anyway."""
+        """Go on without a journal: one that is not kept any more would soon say what is not so."""
         log.warning("no journal is kept, a restart would send everything again: %s", error)
         self._file = None
+        with suppress(OSError):
+            self._path.unlink()
 
 
 def _encode(line: dict[str, Any]) -> bytes:

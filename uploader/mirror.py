@@ -22,11 +22,12 @@ from storage.layout import RunLayout
 from storage.manifest import Manifest, ManifestObject
 from storage.parts import Resumable
 from storage.store import PART, FileChangedError, Store
+from storage.words import counted
 from uploader.folder import manifest_at, name_problem, same_content
 from uploader.inventory import LocalFile, Scan
 from uploader.journal import Journal, Stored
 from uploader.ownership import FencedError
-from uploader.parallel import WORKERS, Progress, each
+from uploader.parallel import Progress, each, workers_for
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Mirror:
         run: The run's directory in the store.
         run_id: The run.
         attempt: The attempt that writes.
-        workers: Files sent at once.
+        workers: Files sent at once; 0 for as many as the distance of the store asks for.
         snapshot_seconds: How often at most a file that grows is sent anew.
         tick: Called about twice a second while files are sent.
         journal: What an earlier life stored; None for a new one in memory.
@@ -62,7 +63,7 @@ class Mirror:
         run: RunLayout,
         run_id: str,
         attempt: int,
-        workers: int = WORKERS,
+        workers: int = 0,
         snapshot_seconds: float = 30.0,
         tick: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
@@ -72,8 +73,7 @@ class Mirror:
         self.trouble: dict[str, str] = {}
         self._store, self._folder, self._run = store, folder, run
         self._run_id, self._attempt = run_id, attempt
-        self._workers, self._tick = workers, tick
-        self._snapshot_seconds = snapshot_seconds
+        self._workers, self._tick, self._snapshot_seconds = workers, tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
         self._journal = journal or Journal(None, "")
         self._stored = self._journal.stored
@@ -154,7 +154,7 @@ class Mirror:
                 self._check_owner(False)
                 sent = self._send(due, ended)
                 if sent.files:
-                    log.info("stored %d files, %s", sent.files, sent)
+                    log.info("stored %s, %s", counted(sent.files, "file"), sent)
         except FencedError:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
@@ -175,8 +175,10 @@ class Mirror:
                 address = self._run.checkpoints / str(step)
                 try:
                     self._check_owner(False)
-                    self._store.delete(address / manifests.NAME)
+                    self._published.pop(step, None)
                     self._journal.publish(step, False)
+                    self._journal.forget([p for p in self._stored if _step_of(p) == step])
+                    self._store.delete(address / manifests.NAME)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
                 except FencedError:
@@ -186,9 +188,6 @@ class Mirror:
                     return
                 log.info("checkpoint %d was pruned and is removed", step)
                 self._remote.discard(step)
-                self._published.pop(step, None)
-                for path in [path for path in self._stored if _step_of(path) == step]:
-                    self._journal.forget(path)
 
     def publish(self, scan: Scan) -> Manifest:
         """Write the manifest of the whole output; everything in the scan must be stored.
@@ -267,6 +266,7 @@ class Mirror:
         new = {path: file for path, file in files.items() if not self._has(file)}
         for file in same_content(self._folder, new, known):
             self._journal.add(Stored(file, known[file.path]))
+        self._journal.flush()
 
     def _recognise(self, step: int, files: frozenset[LocalFile]) -> None:
         """Count a checkpoint as stored that was here before this process, with the same bytes."""
@@ -281,7 +281,7 @@ class Mirror:
         if known.keys() == paths.keys() and all(self._has(file) for file in files):
             self._published[step] = files
             self._journal.publish(step)
-            log.info("checkpoint %d is stored already: %d files", step, len(files))
+            log.info("checkpoint %d is stored already: %s", step, counted(len(files), "file"))
 
     def _store_step(
         self, step: int, files: frozenset[LocalFile], ended: Callable[[], bool]
@@ -311,7 +311,7 @@ class Mirror:
         self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
         self._published[step] = files
         self._journal.publish(step)
-        log.info("stored checkpoint %d: %d files, %s", step, len(files), sent)
+        log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
         """Send files at the same time, and remember those that arrived."""
@@ -320,10 +320,14 @@ class Mirror:
 
         def tick() -> None:
             progress.tick()
+            self._journal.flush()
             self._tick()
 
+        if not files:
+            return progress
         wanted = takewhile(lambda _: not ended(), files)
-        for file, sent in each(self._send_file, wanted, self._workers, tick):
+        workers = self._workers or workers_for(self._store.probe(self._run.base).latency)
+        for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
             try:
                 self._journal.add(Stored(file, sent.result()))
             except (FileChangedError, FileNotFoundError):
@@ -334,13 +338,14 @@ class Mirror:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
                 progress.add(file.size)
+        self._journal.flush()
         return progress
 
     def _send_file(self, file: LocalFile) -> ManifestObject:
         if problem := name_problem(file.path):
             raise DataError(problem)
         key = f"output/{file.path}"
-        source, target = self._folder / file.path, self._run.output / file.path
+        source, target = f"{self._folder}/{file.path}", self._run.base / key
         return self._store.send(source, target, key, _appending(file.path), self._resumable(file))
 
     def _resumable(self, file: LocalFile) -> Resumable | None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from threading import Event, Lock
+from typing import Generic, TypeVar
 
-# More do not help: a request of boto3 costs CPU, and threads share one interpreter.
+# More do not help where the store is near: a request costs CPU, and threads share one interpreter.
 WORKERS = 8
+_MOST_WORKERS = 32
+_WORKERS_PER_SECOND = 2000  # of latency: so many requests keep one core busy until the reply comes
 _TICK = 0.5  # seconds
 _LINE = 5.0  # seconds between two lines of progress
 
@@ -21,12 +24,36 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def workers_for(latency: float) -> int:
+    """Return how many files to send at once to a store that answers after `latency` seconds."""
+    return min(_MOST_WORKERS, max(WORKERS, round(latency * _WORKERS_PER_SECOND)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[Result]):
+    """How a call ended.
+
+    Attributes:
+        value: What it returned; None when it failed.
+        error: What it raised; None when it worked.
+    """
+
+    value: Result | None
+    error: BaseException | None = None
+
+    def result(self) -> Result:
+        """Return what the call returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
 def each(
     call: Callable[[Item], Result],
     items: Iterable[Item],
     workers: int = WORKERS,
     tick: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Item, Future[Result]]]:
+) -> Iterator[tuple[Item, Ended[Result]]]:
     """Call a function for every item in threads, and yield each ended call in the caller's thread.
 
     Items are taken as workers come free, so a caller stops early by ending `items`; what has begun
@@ -34,40 +61,49 @@ def each(
 
     Args:
         call: What to do with an item.
-        items: Taken in order.
+        items: Taken in order, by one thread at a time.
         workers: Threads.
         tick: Called about twice a second while calls run.
 
     Yields:
-        The item, and the future with its result or error.
+        The item, and how its call ended.
     """
-    items = iter(items)
-    ended: SimpleQueue[tuple[Item, Future[Result]]] = SimpleQueue()
-    with ThreadPoolExecutor(workers) as pool:
-        running: set[Future[Result]] = set()
+    items, taking, stopped = iter(items), Lock(), Event()
+    ended: SimpleQueue[tuple[Item, Ended[Result]] | None] = SimpleQueue()
 
-        def begin(item: Item) -> None:
-            future = pool.submit(call, item)
-            running.add(future)
-            future.add_done_callback(lambda future: ended.put((item, future)))
-
-        ticked = time.monotonic()
+    def work() -> None:
+        """Take items until there are none: handing them out would cost two switches each."""
         try:
-            while True:
-                for item in islice(items, workers - len(running)):
-                    begin(item)
-                if not running:
-                    return
+            while not stopped.is_set():
+                with taking:
+                    item = next(items)
+                try:
+                    outcome = Ended(call(item))
+                except Exception as error:
+                    outcome = Ended(None, error)
+                ended.put((item, outcome))
+        except StopIteration:
+            return
+        finally:
+            ended.put(None)
+
+    with ThreadPoolExecutor(workers) as pool:
+        working = [pool.submit(work) for _ in range(workers)]
+        running, ticked = workers, time.monotonic()
+        try:
+            while running:
                 with suppress(Empty):
-                    item, future = ended.get(timeout=_TICK)
-                    running.discard(future)
-                    yield item, future
+                    if one := ended.get(timeout=_TICK):
+                        yield one
+                    else:
+                        running -= 1
                 if time.monotonic() - ticked >= _TICK:
                     ticked = time.monotonic()
                     tick()
         finally:
-            for future in running:
-                future.cancel()
+            stopped.set()
+        for worker in working:
+            worker.result()  # raises what went wrong with taking items
 
 
 class Progress:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from storage.address import S3Address
 from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from storage.layout import RunLayout
+from storage.words import counted
 from uploader.barrier import Barrier, Request
 from uploader.inventory import Scan, inventory, scan
-from uploader.parallel import WORKERS
 from uploader.state import State, write
 
 if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught before that
@@ -54,7 +54,7 @@ class Settings:
         interval: Seconds between two scans.
         snapshot_seconds: How often at most a file that grows is sent anew.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
-        workers: Files sent at once.
+        workers: Files sent at once; 0 for as many as the distance of the store asks for.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class Settings:
     interval: float = 1.0
     snapshot_seconds: float = 30.0
     grace: float = 600.0
-    workers: int = WORKERS
+    workers: int = 0
 
 
 def until_signal() -> Event:
@@ -231,11 +231,11 @@ class _Sidecar:
         """Write the manifest of the run, or return what stands in the way."""
         from uploader.ownership import FencedError
 
-        counted = inventory(self._scan.files.values())
-        if counted != (request.files, request.inventory):
+        found = inventory(self._scan.files.values())
+        if found != (request.files, request.inventory):
             return (
                 f"the folder changed after the request: it named {request.files} files,"
-                f" inventory {request.inventory[:12]}; here are {counted[0]}, {counted[1][:12]}"
+                f" inventory {request.inventory[:12]}; here are {found[0]}, {found[1][:12]}"
             )
         if not self._barrier.completed():
             return f"there is no completion.json of attempt {request.attempt}"
@@ -247,7 +247,7 @@ class _Sidecar:
             return f"another manifest of this run is in the store; it is never replaced: {error}"
         except StepError as error:
             return str(error)
-        log.info("the output is stored: %d files, digest %s", counted[0], manifest.digest)
+        log.info("the output is stored: %s, digest %s", counted(found[0], "file"), manifest.digest)
         return ""
 
     def _finish(self) -> int:
@@ -264,7 +264,7 @@ class _Sidecar:
             missing = self._missing() + list(self._scan.errors)
             if not missing:
                 files = len(self._scan.files)
-                log.info("everything is stored: %d files", files)
+                log.info("everything is stored: %s", counted(files, "file"))
                 write(self._settings.folder, State("stored", stored=files), ended=True)
                 return 0
             # Trying on helps while the store is away or refuses, or each pass brings something in.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"crypto/md5"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/xml"
 	"flag"
@@ -22,6 +23,7 @@ import (
 
 var (
 	delay    = flag.Duration("delay", 0, "before each reply")
+	cert     = flag.String("cert", "", "file with certificate and key, for TLS")
 	requests sync.Map // method -> *int64
 	received int64
 	uploads  int64
@@ -147,5 +149,12 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Println(listener.Addr().(*net.TCPAddr).Port)
-	http.Serve(listener, http.HandlerFunc(handle))
+	if *cert == "" {
+		http.Serve(listener, http.HandlerFunc(handle))
+		return
+	}
+	// No store speaks HTTP/2, and some clients would take it.
+	server := http.Server{Handler: http.HandlerFunc(handle),
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}
+	server.ServeTLS(listener, *cert, *cert)
 }

@@ -18,7 +18,7 @@ from components.launch_tfjob.backends import is_local
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd
 from components.publish.champion import read_champion
-from components.step import WHOLE_RUN, Failure, Step, log_to_stdout, open_step
+from components.step import WHOLE_RUN, Failure, Step, local_failure, log_to_stdout, open_step
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
 from storage.retry import Patience
@@ -26,6 +26,7 @@ from storage.retry import Patience
 log = logging.getLogger(__name__)
 
 _PATIENCE = Patience(seconds=15)  # an exit task is not worth a longer wait
+_SHORT_PATIENCE = Patience(seconds=1)  # after a step that has just given up a store
 
 CANCELLED = Failure(
     step=WHOLE_RUN,
@@ -68,13 +69,18 @@ def run_as_exit_task(
     left = Left() if is_local() else end_jobs(run_id)
     try:
         storage = (storage_endpoint, storage_region)
-        step = open_step("finish", run_id, output_uri, *storage, patience=_PATIENCE)
+        step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("how the run ended cannot be read: %s", error)
         return (
             f"# Run {run_id}\n\nHow it ended cannot be read from the store.\n\n```\n{error}\n```\n"
         ) + explain(left.ends)
+
+
+def _patience() -> Patience:
+    """Return how long the store is waited for; preflight ends with an answer about it."""
+    return _SHORT_PATIENCE if local_failure("preflight") else _PATIENCE
 
 
 def run(step: Step, model_name: str, left: Left | None = None) -> Ending:

@@ -29,7 +29,8 @@ def launch_tfjob(
     curves: dsl.Output[dsl.HTML],
     job: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple("Outputs", [("job_name", str), ("attempts", int)]):
+    mlpipeline_ui_metadata: dsl.Output[dsl.Artifact],
+) -> NamedTuple("Outputs", [("job_name", str), ("attempts", int), ("model_uri", str)]):
     """Trains on many replicas as a TFJob, until the output is proven to be in S3.
 
     A run whose output is complete is not trained again. A replica that is lost costs an attempt,
@@ -54,12 +55,14 @@ def launch_tfjob(
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
         pod: Settings of the pods under the keys all, chief, worker, ps, evaluator.
         curves: The training curves.
-        job: The TFJob as YAML.
+        job: The TFJob as YAML; its name, the attempts and the model's address are its metadata.
         metrics: The final metrics, and the GPU hours used, pending and lost to restarts.
+        mlpipeline_ui_metadata: By this name the page of the step finds what opens TensorBoard.
 
     Returns:
         job_name: The TFJob that completed the output.
         attempts: How many TFJobs the run took.
+        model_uri: The SavedModel of the run, before it is judged.
     """
     from components.launch_tfjob import engine
     from components.step import step
@@ -87,7 +90,12 @@ def launch_tfjob(
             },
             curves.path,
             job.path,
+            mlpipeline_ui_metadata.path,
         )
         for name, value in {**launched.progress.final, **launched.gpu_hours}.items():
             metrics.log_metric(name, value)
-    return (launched.job_name, launched.attempts)
+        model_uri = str(context.run.model)
+        job.metadata["job_name"] = launched.job_name
+        job.metadata["attempts"] = launched.attempts
+        job.metadata["model_uri"] = model_uri
+    return (launched.job_name, launched.attempts, model_uri)

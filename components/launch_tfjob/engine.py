@@ -12,10 +12,11 @@ from components.launch_tfjob.launcher import Launched
 from components.launch_tfjob.render import to_yaml
 from components.launch_tfjob.report import curves_html
 from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.tensorboard import ui_metadata
 from components.step import Step
 
 
-def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:
+def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str, viewer: str) -> Launched:
     """Train with the run parameters and write the reports.
 
     Args:
@@ -23,6 +24,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         parameters: The arguments of JobSpec.parse, as KFP delivered them.
         curves: Path of the HTML page with the training curves.
         job: Path of the TFJob as YAML.
+        viewer: Path of what opens TensorBoard.
 
     Returns:
         What was trained; its metrics are finite numbers.
@@ -37,4 +39,5 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         launched = launcher.run(step, spec, backend)
     Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
     Path(job).write_text(to_yaml(launched.manifest))
+    Path(viewer).write_text(ui_metadata(spec, step.run.logs))
     return launched

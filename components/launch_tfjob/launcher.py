@@ -40,6 +40,7 @@ from storage.errors import (
     Problem,
     StepError,
 )
+from storage.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -206,10 +207,10 @@ class Launcher:
         """Create a job; one that is there already is ours if it is the same."""
         name = manifest["metadata"]["name"]
         log.info(
-            "creating %s: 1 chief, %d workers, %d GPUs",
+            "creating %s: 1 chief, %s, %s",
             name,
-            self.spec.workers,
-            self.spec.total_gpus,
+            counted(self.spec.workers, "worker"),
+            counted(self.spec.total_gpus, "GPU"),
         )
         try:
             self.backend.create(manifest)

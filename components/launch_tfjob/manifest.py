@@ -31,9 +31,17 @@ STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
 RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 MANAGER = "kfp-tfjob"
+MANAGER_LABEL = "app.kubernetes.io/managed-by"
+# Of every pod: one that is evicted fails the whole job, and a proxy would outlive the trainer; the
+# peers speak gRPC on bare ports besides.
+POD_ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+    "sidecar.istio.io/inject": "false",
+}
 # <job>-evaluator-0 and <job>-worker-999 must be names of Services, at most 63 characters.
 LONGEST_NAME = 50
-_ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
+ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar stays as long as the trainer, mostly idle; a whole core would be kept from others.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -104,7 +112,7 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     replicas = {"chief": 1, "worker": spec.workers}
     replicas |= {"ps": spec.pod.ps.replicas, "evaluator": spec.pod.evaluator.replicas}
     labels = {
-        "app.kubernetes.io/managed-by": MANAGER,
+        MANAGER_LABEL: MANAGER,
         RUN_LABEL: run_label(identity.run_id),
         TASK_LABEL: identity.task,
         "kfp-tfjob/model": _label(spec.model_name),
@@ -117,7 +125,7 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
             "ttlSecondsAfterFinished": spec.options.ttl_seconds,
         },
         "tfReplicaSpecs": {
-            _ROLES[role]: {
+            ROLES[role]: {
                 "replicas": count,
                 "restartPolicy": "Never",
                 "template": _Replica(spec, identity, role).template(labels),
@@ -203,15 +211,9 @@ class _Replica:
             else None,
             "volumes": self._volumes(),
         }
-        annotations = {
-            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-            "karpenter.sh/do-not-disrupt": "true",
-            # A proxy would outlive the trainer, and the peers speak gRPC on bare ports.
-            "sidecar.istio.io/inject": "false",
-        }
         return {
             "metadata": {
-                "annotations": annotations | (settings.annotations or {}),
+                "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
                 "labels": {"sidecar.istio.io/inject": "false"} | (settings.labels or {}) | labels,
             },
             "spec": {key: value for key, value in pod.items() if value is not None},
@@ -229,7 +231,7 @@ class _Replica:
             resources[str(settings.gpu_resource)] = str(gpus)
         environment = self._environment()
         if spec.options.command:
-            environment += self._keys_of_the_store()
+            environment += keys_of_the_store(spec)
         environment += [{"name": k, "value": v} for k, v in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
         container = self._container(CONTAINER, spec.image, resources, list(last.values()))
@@ -319,25 +321,6 @@ class _Replica:
             if value
         ]
 
-    def _keys_of_the_store(self) -> list[dict[str, Any]]:
-        places = zip(
-            _AWS_PLACES, (self.spec.storage_endpoint, self.spec.storage_region), strict=True
-        )
-        names = [*_AWS_KEYS, *(name for name, value in places if not value)]
-        return [
-            {
-                "name": name,
-                "valueFrom": {
-                    "secretKeyRef": {
-                        "name": self.spec.storage_secret,
-                        "key": name,
-                        "optional": True,
-                    }
-                },
-            }
-            for name in names
-        ]
-
     def _volumes(self) -> list[dict[str, Any]]:
         volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}]
         if self.output_claim:
@@ -359,6 +342,17 @@ class _Replica:
                 for i, volume in enumerate(self.settings.volumes or ())
             ),
         ]
+
+
+def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
+    """Return the environment of a program that knows the store by the variables of AWS alone."""
+    places = zip(_AWS_PLACES, (spec.storage_endpoint, spec.storage_region), strict=True)
+    names = [*_AWS_KEYS, *(name for name, value in places if not value)]
+    references = ({"name": spec.storage_secret, "key": name, "optional": True} for name in names)
+    return [
+        {"name": reference["key"], "valueFrom": {"secretKeyRef": reference}}
+        for reference in references
+    ]
 
 
 def _podinfo() -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ from html import escape
 
 from components.launch_tfjob.progress import Progress
 
-_WIDTH, _HEIGHT = 420, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 34
+_WIDTH, _HEIGHT = 420, 256
+# The legend stands above the lines, wherever they go.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 28, 34
 _COLOURS = {"training": "#1b6ac9", "validation": "#c9571b"}
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff }
@@ -78,8 +79,9 @@ def _chart(name: str, series: dict[str, list[tuple[int, float]]]) -> str:
         if len(line) == 1:
             x, y = at(*line[0])
             shapes.append(f"<circle cx='{x}' cy='{y}' r='3' fill='{colour}'/>")
-        x = _LEFT + 8 + 90 * index
-        shapes.append(f"<text x='{x}' y='{_TOP + 10}' style='fill:{colour}'>{kind}</text>")
+        x = _LEFT + 96 * index
+        shapes.append(f"<rect x='{x}' y='7' width='14' height='3' fill='{colour}'/>")
+        shapes.append(f"<text x='{x + 20}' y='12' style='fill:{colour}'>{kind}</text>")
     label = f"{escape(name)} by epoch"
     return (
         f"<figure><figcaption>{escape(name)}</figcaption>"

@@ -106,13 +106,18 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
 
 def _check_store(step: Step) -> None:
     """Write, read and delete an object where the run will write."""
-    address = step.run.base / ".preflight"
     try:
-        step.store.write(address, step.run_id.encode())
-        step.store.read(address)
-        step.store.delete(address)
+        probed = step.store.probe(step.run.base, read=True)
     except StoreUnavailableError as error:
         raise ConfigurationError(*error.problems) from error
+    if not probed.deletes:
+        raise ConfigurationError(
+            Problem(
+                f"objects cannot be deleted below {step.run.base}",
+                expected="credentials that may read, write, list and delete there",
+                fix="correct the Secret named by storage_secret or the AWS environment",
+            )
+        )
     log.info("%s can be written and read", step.layout.root)
 
 

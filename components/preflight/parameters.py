@@ -16,6 +16,7 @@ from components.publish.names import check_model_name
 from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
 from storage.store import check_endpoint
+from storage.words import counted
 
 # The one list of all run parameters: the form, the README and the command line follow it.
 MEANING: dict[str, str] = {
@@ -100,7 +101,7 @@ def table(values: Mapping[str, Any], spec: JobSpec) -> str:
         [
             "# Parameters of this run",
             "",
-            f"{replicas} replica{'s' * (replicas > 1)} with {gpus or 'no'} GPU{'s' * (gpus != 1)}"
+            f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'}"
             f" in all; {spec.batch_size} rows a step.",
             "",
             "| parameter | value | meaning |",

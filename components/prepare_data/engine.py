@@ -26,6 +26,7 @@ from components.prepare_data.source import list_source
 from components.prepare_data.source import source_digest as digest_of
 from components.step import Step
 from storage.errors import DataError, Problem, StepError
+from storage.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,9 @@ def run(
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s is there already and is used as it is", base)
         return finished
-    log.info("prepare %s from %d files, %.1f MB", base, len(source.files), source.size / 1e6)
+    log.info(
+        "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
+    )
     try:
         with TemporaryDirectory(prefix="prepare-data-") as name:
             folder = Path(name)

@@ -15,6 +15,7 @@ from heapq import nlargest
 from components.step import Step
 from storage.errors import DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest
+from storage.words import counted
 from uploader import verify
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,11 @@ def run(step: Step) -> Result:
         )
     problems += _capped(verify(step.store, step.run.base, manifest))
     DataError.raise_if(problems)
-    log.info("the output is whole: %d objects, %d bytes", len(manifest.objects), manifest.size)
+    log.info(
+        "the output is whole: %s, %s",
+        counted(len(manifest.objects), "object"),
+        counted(manifest.size, "byte"),
+    )
     return Result(str(step.run.base / _MODEL), manifest)
 
 

@@ -16,6 +16,7 @@ from components.finish import engine as finish
 from components.publish.champion import Champion, read_champion
 from components.step import Failure, Step
 from pipelines.local.home import Home
+from pipelines.local.page import write_page
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
 
@@ -67,6 +68,7 @@ class Ending:
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
             self.show(f"\ndetails    {self._keep_failure(failure)}")
+            self._write_page(f"{failure.step} failed ({failure.verdict}).")
             return failure.code
         if code:
             self.show(f"\nthe pipeline ended with code {code}: see {self._log}")
@@ -85,6 +87,7 @@ class Ending:
             self.show("stopped when everything was done")
             return
         self._keep_failure(ending.failure, ending.markdown)
+        self._write_page("It was stopped before it was done.")
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
         self.show(f"stopped: {saved}; to continue: kfp-tfjob run --run-id {self.step.run_id}")
 
@@ -109,7 +112,19 @@ class Ending:
         if champion:
             self.show(f"model      {self._keep_model(champion)}")
         self.show(f"report     {self._folder / 'report.html'}")
+        word = "Blessed" if verdict["blessed"] else "Not blessed"
+        page = self._write_page(f"{word}: {'; '.join(verdict['reasons'])}", champion)
+        self.show(f"all of it  {page}")
         return 0
+
+    def _write_page(self, outcome: str, champion: Champion | None = None) -> Path:
+        places = {"everything in the store": str(self.step.run.base)}
+        if (self._folder / "report.html").exists():
+            places["model of this run"] = str(self.step.run.model)
+        if champion:
+            folder = self.home.model(self.model_name, champion.version)
+            places |= {"champion": champion.version_uri, "champion on this machine": str(folder)}
+        return write_page(self._folder, self.step.run_id, outcome, places)
 
     def _keep_model(self, champion: Champion) -> Path:
         """Bring the champion to this machine, proven by its manifest; what is there is kept."""
@@ -128,11 +143,11 @@ class Ending:
     def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
         """Write failure.md to the run's folder: the exit task's words, or at least the cause."""
         path = self._folder / "failure.md"
-        if not markdown:
-            try:
-                markdown = self.step.store.read(self.step.run.failure("md")).decode()
-            except StepError:
-                markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
+        report = self._folder / _REPORTS["finish/report"]
+        if not markdown and report.exists():
+            markdown = report.read_text()
+        if f"failed in `{failure.step}`" not in markdown:  # the exit task could not read the store
+            markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
         path.write_text(markdown)
         return path
 

@@ -96,7 +96,8 @@ def _run_pipeline(
 ) -> int:
     """Run the pipeline until it ends or a signal comes; return its exit code."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "failure.json").unlink(missing_ok=True)
+    for left in ("failure.json", "failure.md"):  # by the run that is continued
+        (folder / left).unlink(missing_ok=True)
     parameters = folder / PARAMETERS
     parameters.write_text(json.dumps(dict(values), indent=1) + "\n")
     command = [sys.executable, "-m", "pipelines.local.pipeline_process"]
@@ -164,7 +165,7 @@ def _new_token(home: Home) -> str:
     """Return the token of this run, after ending what a killed run has left."""
     path = home.folder / "token"
     if path.exists() and (left := processes.end(path.read_text(), 0.0)):
-        log.warning("ended %d processes that an earlier run had left", left)
+        log.warning("ended what an earlier run had left running: %d", left)
     token = secrets.token_hex(16)
     path.write_text(token)
     return token

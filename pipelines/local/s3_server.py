@@ -30,9 +30,18 @@ _START_SECONDS = 60
 _USER = "local:kfp"
 _SERVERS = ("account", "container", "object")
 
+# There is no other device to turn to: one that is slow because the machine is busy must be waited
+# for. With Swift's own half second an object that is stored may miss in every listing, and after
+# ten such errors the only device is left out for a minute, which reads as NoSuchBucket.
+_PATIENCE = """
+conn_timeout = 60
+node_timeout = 60
+error_suppression_limit = 1000000
+"""
 _PROXY = """
 [DEFAULT]
 swift_dir = {etc}
+{patience}
 [pipeline:main]
 pipeline = catch_errors gatekeeper s3api tempauth bulk slo dlo proxy-server
 [app:proxy-server]
@@ -61,6 +70,7 @@ _BACKEND = """
 mount_check = false
 devices = {devices}
 swift_dir = {etc}
+{patience}
 fallocate_reserve = 0
 disable_fallocate = true
 [pipeline:main]
@@ -221,8 +231,10 @@ def serve(folder: Path, port: int = 0) -> None:
         )
         ring.rebalance()
         ring.get_ring().save(str(etc / f"{name}.ring.gz"))
-        (etc / f"{name}.conf").write_text(_BACKEND.format(name=name, etc=etc, devices=devices))
-    (etc / "proxy.conf").write_text(_PROXY.format(etc=etc, key=key))
+        (etc / f"{name}.conf").write_text(
+            _BACKEND.format(name=name, etc=etc, devices=devices, patience=_PATIENCE)
+        )
+    (etc / "proxy.conf").write_text(_PROXY.format(etc=etc, key=key, patience=_PATIENCE))
     (etc / "proxy.conf").chmod(0o600)
     for name, socket in sockets.items():
         backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,24 +87,29 @@ def cache() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "kfp-tfjob"
 
 
-def build() -> dict[str, Path]:
+def build(names: Collection[str] = tuple(PROGRAMS)) -> dict[str, Path]:
     """Build what is not in the cache.
 
+    Args:
+        names: Which of PROGRAMS; all of them unless said.
+
     Returns:
-        For each name of PROGRAMS the executable, and for `training-operator.json` the operator's
-        manifests as one List.
+        For each name the executable, and with the training-operator for `training-operator.json`
+        its manifests as one List.
 
     Raises:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
-    made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
-    manifests = made["training-operator"].with_suffix(".json")
+    made = {name: _folder(PROGRAMS[name]) / name for name in names}
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for name, program in PROGRAMS.items():
+        for name in names:
             if not made[name].exists():
-                _build(program, made[name])
+                _build(PROGRAMS[name], made[name])
+        if "training-operator" not in made:
+            return made
+        manifests = made["training-operator"].with_suffix(".json")
         if not manifests.exists():
             _render_operator(made["kubectl"], manifests)
     return made | {manifests.name: manifests}

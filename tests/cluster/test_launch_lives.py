@@ -220,7 +220,7 @@ found = cluster.check(cluster.open_cluster(10), spec, {run_id!r})
 assert not found.problems, found.problems
 where = ({run_id!r}, values["output_uri"], values["storage_endpoint"], values["storage_region"])
 with step("launch_tfjob", *where) as context:
-    launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.yaml")
+    launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.yaml", "/tmp/ui.json")
     print("launched", launched.job_name, launched.attempts, sorted(launched.gpu_hours), flush=True)
 """
 

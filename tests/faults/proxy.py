@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from botocore.credentials import ReadOnlyCredentials
@@ -279,6 +280,42 @@ def ignore_checksums(exchange: Exchange) -> bool:
     """A store that does not know CRC64NVME."""
     exchange.sign_again("x-amz-checksum", "x-amz-sdk-checksum")
     return False
+
+
+def check_nothing(exchange: Exchange) -> bool:
+    """A store that knows neither CRC64NVME nor Content-MD5."""
+    exchange.sign_again("x-amz-checksum", "x-amz-sdk-checksum", "content-md5")
+    return False
+
+
+def opaque_tags(exchange: Exchange) -> bool:
+    """A store whose entity tags are no checksums."""
+    status, headers, data = exchange.ask()
+    kept = [(name, value) for name, value in headers if name.lower() != "etag"]
+    exchange.reply(status, [*kept, ("ETag", '"7f-opaque"')], data)
+    return True
+
+
+def trickle(exchange: Exchange) -> bool:
+    """The reply comes in small pieces, cut anywhere."""
+    whole = exchange.wfile
+    exchange.wfile = _Trickle(whole)
+    try:
+        return exchange.forward()
+    finally:
+        exchange.wfile = whole
+
+
+class _Trickle:
+    def __init__(self, whole: BinaryIO) -> None:
+        self._whole = whole
+
+    def write(self, data: bytes) -> None:
+        step = max(len(data) // 40, 1)
+        for start in range(0, len(data), step):
+            self._whole.write(data[start : start + step])
+            self._whole.flush()
+            time.sleep(0.0005)
 
 
 def damage(exchange: Exchange) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from storage.errors import ConfigurationError
 from tests.cluster import binaries
 
 PROGRAM = "versitygw"
@@ -17,13 +18,12 @@ PROGRAM = "versitygw"
 
 def executable() -> Path | None:
     """Return the program, built where it is not in the cache; None where it cannot be built."""
-    program = binaries.PROGRAMS[PROGRAM]
-    path = binaries._folder(program) / PROGRAM
-    if not path.exists():
-        if not shutil.which("go"):
-            return None
-        binaries._build(program, path)
-    return path
+    try:
+        return binaries.build([PROGRAM])[PROGRAM]
+    except ConfigurationError:
+        if shutil.which("go"):
+            raise
+        return None
 
 
 class Versitygw:

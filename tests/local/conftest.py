@@ -1,4 +1,4 @@
-"""Fixtures of the tests that start processes of the trainer."""
+"""Processes of the trainer, and what the tables of faults run in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from trainer_jobs import BATCH, ROOT, Job, Start
 
 from pipelines.local.s3_server import Server
 from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
+from storage.credentials import MOUNT_VARIABLE, SecretVolume
+from storage.store import Store
+from tests.faults.proxy import FaultProxy
+from tests.faults.versitygw import Versitygw, executable
+from tests.faults.world import World
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +69,31 @@ def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory):
+    program = executable()
+    if not program:
+        pytest.skip("there is no Go to build versitygw with")
+    server = Versitygw(program, tmp_path_factory.mktemp("versitygw"))
+    Store(secret=SecretVolume(server.secret)).make_bucket("test")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def world(request, tmp_path, base, monkeypatch):
+    server, way = request.param
+    server = request.getfixturevalue(server)
+    secret = {path.name: path.read_text() for path in server.secret.iterdir()}
+    with FaultProxy(server.endpoint, secret) as proxy:
+        truth = Store(secret=SecretVolume(server.secret))
+        if way == "proxied":
+            for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv("http_proxy", proxy.endpoint)
+        endpoint = proxy.endpoint if way == "direct" else server.endpoint
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        yield World(proxy, truth, server.secret, endpoint, base, folder)

@@ -126,8 +126,11 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in first.text
     # The store is stopped with the run: its model and reports are there for other programs.
     assert (home / "models/digits/1/model/saved_model.pb").exists()
+    page = (home / "runs" / first.run_id / "index.html").read_text()
     for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.yaml"):
         assert (home / "runs" / first.run_id / name).stat().st_size
+        assert f"<a href='{name}'>" in page
+    assert "failure.md" not in page and str(home / "models/digits/1") in page
     accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
     assert accuracy >= 0.9
     assert len(first.weights) == 1
@@ -196,7 +199,7 @@ def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:
         (
             ("--data", "DATA", "--label", "digit", "--workers", "-1", "--set", "pod.cheif.cpu=1"),
             2,
-            ["2 problems", "train_workers is not valid", "did you mean 'chief'?"],
+            ["2 problems", "--set train_workers=VALUE", "did you mean 'chief'?"],
         ),
         (
             ("--data", "DATA", "--label", "digit", "--set", "seed", "--set", "gat.mode=point"),

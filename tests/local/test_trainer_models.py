@@ -274,6 +274,25 @@ def test_a_regression_answers_in_the_units_of_the_label(
     assert float(middle[0, 0]) == pytest.approx(values.label_mean, abs=3 * values.label_std)
 
 
+def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from trainer import models
+    from trainer.export import argument_names
+
+    model = models.mlp(values, dropout=0.1)
+    model.fit(ROWS, ROWS[:, 0], verbose=0)
+    _serve(model, values, tmp_path, ROWS)
+    stored = dict(tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables")))
+    del stored["_CHECKPOINTABLE_OBJECT_GRAPH"]
+    assert sorted(map(tuple, stored.values())) == sorted(tuple(v.shape) for v in model.variables)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    named, default = (loaded.signatures[name] for name in ("serve", "serving_default"))
+    names = argument_names(values.feature_names)
+    columns = {name: tf.constant(ROWS[:, i]) for i, name in enumerate(names)}
+    assert (named(**columns)["prediction"] == default(**columns)["prediction"]).numpy().all()
+
+
 def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
     import keras
 

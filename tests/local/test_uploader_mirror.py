@@ -184,6 +184,7 @@ def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tm
     assert store.read(run.checkpoints / "7" / "data") == b"new!"
 
 
+@pytest.mark.fault("a checkpoint that is damaged in the store is written anew")
 def test_a_damaged_step_that_is_written_anew_is_sent_anew(store, run, start, tmp_path):
     """A resumed training writes the same bytes again, so the old manifest would match them."""
     write(tmp_path / "checkpoints/7/data", b"data")
@@ -200,6 +201,7 @@ def test_a_damaged_step_that_is_written_anew_is_sent_anew(store, run, start, tmp
     assert store.read_manifest(run.checkpoints / "7" / "manifest.json").attempt == 2
 
 
+@pytest.mark.fault("a checkpoint is pruned, and a folder that cannot be read looks pruned")
 def test_a_step_is_removed_only_when_it_is_safe(store, run, start, tmp_path):
     mirror = start()
     for step in (9, 10):

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
+from components.launch_tfjob.lint.schema import FIELDS
 from components.launch_tfjob.manifest import Identity, build_tfjob, run_label, spec_hash
 from components.launch_tfjob.render import render, to_yaml
 from components.launch_tfjob.spec import JobSpec
@@ -55,6 +56,19 @@ def test_the_kubeflow_sdk_reads_every_part(name):
     client = ApiClient()
     model = client.deserialize(Response, "KubeflowOrgV1TFJob")
     assert client.sanitize_for_serialization(model) == manifest
+
+
+def test_the_fields_that_lint_knows_are_those_of_the_sdk():
+    from kubeflow.training import models
+
+    for kind, name in (
+        ("TFJobSpec", "KubeflowOrgV1TFJobSpec"),
+        ("RunPolicy", "KubeflowOrgV1RunPolicy"),
+        ("SchedulingPolicy", "KubeflowOrgV1SchedulingPolicy"),
+        ("ReplicaSpec", "KubeflowOrgV1ReplicaSpec"),
+        ("TFJob", "KubeflowOrgV1TFJob"),
+    ):
+        assert set(FIELDS[kind]) == set(getattr(models, name).attribute_map.values())
 
 
 def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():

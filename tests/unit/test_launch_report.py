@@ -55,10 +55,13 @@ def test_the_page_needs_nothing_from_outside_and_shows_every_metric():
     assert [svg.get("aria-label") for svg in svgs] == ["loss by epoch", "accuracy by epoch"]
     assert [len(svg.findall("polyline")) for svg in svgs] == [2, 1]
     width, height = float(svgs[0].get("width")), float(svgs[0].get("height"))
+    legend = max(
+        float(mark.get("y")) for mark in svgs[0].findall("text") if mark.text == "training"
+    )
     for line in svgs[0].findall("polyline"):
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         assert len(points) == 7
-        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+        assert all(0 <= x <= width and legend < y <= height for x, y in points)
         # The loss falls, and down is up in SVG.
         assert [y for _, y in points] == sorted(y for _, y in points)
 

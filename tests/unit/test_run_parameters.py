@@ -1,10 +1,12 @@
 """The run parameters: one list everywhere, and every problem of a set of them at once."""
 
 import inspect
+import json
+from pathlib import Path
 
 import pytest
 
-from components.preflight.parameters import MEANING, check, job_spec, table
+from components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
 from pipelines.cli import _defaults
 from pipelines.tfjob_training import tfjob_training
 from storage.errors import ConfigurationError
@@ -25,6 +27,17 @@ def test_the_form_the_list_and_the_limit_agree() -> None:
     signature = inspect.signature(tfjob_training.pipeline_func)
     assert set(signature.parameters) == set(MEANING)
     assert len(MEANING) <= 18  # the form of Kubeflow Pipelines is one long column
+
+
+def test_the_readme_has_their_defaults(repository: Path) -> None:
+    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    for name, meaning in MEANING.items():
+        value = _defaults()[name]
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        shown = "**needed**" if name in REQUIRED else f"`{text}`" if text else ""
+        rows.append(f"| `{name}` | {shown} | {meaning} |")
+    table = "\n".join(rows)
+    assert table in (repository / "README.md").read_text(), f"README.md needs this table:\n{table}"
 
 
 def test_good_parameters_pass() -> None:

@@ -1,0 +1,149 @@
+"""One server, one client and what lies between them; and the table of what can go wrong there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.address import S3Address
+from storage.credentials import SecretVolume
+from storage.errors import ObjectNotFoundError, StepError
+from storage.layout import RunLayout
+from storage.retry import Patience
+from storage.store import PART, Store
+from tests.faults.proxy import Fault, FaultProxy
+from uploader import pull, push, verify
+from uploader.inventory import scan
+from uploader.mirror import Mirror
+
+EVER = float("inf")
+LARGE = PART + 54321
+# On each server with our own connections, and with boto3's through a forward proxy.
+WAYS = [("s3", "direct"), ("s3", "proxied"), ("versitygw", "direct"), ("versitygw", "proxied")]
+
+
+@dataclass
+class World:
+    """One server, one client and what lies between them."""
+
+    proxy: FaultProxy
+    truth: Store
+    secret: Path
+    endpoint: str
+    base: S3Address
+    folder: Path
+
+    def store(self, seconds: float = 30, secret: Path | None = None) -> Store:
+        volume = SecretVolume(secret or self.secret)
+        return Store(self.endpoint, secret=volume, patience=Patience(seconds, 0.05, 0.4))
+
+    def inject(self, *injected: Fault) -> None:
+        self.proxy.faults = list(injected)
+
+    def push(self, store: Store | None = None) -> None:
+        push(store or self.store(), self.folder, self.base, "code")
+
+    def assert_whole(self) -> None:
+        """Everything that lies in the folder is in the store, byte for byte."""
+        self.inject()
+        manifest = self.truth.read_manifest(self.base / "manifest.json")
+        assert verify(self.truth, self.base, manifest) == []
+        copy = self.folder.with_name("copy")
+        pull(self.truth, self.base, copy)
+        assert content(copy) == content(self.folder)
+        assert self.truth.unfinished(self.base) == []
+
+    def assert_refused(self, error: type[StepError], store: Store | None = None) -> StepError:
+        """The command fails, and no reader finds anything it would trust."""
+        with pytest.raises(error) as raised:
+            self.push(store)
+        self.inject()
+        with pytest.raises(ObjectNotFoundError):
+            self.truth.read_manifest(self.base / "manifest.json")
+        return raised.value
+
+    def other_secret(self, **values: str) -> Path:
+        copy = self.folder.with_name("other")
+        shutil.copytree(self.secret, copy)
+        for name, value in values.items():
+            (copy / name).write_text(value)
+        return copy
+
+    def mirror(self) -> None:
+        """Mirror until everything is stored, as the sidecar does at its end."""
+        run = RunLayout(self.base)
+        mirror = Mirror(self.store(), self.folder, run, "r", 1)
+        for _ in range(5):
+            found = scan(self.folder)
+            mirror.store(found, found, everything=True)
+            if found.files == scan(self.folder).files and not mirror.missing(found):
+                break
+        manifest = mirror.publish(scan(self.folder))
+        assert verify(self.truth, run.base, manifest) == []
+        copy = self.folder.with_name("copy")
+        pull(self.truth, run.base, copy)
+        assert content(copy / "output") == content(self.folder)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path: (folder / path).read_bytes() for path in scan(folder).files}
+
+
+def plant(world: World, files: dict[str, bytes] | None = None, large: bool = False) -> None:
+    files = files or {f"s/{i}": os.urandom(1000 + i) for i in range(6)} | {
+        "middle": os.urandom(300_000),
+        **({"large": os.urandom(LARGE)} if large else {}),
+    }
+    for path, data in files.items():
+        (world.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (world.folder / path).write_bytes(data)
+
+
+@dataclass
+class Table:
+    """Lines, each a name and what happens; each runs on every server and way.
+
+    Attributes:
+        lines: By name.
+    """
+
+    lines: dict[str, Callable[[World], None]] = field(default_factory=dict)
+
+    def line(self, name: str) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+        """Add a line."""
+
+        def add(function: Callable[[World], None]) -> Callable[[World], None]:
+            self.lines[name] = function
+            return function
+
+        return add
+
+    def goes_well(self, name: str, *injected: Callable[[], Fault]) -> None:
+        """Add a line where the client gets everything across in spite of faults."""
+
+        def run(world: World) -> None:
+            fresh = [make() for make in injected]
+            plant(world, large=any(re.search("part|uploadId|large", f.target) for f in fresh))
+            world.inject(*fresh)
+            world.push()
+            assert all(fault.happened for fault in fresh), "every fault happened"
+            world.assert_whole()
+
+        self.lines[name] = run
+
+    def cases(self) -> Iterator[Any]:
+        """Yield every line on every server and way; `make test` takes one of each line."""
+        for number, name in enumerate(self.lines):
+            for way in WAYS:
+                where = f"{way[0].replace('s3', 'swift')} {way[1]}"
+                marks = [pytest.mark.fault(name, where)]
+                if way != WAYS[number % 2]:
+                    marks.append(pytest.mark.slow)
+                yield pytest.param(name, way, marks=marks, id=f"{name}, {where}")

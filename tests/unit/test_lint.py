@@ -1,0 +1,556 @@
+"""Every trap of a TFJob's manifest: found where it is, corrected where that is safe."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch_parameters import DEFAULTS, EVERYTHING
+
+from components.launch_tfjob.lint.engine import RULES, fix, lint
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.render import to_yaml
+from components.launch_tfjob.spec import JobSpec
+from storage.errors import ConfigurationError
+
+GOOD = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {name: mnist}
+spec:
+  runPolicy: {cleanPodPolicy: Running, ttlSecondsAfterFinished: 86400}
+  tfReplicaSpecs:
+    Chief: &replica
+      replicas: 1
+      restartPolicy: Never
+      template:
+        metadata:
+          annotations:
+            cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+            karpenter.sh/do-not-disrupt: "true"
+            sidecar.istio.io/inject: "false"
+        spec:
+          activeDeadlineSeconds: 86400
+          terminationGracePeriodSeconds: 300
+          schedulerName: volcano
+          containers:
+          - name: tensorflow
+            image: registry:5000/mnist:1.4
+            command: [sh, -c, "set -e; python train.py --job $(JOB) --day $(date) --all $$(X)"]
+            env:
+            - {name: JOB, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+            - {name: OUTPUT, value: "s3://b/$(JOB)"}
+            ports: [{containerPort: 2222, name: tfjob-port}]
+            resources:
+              limits: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}
+              requests: {cpu: 500m, memory: 16Gi}
+            volumeMounts: [{name: shm, mountPath: /dev/shm}]
+          volumes:
+          - {name: shm, emptyDir: {medium: Memory, sizeLimit: 2Gi}}
+          - {name: store, secret: {secretName: store, optional: true}}
+    Worker:
+      <<: *replica
+      replicas: 2
+"""
+CHIEF = ("spec", "tfReplicaSpecs", "Chief")
+POD = (*CHIEF, "template", "spec")
+MAIN = (*POD, "containers", 0)
+RUN_POLICY = ("spec", "runPolicy")
+
+
+def put(*changes: tuple[tuple, Any]) -> Callable[[dict], None]:
+    """Return a function that sets, or with None removes, values at paths."""
+
+    def apply(job: dict) -> None:
+        for path, value in changes:
+            parent: Any = job
+            for part in path[:-1]:
+                parent = parent[part]
+            if value is None:
+                del parent[path[-1]]
+            elif isinstance(parent, list) and path[-1] == len(parent):
+                parent.append(copy.deepcopy(value))
+            else:
+                parent[path[-1]] = copy.deepcopy(value)
+
+    return apply
+
+
+def rename(old: str, new: str) -> Callable[[dict], None]:
+    def apply(job: dict) -> None:
+        specs = job["spec"]["tfReplicaSpecs"]
+        specs[new] = specs.pop(old)
+
+    return apply
+
+
+def both(*changes: Callable[[dict], None]) -> Callable[[dict], None]:
+    def apply(job: dict) -> None:
+        for change in changes:
+            change(job)
+
+    return apply
+
+
+def policy(**policies: str) -> Callable[[dict], None]:
+    """Set restart policies, with a limit, and without the deadline that only suits Never."""
+    changes = [(("spec", "tfReplicaSpecs", r, "restartPolicy"), p) for r, p in policies.items()]
+    changes.append(((*RUN_POLICY, "backoffLimit"), 20))
+    return put(*changes)
+
+
+def no_pod_deadline(job: dict) -> None:
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        del replica["template"]["spec"]["activeDeadlineSeconds"]
+
+
+UPLOADER = {
+    "name": "uploader",
+    "image": "aws-cli:2",
+    "command": ["sh", "-c", "while [ ! -f /out/DONE ]; do sleep 5; done; aws s3 sync /out s3://b"],
+    "volumeMounts": [{"name": "out", "mountPath": "/out"}],
+}
+OUT = {"name": "out", "persistentVolumeClaim": {"claimName": "out"}}
+NATIVE = put(
+    ((*POD, "initContainers"), [UPLOADER | {"restartPolicy": "Always"}]),
+    ((*POD, "volumes", 2), OUT),
+)
+SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+GPUS = {"requests": {"nvidia.com/gpu": 1}}
+
+
+def script(text: str) -> Callable[[dict], None]:
+    return put(((*MAIN, "command", 2), text))
+
+
+def pod(key: str, value: Any) -> Callable[[dict], None]:
+    return put(((*POD, key), value))
+
+
+def main(key: str, value: Any) -> Callable[[dict], None]:
+    return put(((*MAIN, key), value))
+
+
+def run_policy(**values: Any) -> Callable[[dict], None]:
+    return put(*(((*RUN_POLICY, key), value) for key, value in values.items()))
+
+
+# What is wrong, what finds it (the first is what the row is about), and whether all of it is
+# corrected by --fix; otherwise what the correction would be is a person's to say.
+TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
+    ("v1beta1", put((("apiVersion",), "kubeflow.org/v1beta1")), ["version"], True),
+    ("another group", put((("apiVersion",), "example.com/v1")), ["version"], False),
+    ("no name", put((("metadata",), {})), ["name"], False),
+    ("a capital", put((("metadata", "name"), "Mnist")), ["name"], False),
+    ("a digit first", put((("metadata", "name"), "1-mnist")), ["name"], False),
+    ("a long name", put((("metadata", "name"), "x" * 55)), ["name"], False),
+    (
+        "generateName",
+        put((("metadata",), {"generateName": "mnist-"})),
+        ["generated-name"],
+        False,
+    ),
+    ("no replicas", put((("spec", "tfReplicaSpecs"), {})), ["replica-types"], False),
+    (
+        "v1beta1 fields",
+        put((("spec", "runPolicy"), None), (("spec", "cleanPodPolicy"), "Running")),
+        ["run-policy-fields", "time-to-live"],
+        False,
+    ),
+    (
+        "moved fields",
+        put((("spec", "activeDeadlineSeconds"), 60)),
+        ["run-policy-fields"],
+        True,
+    ),
+    ("a typo", run_policy(activeDeadlineSecond=60), ["unknown-field"], False),
+    ("a typo below", main("volumeMount", []), ["unknown-field"], False),
+    ("v1alpha1", put((("spec", "tfImage"), "x")), ["unknown-field"], False),
+    ("a newer field", pod("resources", {}), ["unknown-pod-field"], False),
+    (
+        "numbers as text",
+        put(((*MAIN, "env", 2), {"name": "EPOCHS", "value": 10})),
+        ["wrong-type"],
+        True,
+    ),
+    ("truth as text", put(((*CHIEF, "replicas"), "1")), ["wrong-type"], True),
+    ("a list as object", pod("containers", {"name": "x"}), ["wrong-type"], False),
+    ("an object as text", main("image", {"name": "x"}), ["wrong-type", "image"], False),
+    ("running", run_policy(cleanPodPolicy="running"), ["unknown-word"], True),
+    (
+        "Sometimes",
+        policy(Chief="Sometimes", Worker="Sometimes"),
+        ["unknown-word", "restarted-deadline"],
+        False,
+    ),
+    ("a manager", run_policy(managedBy="me"), ["unknown-word"], False),
+    (
+        "an init container that is restarted",
+        put(
+            ((*POD, "initContainers"), [UPLOADER | {"restartPolicy": "OnFailure"}]),
+            ((*POD, "volumes", 2), {"name": "out", "emptyDir": {}}),
+        ),
+        ["unknown-word"],
+        False,
+    ),
+    (
+        "Foo",
+        put(
+            (
+                ("spec", "tfReplicaSpecs", "Wroker"),
+                yaml.safe_load(GOOD)["spec"]["tfReplicaSpecs"]["Worker"],
+            )
+        ),
+        ["unknown-role"],
+        False,
+    ),
+    ("chief", rename("Chief", "chief"), ["role-spelling"], True),
+    ("Master", rename("Chief", "Master"), ["master"], True),
+    ("two chiefs", put(((*CHIEF, "replicas"), 2)), ["one-chief"], False),
+    (
+        "no chief, no worker",
+        both(
+            rename("Chief", "PS"),
+            rename("Worker", "Evaluator"),
+            put((("spec", "tfReplicaSpecs", "Evaluator", "replicas"), 1)),
+        ),
+        ["nobody-decides"],
+        False,
+    ),
+    ("a chief of 0", put(((*CHIEF, "replicas"), 0)), ["nobody-decides"], False),
+    (
+        "workers of 0",
+        put((("spec", "tfReplicaSpecs", "Worker", "replicas"), 0)),
+        ["no-replicas", "alone"],
+        False,
+    ),
+    ("no chief", put((CHIEF, None)), ["first-worker-decides"], False),
+    (
+        "successPolicy",
+        put((("spec", "successPolicy"), "AllWorkers")),
+        ["idle-success-policy"],
+        True,
+    ),
+    ("dynamic", put((("spec", "enableDynamicWorker"), True)), ["dynamic-workers"], False),
+    ("alone", put((("spec", "tfReplicaSpecs", "Worker"), None)), ["alone"], False),
+    (
+        "a chief without GPU",
+        put(((*MAIN, "resources", "limits"), {"cpu": 4, "memory": "16Gi"})),
+        ["unequal-gpus"],
+        False,
+    ),
+    ("another name", main("name", "trainer"), ["container-name"], True),
+    ("no containers", pod("containers", []), ["image", "unequal-gpus"], False),
+    ("no image", main("image", ""), ["image"], False),
+    ("latest", main("image", "registry:5000/mnist"), ["moving-image"], False),
+    ("no name of a variable", put(((*MAIN, "env", 2), {"value": "x"})), ["nameless"], False),
+    (
+        "a mount of nothing",
+        put(((*MAIN, "volumeMounts", 1), {"name": "x", "mountPath": "/x"})),
+        ["wrong-names"],
+        False,
+    ),
+    (
+        "a volume twice",
+        put(((*POD, "volumes", 2), {"name": "store", "emptyDir": {}})),
+        ["wrong-names"],
+        False,
+    ),
+    ("no name of a port", main("ports", [{"containerPort": 2222}]), ["unnamed-port"], True),
+    (
+        "more ports",
+        main("ports", [{"containerPort": 2222, "name": "tfjob-port"}, {"containerPort": 6006}]),
+        ["unnamed-port"],
+        True,
+    ),
+    (
+        "a blank claim",
+        put(((*POD, "volumes", 2), {"name": "out", "persistentVolumeClaim": {"claimName": ""}})),
+        ["blank-reference"],
+        False,
+    ),
+    (
+        "a blank Secret",
+        put(
+            (
+                (*MAIN, "env", 2),
+                {
+                    "name": "KEY",
+                    "valueFrom": {"secretKeyRef": {"name": "", "key": "k", "optional": True}},
+                },
+            )
+        ),
+        ["blank-reference"],
+        False,
+    ),
+    ("a Secret that has to be", put(((*MAIN, "env", 2), SECRET)), ["needed-secret"], False),
+    ("GPU requests", main("resources", GPUS), ["gpu-limits"], True),
+    (
+        "half a GPU",
+        main("resources", {"limits": {"nvidia.com/gpu": 0.5}}),
+        ["gpu-limits", "unequal-gpus"],
+        False,
+    ),
+    ("512m", put(((*MAIN, "resources", "limits", "memory"), "512m")), ["memory-unit"], False),
+    (
+        "readiness",
+        main("readinessProbe", {"exec": {"command": ["test", "-f", "/x"]}}),
+        ["readiness"],
+        True,
+    ),
+    ("no shm", put(((*MAIN, "volumeMounts"), None)), ["shared-memory"], True),
+    (
+        "shm on disk",
+        put(((*POD, "volumes", 0), {"name": "shm", "emptyDir": {}})),
+        ["shared-memory-on-disk"],
+        True,
+    ),
+    (
+        "TF_CONFIG",
+        put(((*MAIN, "env", 2), {"name": "TF_CONFIG", "value": "{}"})),
+        ["own-tf-config"],
+        True,
+    ),
+    (
+        "a key",
+        put(((*MAIN, "env", 2), {"name": "AWS_SECRET_ACCESS_KEY", "value": "hunter2"})),
+        ["plain-secret"],
+        False,
+    ),
+    (
+        "a sidecar",
+        both(
+            put(((*POD, "containers", 1), UPLOADER)),
+            put(((*POD, "volumes", 2), {"name": "out", "emptyDir": {}})),
+        ),
+        ["second-container"],
+        False,
+    ),
+    (
+        "Always",
+        both(policy(Chief="Always", Worker="Always"), no_pod_deadline),
+        ["always", "no-deadline"],
+        False,
+    ),
+    (
+        "mixed",
+        both(policy(Chief="OnFailure"), no_pod_deadline),
+        ["mixed-policies", "no-deadline"],
+        False,
+    ),
+    ("none", put(((*CHIEF, "restartPolicy"), None)), ["no-restart-policy"], True),
+    ("of the pod", pod("restartPolicy", "OnFailure"), ["pod-restart-policy"], True),
+    (
+        "of the pod alone",
+        put(((*POD, "restartPolicy"), "OnFailure"), ((*CHIEF, "restartPolicy"), None)),
+        ["pod-restart-policy"],
+        False,
+    ),
+    (
+        "ExitCode",
+        both(policy(Chief="ExitCode", Worker="ExitCode"), no_pod_deadline),
+        ["exit-code-policy", "no-deadline"],
+        False,
+    ),
+    (
+        "no limit",
+        both(
+            policy(Chief="OnFailure", Worker="OnFailure"),
+            no_pod_deadline,
+            put(((*RUN_POLICY, "backoffLimit"), None)),
+        ),
+        ["no-backoff-limit", "no-deadline"],
+        False,
+    ),
+    (
+        "a low limit",
+        both(
+            policy(Chief="OnFailure", Worker="OnFailure"),
+            no_pod_deadline,
+            run_policy(backoffLimit=3),
+        ),
+        ["low-backoff-limit", "no-deadline"],
+        False,
+    ),
+    ("a limit of nothing", run_policy(backoffLimit=3), ["idle-backoff-limit"], True),
+    (
+        "a deadline of the job",
+        both(no_pod_deadline, run_policy(activeDeadlineSeconds=60)),
+        ["idle-deadline"],
+        True,
+    ),
+    ("no deadline", no_pod_deadline, ["no-deadline"], False),
+    (
+        "a deadline that starts anew",
+        policy(Chief="OnFailure", Worker="OnFailure"),
+        ["restarted-deadline"],
+        False,
+    ),
+    ("no cleaning", put(((*RUN_POLICY, "cleanPodPolicy"), None)), ["no-clean-pod-policy"], True),
+    ("None", run_policy(cleanPodPolicy="None"), ["clean-pod-policy"], False),
+    ("no ttl", put(((*RUN_POLICY, "ttlSecondsAfterFinished"), None)), ["time-to-live"], False),
+    ("ttl 0", run_policy(ttlSecondsAfterFinished=0), ["time-to-live"], False),
+    ("suspended", run_policy(suspend=True), ["waits-for-others"], False),
+    (
+        "no gang",
+        both(
+            *(
+                put((("spec", "tfReplicaSpecs", role, "template", "spec", "schedulerName"), None))
+                for role in ("Chief", "Worker")
+            )
+        ),
+        ["no-gang"],
+        False,
+    ),
+    ("a large gang", run_policy(schedulingPolicy={"minAvailable": 4}), ["too-large-gang"], False),
+    (
+        "minResources",
+        run_policy(schedulingPolicy={"minResources": {"cpu": 4}}),
+        ["unreadable-by-sdk"],
+        False,
+    ),
+    ("no grace", put(((*POD, "terminationGracePeriodSeconds"), None)), ["grace"], True),
+    ("little grace", pod("terminationGracePeriodSeconds", 5), ["grace"], False),
+    ("Istio", put(((*CHIEF, "template", "metadata"), None)), ["annotations"], True),
+    ("$(HOSTNAME)", script("aws s3 cp /m s3://b/job-$(HOSTNAME)"), ["undefined-variable"], True),
+    ("$(RUN)", script("python t.py --run $(RUN)"), ["undefined-variable"], False),
+    ("a later variable", put(((*MAIN, "env", 0, "name"), "OTHER")), ["undefined-variable"], False),
+    ("exit 0", script("python train.py; exit 0"), ["always-green"], False),
+    ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"], False),
+    ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"], False),
+    ("DONE", NATIVE, ["stale-marker"], False),
+]
+
+
+def bad(change: Callable[[dict], None]) -> str:
+    job = good()
+    change(job)
+    return text_of(job)
+
+
+def good() -> dict:
+    """Return the good job, in which nothing is there twice."""
+    return json.loads(json.dumps(yaml.safe_load(GOOD)))
+
+
+def text_of(job: dict) -> str:
+    """Return a job as JSON, which is YAML too."""
+    return json.dumps(job, indent=1)
+
+
+def rules(text: str) -> set[str]:
+    return {finding.rule for finding in lint(text)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        script("set -e; python train.py; exit 0"),
+        script("python train.py && exit 0"),
+        script("set -o pipefail; python train.py | tee /log"),
+        script("test -f /x || true; echo $((N+1)) $(hostname) ${HOSTNAME} $$(HOSTNAME)"),
+        main("env", [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}, {"name": "JOB"}]),
+        main("env", [{"name": "SECRET_NAME", "value": "x"}, {"name": "JOB", "value": "$$(X)"}]),
+        put((("status",), {"conditions": []}), (("metadata", "creationTimestamp"), "2020-01-01")),
+    ],
+)
+def test_what_only_looks_like_a_trap_is_clean(change):
+    assert lint(bad(change)) == []
+
+
+def test_a_type_without_anything_is_refused_and_left_alone():
+    job = good() | {"apiVersion": "kubeflow.org/v1beta1"}
+    job["spec"]["tfReplicaSpecs"]["Worker"] = None
+    fixed = fix(text_of(job))
+    assert {finding.rule for finding in fixed.findings} == {"wrong-type"} and not fixed.done
+
+
+def test_a_good_job_is_clean():
+    assert lint(GOOD) == []
+    assert fix(GOOD).text == GOOD
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "corrected"), [pytest.param(*row[1:], id=row[0]) for row in TRAPS]
+)
+def test_a_trap_is_found_and_corrected_where_that_is_safe(change, expected, corrected):
+    text = bad(change)
+    findings = lint(text)
+    assert {finding.rule for finding in findings} == set(expected)
+    fixed = fix(text)
+    if corrected:
+        assert fixed.findings == () and fixed.done
+    else:
+        assert {f.rule for f in fixed.findings} >= {f.rule for f in findings if not f.fixable}
+        assert fixed.findings
+    assert not [finding for finding in fixed.findings if finding.fixable]
+    assert fix(fixed.text).text == fixed.text
+
+
+def test_every_rule_has_a_row():
+    assert {row[2][0] for row in TRAPS} == {rule.name for rule in RULES}
+    assert all(rule.reason.endswith(".") and rule.fix for rule in RULES)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(range(len(TRAPS))), min_size=2, max_size=6, unique=True))
+def test_corrections_go_together(chosen):
+    job = good()
+    for index in chosen:
+        try:
+            TRAPS[index][1](job)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue  # an earlier change took away what this one changes
+    text = text_of(job)
+    fixed = fix(text)
+    assert not [finding for finding in fixed.findings if finding.fixable]
+    assert fix(fixed.text).text == fixed.text
+    if not fixed.done:
+        assert fixed.text == text
+
+
+def test_our_own_manifests_are_clean(repository: Path):
+    paths = sorted((repository / "tests/golden").glob("tfjob-*.yaml"))
+    assert len(paths) >= 2
+    for path in paths:
+        assert lint(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_workers": 0},
+        {"train_gpus": 8, "train_batch_size": 256},
+        {"train_workers": 998, "train_batch_size": 999},
+        {"train_options": {"command": ["bash", "-c", "python t.py --out $(OUTPUT_DIR)"]}},
+        {"pod": {"all": {"env": {"A": "$(RUN_ID)"}, "memory": "1Gi"}, "chief": {"cpu": "500m"}}},
+    ],
+)
+def test_whatever_is_rendered_is_clean(changes):
+    for parameters in (DEFAULTS, EVERYTHING):
+        spec = JobSpec.parse(**parameters | changes)
+        assert lint(to_yaml(build_tfjob(spec, Identity("a run", 99)))) == []
+
+
+@pytest.mark.parametrize("text", ["a: [", "kind: Pod", "", "- 1", "a: &x [*x]"])
+def test_what_is_no_tfjob_is_refused(text):
+    with pytest.raises(ConfigurationError):
+        lint(text)
+
+
+def test_a_key_that_is_there_twice_is_found_and_nothing_is_corrected():
+    text = GOOD.replace("kind: TFJob\n", "kind: TFJob\nkind: TFJob\n").replace("replicas: 1", "")
+    assert "repeated-key" in rules(text)
+    assert fix(text.replace('sidecar.istio.io/inject: "false"', "")).done == ()
+
+
+def test_no_value_of_a_variable_is_repeated():
+    text = bad(put(((*MAIN, "env", 2), {"name": "DB_PASSWORD", "value": 20751945})))
+    fixed = fix(text)
+    said = " ".join([str(lint(text)), *fixed.done, str(fixed.findings)])
+    assert "DB_PASSWORD" in said and "20751945" not in said

@@ -1,0 +1,197 @@
+"""Files as people have them: tutorials of the field, several documents, comments, a pipe."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from components.launch_tfjob.lint.engine import fix, lint
+from pipelines.cli import main
+
+# Chief and uploader share a claim; the uploader waits for a marker and hides whether it worked.
+UPLOADER = """\
+# A trainer and an uploader in one pod.
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata:
+  name: keras-train
+spec:
+  tfReplicaSpecs:
+    Chief:
+      replicas: 1
+      restartPolicy: OnFailure
+      template:
+        spec:
+          containers:
+          - name: trainer
+            image: team/keras
+            command: [sh, -c, "python train.py && touch /output/DONE"]
+            resources: {requests: {nvidia.com/gpu: 1}}
+            volumeMounts: [{name: output, mountPath: /output}]
+          - name: uploader
+            image: amazon/aws-cli:2.15.0
+            command:
+            - sh
+            - -c
+            - |
+              while [ ! -f /output/DONE ]; do sleep 10; done
+              aws s3 sync /output s3://models/job-$(HOSTNAME)/
+              exit 0
+            volumeMounts: [{name: output, mountPath: /output}]
+          volumes:
+          - name: output
+            persistentVolumeClaim: {claimName: output}
+"""
+# Parameter servers as in 2018.
+PARAMETER_SERVERS = """\
+apiVersion: "kubeflow.org/v1beta1"
+kind: "TFJob"
+metadata:
+  name: "dist-mnist"
+spec:
+  cleanPodPolicy: None
+  tfReplicaSpecs:
+    Master:
+      replicas: 1
+      restartPolicy: OnFailure
+      template:
+        spec:
+          containers:
+            - name: tensorflow
+              image: kubeflow/tf-dist-mnist-test:1.0
+              ports:
+              - containerPort: 2222
+    PS:
+      replicas: 2
+      restartPolicy: Never
+      template:
+        spec:
+          containers:
+            - name: tensorflow
+              image: kubeflow/tf-dist-mnist-test:1.0
+    Worker:
+      replicas: 4
+      restartPolicy: Always
+      template:
+        spec:
+          containers:
+            - name: tensorflow
+              image: kubeflow/tf-dist-mnist-test:1.0
+"""
+# All-reduce without a chief, on GPUs.
+MULTI_WORKER = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata:
+  name: multi-worker
+spec:
+  cleanPodPolicy: None
+  tfReplicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: Never
+      template:
+        spec:
+          containers:
+            - name: tensorflow
+              image: example/multi_worker_strategy:latest
+              resources:
+                limits:
+                  nvidia.com/gpu: 1
+              volumeMounts:
+                - mountPath: /train
+                  name: training
+          volumes:
+            - name: training
+              persistentVolumeClaim:
+                claimName: strategy-volume
+"""
+EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
+
+
+@pytest.mark.parametrize(
+    ("text", "corrected", "left"),
+    [
+        (
+            UPLOADER,
+            {"no-clean-pod-policy", "gpu-limits", "shared-memory", "undefined-variable"}
+            | {"grace", "annotations"},
+            {"container-name", "second-container", "always-green", "stale-marker", "moving-image"}
+            | {"no-backoff-limit", "alone", "time-to-live", "no-deadline"},
+        ),
+        (
+            PARAMETER_SERVERS,
+            {"version", "master", "unnamed-port", "run-policy-fields", "always", "grace"}
+            | {"annotations"},
+            {"mixed-policies", "no-backoff-limit", "clean-pod-policy", "time-to-live"}
+            | {"no-deadline"},
+        ),
+        (
+            MULTI_WORKER,
+            {"run-policy-fields", "shared-memory", "grace", "annotations"},
+            {"moving-image", "no-gang", "first-worker-decides", "clean-pod-policy"}
+            | {"time-to-live", "no-deadline"},
+        ),
+    ],
+    ids=["uploader", "parameter-servers", "multi-worker"],
+)
+def test_a_tutorial(text, corrected, left):
+    assert {finding.rule for finding in lint(text)} == corrected | left
+    fixed = fix(text)
+    assert {finding.rule for finding in fixed.findings} == left
+    assert {what.rpartition("(")[2].rstrip(")") for what in fixed.done} == corrected
+    assert fix(fixed.text).text == fixed.text
+
+
+def test_the_lines_are_those_of_the_file():
+    lines = UPLOADER.splitlines()
+    at = {finding.rule: lines[finding.line - 1].strip() for finding in lint(UPLOADER)}
+    assert at["container-name"] == "- name: trainer"
+    assert at["second-container"] == "containers:"
+    assert at["stale-marker"] == "- |"
+    assert at["no-deadline"] == "spec:"
+
+
+CLAIM = "# Not ours to touch.\nkind:   PersistentVolumeClaim # as it is\nmetadata: {name: output}\n"
+
+
+def test_only_what_is_corrected_is_written_anew():
+    text = f"{CLAIM}---\n{UPLOADER}---\n{CLAIM}"
+    fixed = fix(text).text
+    assert fixed.startswith(f"{CLAIM}---\n# A trainer and an uploader in one pod.\n")
+    assert fixed.endswith(f"---\n{CLAIM}")
+    assert [finding.document for finding in lint(fixed)] == [2] * len(lint(fixed))
+
+
+def test_jobs_of_a_list_are_found():
+    jobs = "".join(f"\n  {line}" for line in MULTI_WORKER.splitlines())
+    text = f"kind: List\nitems:\n-{jobs[2:]}\n"
+    found, alone = lint(text), lint(MULTI_WORKER)
+    assert [(f.rule, f.path) for f in found] == [(f.rule, f"items[0].{f.path}") for f in alone]
+    assert fix(text).done == fix(MULTI_WORKER).done
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "code", "said"),
+    [
+        (UPLOADER, ["lint", "-"], 1, "8 errors"),
+        (UPLOADER, ["lint", "--fix", "-"], 1, "name: uploader"),
+        (MULTI_WORKER, ["lint", "--fix", "-"], 0, "cleanPodPolicy: None"),
+        ("kind: Pod", ["lint", "-"], 2, "has no TFJob"),
+        ("a: [", ["lint", "-"], 2, "is not YAML"),
+        ("", ["lint", "/nowhere/job.yaml"], 2, "No such file"),
+    ],
+    ids=["errors", "errors left", "warnings left", "no job", "no YAML", "no file"],
+)
+def test_the_command_line(text, arguments, code, said):
+    done = CliRunner().invoke(main, arguments, input=text)
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
+def test_the_machine_reads_json_and_the_manifest_stands_alone():
+    told = CliRunner().invoke(main, ["lint", "--format", "json", "-"], input=UPLOADER)
+    record = json.loads(told.stdout)
+    assert record["errors"] == 8 and record["findings"][0].keys() >= {"line", "path", "rule", "fix"}
+    fixed = CliRunner().invoke(main, ["lint", "--fix", "--format", "json", "-"], input=UPLOADER)
+    assert fixed.stdout == fix(UPLOADER, "<stdin>").text
+    assert len(json.loads(fixed.stderr)["corrected"]) == len(fix(UPLOADER).done)

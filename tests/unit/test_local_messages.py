@@ -1,0 +1,51 @@
+"""What a person is told by the command line, and the page a run leaves."""
+
+import re
+
+import pytest
+
+from components.parameters import unknown_key
+from components.preflight.parameters import MEANING
+from pipelines.hints import with_hints
+from pipelines.local.page import write_page
+from storage.errors import ConfigurationError, Problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "hint"),
+    [
+        (Problem("train_epochs is not valid", fix="correct train_epochs"), "train_epochs=VALUE"),
+        (Problem("pod.all.cpu is not valid", fix="correct pod.all.cpu"), "pod.all.cpu=VALUE"),
+        (
+            Problem("pod.all.volumes.0.path is not valid", fix="correct it"),
+            "pod.all.volumes=VALUE",
+        ),
+        (
+            Problem("train_batch_size does not divide", fix="set train_batch_size to 63 or 66"),
+            "train_batch_size=63",
+        ),
+        (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
+        (unknown_key("the pipeline", "gat", MEANING), "gate=VALUE"),
+        (unknown_key("gate", "xyz", ["mode"]), None),
+        (Problem("the bucket is gone", fix="make it"), None),
+        (Problem("pod.all.env.HOME is not yours to set", fix="remove pod.all.env.HOME"), None),
+        ("a sentence", None),
+    ],
+)
+def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
+    text = with_hints(ConfigurationError(problem), MEANING)
+    assert (re.findall(r"--set (\S+?)\.?$", text) or [None]) == [hint]
+
+
+def test_short_options_are_preferred():
+    missing = Problem("data_uri is missing", fix="give data_uri")
+    assert with_hints(ConfigurationError(missing), MEANING).endswith(": --data VALUE.")
+
+
+def test_the_page_links_what_is_there(tmp_path):
+    (tmp_path / "report.html").write_text("x")
+    page = write_page(tmp_path, "r<1>", "Not blessed: a & b", {"model": "s3://b/m", "none": ""})
+    text = page.read_text()
+    assert re.findall(r"href='([^']+)'", text) == ["report.html"]
+    assert "r&lt;1&gt;" in text and "a &amp; b" in text and "s3://b/m" in text
+    assert "none" not in text

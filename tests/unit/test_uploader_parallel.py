@@ -1,0 +1,62 @@
+"""Many calls at once: all of them, in few threads, and an end whenever the caller wants one."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from uploader.parallel import each, workers_for
+
+
+def test_every_item_comes_back_with_how_it_ended():
+    def call(number: int) -> int:
+        if number % 10 == 7:
+            raise ValueError(number)
+        if number == 3:
+            raise StopIteration  # ends neither the worker nor the others
+        return number * 2
+
+    found = dict(each(call, range(100), 4))
+
+    assert sorted(found) == list(range(100))
+    worked = {number: ended.result() for number, ended in found.items() if not ended.error}
+    assert worked == {n: n * 2 for n in range(100) if n % 10 != 7 and n != 3}
+    with pytest.raises(ValueError, match="17"):
+        found[17].result()
+
+
+def test_no_more_threads_than_asked_for():
+    names, everybody = set(), threading.Barrier(3)
+
+    def call(number: int) -> None:
+        names.add(threading.current_thread().name)
+        if number < 3:
+            everybody.wait(30)  # so that one quick thread does not do it all
+
+    assert len(list(each(call, range(30), 3))) == 30
+    assert len(names) == 3
+
+
+def test_a_caller_that_leaves_stops_the_rest():
+    before = threading.active_count()
+    calls = each(str, itertools.count(), 2)
+    assert next(calls)[1].result().isdecimal()
+    calls.close()
+    assert threading.active_count() == before
+
+
+def test_what_goes_wrong_with_the_items_is_raised():
+    def items() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        list(each(str, items(), 4))
+
+
+@pytest.mark.parametrize(
+    ("latency", "workers"), [(0.0, 8), (0.001, 8), (0.010, 20), (0.020, 32), (3.0, 32)]
+)
+def test_a_store_that_is_far_away_gets_more_workers(latency: float, workers: int):
+    assert workers_for(latency) == workers
