@@ -19,11 +19,11 @@ TRAINER_OPTIONS = (
     "reduce_lr_on_plateau",
     "mixed_precision",
     "checkpoint_seconds",
+    "checkpoint_keep",
+    "checkpoint_best",
     "micro_batches",
     "sync_batch_norm",
     "jit_compile",
-    "checkpoint_keep",
-    "checkpoint_best",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -133,11 +133,11 @@ class TrainOptions(Group):
         reduce_lr_on_plateau: When to lower the learning rate.
         mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
         checkpoint_seconds: The longest time between two checkpoints.
+        checkpoint_keep: How many of the newest checkpoints stay.
+        checkpoint_best: The metric by which one more checkpoint stays, the best; null for none.
         micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
         sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
         jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
-        checkpoint_keep: How many of the newest checkpoints stay.
-        checkpoint_best: The metric by which one more checkpoint stays, the best; null for none.
         command: A user's own program instead of the project's trainer; its image has python3.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
@@ -164,11 +164,11 @@ class TrainOptions(Group):
     reduce_lr_on_plateau: ReduceLROnPlateau | None = None
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    checkpoint_keep: Annotated[int, Field(ge=1)] = 3
+    checkpoint_best: Annotated[str, Field(min_length=1)] | None = "val_loss"
     micro_batches: Annotated[int, Field(ge=1)] = 1
     sync_batch_norm: bool = False
     jit_compile: bool = False
-    checkpoint_keep: Annotated[int, Field(ge=1)] = 3
-    checkpoint_best: Annotated[str, Field(min_length=1)] | None = "val_loss"
     command: tuple[str, ...] = ()
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900

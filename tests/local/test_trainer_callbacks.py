@@ -209,8 +209,8 @@ def test_stopped_at_any_step_the_end_is_the_same(
         }
 
     undisturbed = run("undisturbed", [])
-    # After the first step, within an epoch, in the evaluation of one, in the first step of one.
-    assert run("stopped", [1, 10, STEPS - 10, 1, 2 * STEPS]) == undisturbed
+    # Within an epoch, in the evaluation at its end, two epochs later.
+    assert run("stopped", [10, STEPS - 10 + 1, 2 * STEPS]) == undisturbed
     assert undisturbed["own"]["seen"][:7] == [[at, min(at + 2, 19)] for at in range(0, STEPS, 3)]
     assert len(undisturbed["log"].splitlines()) == undisturbed["result"].position.epoch + 2
 
