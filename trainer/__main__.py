@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.errors import DataError, Problem, StepError
+from trainer import supervised
 from trainer.config import VARIABLES, Config
 from trainer.exits import NotStartedError, PeerLostError, leave_last_words
 from trainer.load import load
@@ -52,7 +53,9 @@ def train(config: Config, started: float) -> None:
     Raises:
         StepError: In one of its forms, with the exit code it stands for.
     """
-    log.info("loading TensorFlow")
+    spare = supervised.is_spare()
+    if not spare:
+        log.info("loading TensorFlow")
     load(config.expected_gpus)
     import keras
 
@@ -62,10 +65,18 @@ def train(config: Config, started: float) -> None:
     from trainer.loop import Training
     from trainer.replicas import Replicas
 
+    if spare:
+        import uploader  # noqa: F401 - what the data comes with takes half a second to import
+
+        supervised.wait_for_go()
+        started = time.monotonic()
+        log.info("taking over, with TensorFlow loaded")
+
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
+        supervised.started()
         dataset = Dataset.load(_stage(config))
         keras.utils.set_random_seed(config.options.seed)
         if config.options.mixed_precision:

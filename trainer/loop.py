@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer import supervised
 from trainer.checkpoint import Position
 from trainer.config import Config
 from trainer.dataset import Dataset
@@ -180,6 +181,7 @@ class Training:
 
     def _run_steps(self, steps: int) -> None:
         start, before = time.monotonic(), self._position
+        supervised.steps(before.step, before.step + steps)
         done, loss = self._steps.train(self._batches, steps)
         self._position = replace(
             before, step=before.step + done, step_in_epoch=before.step_in_epoch + done

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem
+from trainer import supervised
 from trainer.config import Config
 
 log = logging.getLogger(__name__)
@@ -160,36 +157,8 @@ def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if gpus else implementation.RING
     )
-    log.info(
-        "waiting for %d other replicas, at most %d s",
-        config.cluster.size - 1,
-        config.start_deadline,
-    )
-    # The constructor holds the lock of the interpreter, so only the kernel can end this wait; the
-    # supervisor turns the signal into exit code 142.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(config.start_deadline)
-    with _ended_by_sigterm():
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    signal.alarm(0)
-    return strategy
-
-
-# It is in the process group of this process, to which the supervisor passes signals on.
-_WATCHER = """
-import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: os.kill(int(sys.argv[1]), signal.SIGKILL))
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end this process, although TensorFlow swallows it as soon as it starts.
-
-    Nothing is lost: there is nothing to save yet.
-    """
-    command = [sys.executable, "-S", "-c", _WATCHER, str(os.getpid())]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as watcher:
-        yield
-        watcher.stdin.close()
+    log.info("waiting for %d other replicas", config.cluster.size - 1)
+    # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
+    # supervisor can end this wait.
+    supervised.waiting()
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -301,11 +301,12 @@ def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) 
 
     late = jobs("late", START_DEADLINE="1", **cluster())
     told = jobs("told", START_DEADLINE="600", **cluster())
+    assert late.end() == [142], late.log()
     told.until(lambda: "waiting for 1 other replicas" in told.log())
     time.sleep(1)  # long enough for TensorFlow to have taken the signal; earlier it is easy
     told.processes[0].terminate()
-    assert (late.end(), told.end()) == ([142], [143]), told.log()
-    assert "another replica did not appear in time" in late.words()
+    assert told.end() == [143], told.log()
+    assert "another replica did not appear within 1 s: chief (127.0.0.1:1: " in late.words()
 
 
 @pytest.mark.parametrize(
