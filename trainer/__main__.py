@@ -139,7 +139,10 @@ def _explained(error: Exception, processes: int) -> Exception:
         kind in ("InternalError", "FailedPreconditionError", "UnknownError") and speaks_of_peers
     )
     if processes > 1 and about_peers:
-        return PeerLostError(f"another replica was lost ({kind}: {text.splitlines()[0][:300]})")
+        # The first line is often only the name of a graph.
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        why = next((it for it in lines if any(w in it.lower() for w in _PEER_WORDS)), lines[0])
+        return PeerLostError(f"another replica was lost ({kind}: {why[:300]})")
     if kind in ("DataLossError",) or "Could not parse example" in text:
         return DataError(
             Problem(

@@ -463,7 +463,7 @@ class Supervisor:
             log(
                 f"restart {self._restarts.count} of {self._restarts.most}"
                 + (f" in {decision.pause:.1f} s" if decision.pause else "")
-                + f", from step {child.done} or before: {decision.reason}"
+                + f": {decision.reason}"
             )
             self._forget_words()
             over = time.monotonic() + decision.pause
@@ -505,23 +505,27 @@ class Supervisor:
         child.bury()
         if late:
             return NO_PEER, late
-        if os.WIFSIGNALED(status):
-            # A command that was told to stop has stopped, even if it had to be ended by force.
-            return 128 + (self._signal or os.WTERMSIG(status)), ""
-        return os.WEXITSTATUS(status), ""
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        # A command that was told to stop has stopped, even if it had to be ended by force or lost
+        # its peers, which were told to stop as well.
+        return (STOPPED if self._signal and code > 128 else code), ""
 
     def _reap(self, child: Child) -> int | None:
         """Return the status of the child once it has ended.
 
         The first process of a container inherits every orphan, which must not stay a zombie.
         """
+        found = None
         while True:
-            ended, status = os.waitpid(-1, os.WNOHANG)
-            if ended == child.pid:
-                return status
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
             if not ended:
-                return None
-            if self._spare and ended == self._spare.pid:
+                return found
+            if ended == child.pid:
+                found = status
+            elif self._spare and ended == self._spare.pid:
                 log("the warm spare has ended")
                 self._spare.bury()
                 self._spare = None

@@ -7,170 +7,13 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny_dataset
-
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-
-ROOT = Path(__file__).parents[2]
-SECONDS = 240.0  # of one job; an idle machine needs a tenth of it
-BATCH = 4
-STEPS = tiny_dataset.ROWS["train"] // BATCH
-
-
-@dataclass
-class Job:
-    """The replicas of one attempt, as processes."""
-
-    folder: Path
-    environment: dict[str, str]
-    size: int = 1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "0" / "output"
-
-    def log(self, replica: int = 0) -> str:
-        return (self.folder / str(replica) / "log").read_text()
-
-    def start(self) -> Job:
-        ports = _free_ports(self.size)
-        hosts = [f"127.0.0.1:{port}" for port in ports]
-        for at in range(self.size):
-            job_dir = self.folder / str(at)
-            (job_dir / "code").mkdir(parents=True, exist_ok=True)
-            (job_dir / "words").write_text("")
-            environment = self.environment | {
-                "JOB_DIR": str(job_dir),
-                "OUTPUT_DIR": str(job_dir / "output"),
-                "TERMINATION_LOG": str(job_dir / "words"),
-                "EXPECTED_REPLICAS": self.environment.get("EXPECTED_REPLICAS", str(self.size)),
-                "REPLICAS_ON_THIS_MACHINE": str(self.size),
-            }
-            if self.size > 1:
-                task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
-                cluster = {"chief": hosts[:1], "worker": hosts[1:]}
-                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
-            with open(job_dir / "log", "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*command, sys.executable, "-m", "trainer"],
-                        env=environment,
-                        stdout=log,
-                        stderr=log,
-                        cwd=job_dir,
-                    )
-                )
-        return self
-
-    def end(self) -> list[int]:
-        """Wait for the end of all replicas and return their exit codes."""
-        deadline = time.monotonic() + SECONDS
-        return [item.wait(max(deadline - time.monotonic(), 0.1)) for item in self.processes]
-
-    def words(self, replica: int = 0) -> str:
-        return (self.folder / str(replica) / "words").read_text()
-
-    def events(self, event: str) -> list[dict[str, Any]]:
-        lines = (self.output / "progress.jsonl").read_text().splitlines()
-        return [line for line in map(json.loads, lines) if line["event"] == event]
-
-    @property
-    def final(self) -> dict[str, Any]:
-        (found,) = self.events("final")
-        return found
-
-    def checkpoint(self) -> int:
-        """The newest step there is a checkpoint of, or 0."""
-        folder = self.output / "checkpoints"
-        names = [item.name for item in folder.iterdir()] if folder.exists() else []
-        return max((int(name) for name in names if name.isdecimal()), default=0)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert all(item.poll() is None for item in self.processes), self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.01)
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
-
-
-Start = Callable[..., Job]
-
-
-@pytest.fixture(scope="module")
-def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts jobs; the datasets `classification`, `regression` and `wrong` lie in the store."""
-    started: list[Job] = []
-    addresses = {
-        name: tiny_dataset.send(
-            s3.store(),
-            tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
-            S3Address("test", f"trainer/{name}"),
-        )
-        for name, task in {
-            "classification": "classification",
-            "regression": "regression",
-            "wrong": "classification",
-        }.items()
-    }
-
-    def start(
-        name: str,
-        size: int = 1,
-        data: str = "classification",
-        code: str = "",
-        folder: Path | None = None,
-        **environment: str,
-    ) -> Job:
-        folder = folder or tmp_path_factory.mktemp(name)
-        for at in range(size):
-            (folder / str(at) / "code").mkdir(parents=True, exist_ok=True)
-            (folder / str(at) / "code" / "own.py").write_text(code)
-        defaults = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            MOUNT_VARIABLE: str(s3.secret),
-            "RUN_ID": name,
-            "ATTEMPT": "1",
-            "DATASET_URI": str(addresses.get(data, f"s3://test/{data}")),
-            "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
-            "EPOCHS": "2",
-            "BATCH_SIZE": str(BATCH),
-            "EXPECTED_GPUS": "0",
-        }
-        started.append(Job(folder, defaults | environment, size).start())
-        return started[-1]
-
-    yield start
-    for job in started:
-        for process in job.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+from trainer_jobs import STEPS, Job, Start, free_ports
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +87,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
 
     killed = jobs("interrupted", 2, **settings)
     killed.until(lambda: killed.checkpoint() > 0)
-    _kill_trainer(killed.processes[0].pid)
+    os.kill(killed.trainer(0), signal.SIGKILL)
     assert killed.end() == [137, 138], killed.log(1)
     assert "another replica was lost" in killed.words(1)
     reached = killed.checkpoint()
@@ -295,7 +138,7 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> Non
 
 def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) -> None:
     def cluster() -> dict[str, str]:
-        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{_free_ports(1)[0]}"]}
+        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
         config = {"cluster": hosts, "task": {"type": "worker", "index": 0}}
         return {"EXPECTED_REPLICAS": "2", "TF_CONFIG": json.dumps(config)}
 
@@ -329,10 +172,3 @@ def test_what_is_the_users_to_mend_is_said(
     assert job.end() == [exit_code], job.log()
     assert re.search(words, job.words()), job.words()
     assert not (job.output / "completion.json").exists()
-
-
-def _kill_trainer(supervisor: int) -> None:
-    """Kill the command of a supervisor, as the kernel does when memory runs out."""
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    for child in children:
-        os.kill(int(child), signal.SIGKILL)

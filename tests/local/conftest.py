@@ -1,0 +1,75 @@
+"""What the tests of the trainer share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+import tiny_dataset
+from trainer_jobs import BATCH, ROOT, Job, Start
+
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import MOUNT_VARIABLE
+
+
+@pytest.fixture(scope="session")
+def datasets(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, S3Address]:
+    """The prepared datasets `classification`, `regression` and `wrong` in the store."""
+    return {
+        name: tiny_dataset.send(
+            s3.store(),
+            tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
+            S3Address("test", f"trainer/{name}"),
+        )
+        for name, task in {
+            "classification": "classification",
+            "regression": "regression",
+            "wrong": "classification",
+        }.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    s3: Server, datasets: dict[str, S3Address], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    """Starts jobs, and ends what is left of them."""
+    started: list[Job] = []
+
+    def start(
+        name: str,
+        size: int = 1,
+        data: str = "classification",
+        code: str = "",
+        folder: Path | None = None,
+        late: Collection[int] = (),
+        **environment: str,
+    ) -> Job:
+        folder = folder or tmp_path_factory.mktemp(name)
+        for at in range(size):
+            (folder / str(at) / "code").mkdir(parents=True, exist_ok=True)
+            (folder / str(at) / "code" / "own.py").write_text(code)
+        defaults = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            MOUNT_VARIABLE: str(s3.secret),
+            "RUN_ID": name,
+            "ATTEMPT": "1",
+            "DATASET_URI": str(datasets.get(data, f"s3://test/{data}")),
+            "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
+            "EPOCHS": "2",
+            "BATCH_SIZE": str(BATCH),
+            "EXPECTED_GPUS": "0",
+        }
+        started.append(Job(folder, defaults | environment, size))
+        return started[-1].start(*(at for at in range(size) if at not in late))
+
+    yield start
+    for job in started:
+        for process in job.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()

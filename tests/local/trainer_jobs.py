@@ -1,0 +1,132 @@
+"""Jobs of the trainer as processes: a supervisor for each replica, TF_CONFIG on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tiny_dataset
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240.0  # of one job; an idle machine needs a tenth of it
+BATCH = 4
+STEPS = tiny_dataset.ROWS["train"] // BATCH
+
+
+@dataclass
+class Job:
+    """The replicas of one attempt, as processes.
+
+    Attributes:
+        folder: With a folder for each replica, the chief's is `0`.
+        environment: What all replicas are told.
+        size: How many there are.
+        processes: The supervisors, by replica.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    size: int = 1
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hosts = [f"127.0.0.1:{port}" for port in free_ports(self.size)]
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "0" / "output"
+
+    def log(self, replica: int = 0) -> str:
+        return (self.folder / str(replica) / "log").read_text()
+
+    def start(self, *replicas: int) -> Job:
+        """Start these replicas, or all."""
+        for at in replicas or range(self.size):
+            job_dir = self.folder / str(at)
+            (job_dir / "code").mkdir(parents=True, exist_ok=True)
+            (job_dir / "words").write_text("")
+            environment = {
+                "JOB_DIR": str(job_dir),
+                "OUTPUT_DIR": str(job_dir / "output"),
+                "TERMINATION_LOG": str(job_dir / "words"),
+                "EXPECTED_REPLICAS": str(self.size),
+                "REPLICAS_ON_THIS_MACHINE": str(self.size),
+            }
+            if self.size > 1:
+                task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
+                cluster = {"chief": self._hosts[:1], "worker": self._hosts[1:]}
+                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+            command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
+            with open(job_dir / "log", "wb") as log:
+                self.processes[at] = subprocess.Popen(
+                    [*command, sys.executable, "-m", "trainer"],
+                    env=environment | self.environment,
+                    stdout=log,
+                    stderr=log,
+                    cwd=job_dir,
+                )
+        return self
+
+    def trainer(self, replica: int) -> int:
+        """The process id of the trainer under a supervisor; a warm spare is younger."""
+        supervisor = self.processes[replica].pid
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+            if children := path.read_text().split():
+                return int(children[0])
+            time.sleep(0.01)
+        raise AssertionError(f"replica {replica} has no trainer")
+
+    def end(self) -> list[int]:
+        """Wait for the end of all replicas and return their exit codes."""
+        deadline = time.monotonic() + SECONDS
+        return [
+            self.processes[at].wait(max(deadline - time.monotonic(), 0.1))
+            for at in range(self.size)
+        ]
+
+    def words(self, replica: int = 0) -> str:
+        return (self.folder / str(replica) / "words").read_text()
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        lines = (self.output / "progress.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["event"] == event]
+
+    @property
+    def final(self) -> dict[str, Any]:
+        (found,) = self.events("final")
+        return found
+
+    def checkpoint(self) -> int:
+        """The newest step there is a checkpoint of, or 0."""
+        folder = self.output / "checkpoints"
+        names = [item.name for item in folder.iterdir()] if folder.exists() else []
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert all(item.poll() is None for item in self.processes.values()), self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for item in sockets:
+        item.bind(("127.0.0.1", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+Start = Callable[..., Job]
