@@ -85,7 +85,14 @@ def train(config: Config, started: float) -> None:
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)
             user_code.check(model, function, dataset, replicas.count)
-        training = Training(config, dataset, model, replicas, lambda: signals.told)
+        training = Training(
+            config,
+            dataset,
+            model,
+            replicas,
+            lambda: signals.told,
+            lambda: user_code.callbacks(config.model_code, dataset),
+        )
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
@@ -95,8 +102,8 @@ def train(config: Config, started: float) -> None:
         replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
     except Exception as error:
         raise _explained(error, config.cluster.size) from error
-    seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
-    training.finish(result, seconds)
+    export_seconds = time.monotonic() - trained
+    training.finish(result, ready - started, trained - ready, export_seconds)
 
 
 def _stage(config: Config) -> Any:

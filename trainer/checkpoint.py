@@ -3,7 +3,8 @@
     checkpoints/<step>/checkpoint.json     what is in the other file, and where the training stood
     checkpoints/<step>/variables.bin       the bytes of all variables, one after the other
 
-The chief alone writes and reads them; the other replicas get everything from the chief.
+The chief alone writes and reads them; the other replicas get everything from the chief. A directory
+appears under its number by one rename, when it is complete, and never changes after.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import numpy as np
 from storage.errors import ConfigurationError, Problem
 
 FORMAT = "kfp-tfjob/checkpoint/1"
-KEEP = 3
 _STATE, _VARIABLES = "checkpoint.json", "variables.bin"
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class Checkpoint:
         metrics: The running sums of the metrics, one text of bytes for each process.
         callbacks: State of the callbacks, for JSON.
         best: Values of the best weights so far, when early stopping keeps them.
+        best_checkpoint: Which checkpoint was the best when this one was made: `metric`, `step` and
+            `value`; empty when there was none.
     """
 
     position: Position
@@ -63,9 +65,10 @@ class Checkpoint:
     metrics: Sequence[bytes] = ()
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     best: Sequence[np.ndarray] = ()
+    best_checkpoint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> bool:
-        """Write it to `folder/<step>`, which appears complete or not at all; keep the newest few.
+        """Write it to `folder/<step>`, which appears complete or not at all.
 
         Returns:
             False when the step was there already: the same step has the same content.
@@ -91,14 +94,11 @@ class Checkpoint:
             "best": [vars(entry) for entry in entries[len(self.variables) :]],
             "metrics": [item.hex() for item in self.metrics],
             "callbacks": dict(self.callbacks),
+            "best_checkpoint": dict(self.best_checkpoint),
             "sha256": digest.hexdigest(),
         }
         (partial / _STATE).write_text(json.dumps(state, indent=1) + "\n")
         partial.rename(target)
-        for old in steps(folder)[:-KEEP]:
-            # A reader must never find half of it under its name.
-            (folder / str(old)).rename(folder / f".{old}.tmp")
-            shutil.rmtree(folder / f".{old}.tmp", ignore_errors=True)
         return True
 
     def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
@@ -111,8 +111,6 @@ class Checkpoint:
         Raises:
             ConfigurationError: It belongs to another one.
         """
-        now = [(name, tuple(item.shape), _dtype(item)) for name, item in variables]
-        then = [(name, tuple(item.shape), str(item.dtype)) for name, item in self.variables]
         problems = [
             Problem(
                 f"the checkpoint of step {self.position.step} was made with another {name}",
@@ -123,15 +121,12 @@ class Checkpoint:
             for name, value in settings.items()
             if self.settings.get(name) != value
         ]
-        if now != then:
-            other = next(
-                (pair for pair in zip(then, now, strict=False) if pair[0] != pair[1]), None
-            )
+        if differences := _differences(self.variables, variables):
             problems.append(
                 Problem(
                     f"the checkpoint of step {self.position.step} is of another model",
-                    received=_in_words(other[0]) if other else f"{len(then)} variables",
-                    expected=_in_words(other[1]) if other else f"{len(now)} variables",
+                    received=_listed([then for then, _ in differences]),
+                    expected=_listed([now for _, now in differences]),
                     fix="start a new run, or give the model code and hyperparameters the run was"
                     " started with",
                 )
@@ -165,8 +160,17 @@ def newest(folder: Path) -> Checkpoint | None:
         try:
             return _read(folder / str(step))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("the checkpoint of step %d is damaged and not used: %s", step, error)
+            log.warning("the checkpoint of step %d is damaged and removed: %s", step, error)
+            remove(folder, step)  # it will be written again
     return None
+
+
+def remove(folder: Path, step: int) -> None:
+    """Remove the checkpoint of a step; a reader never finds half of it under its name."""
+    leaving = folder / f".{step}.tmp"
+    shutil.rmtree(leaving, ignore_errors=True)
+    (folder / str(step)).rename(leaving)
+    shutil.rmtree(leaving, ignore_errors=True)
 
 
 def _read(folder: Path) -> Checkpoint:
@@ -190,6 +194,7 @@ def _read(folder: Path) -> Checkpoint:
         metrics=[bytes.fromhex(item) for item in state["metrics"]],
         callbacks=state["callbacks"],
         best=values[len(names) :],
+        best_checkpoint=state["best_checkpoint"],
     )
 
 
@@ -203,5 +208,26 @@ def _dtype(variable: Any) -> str:
     return str(getattr(variable.dtype, "name", variable.dtype))
 
 
-def _in_words(entry: tuple[str, tuple[int, ...], str]) -> str:
-    return f"{entry[0]} {entry[1]} {entry[2]}"
+def _differences(
+    then: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]
+) -> list[tuple[str, str]]:
+    """Return the variables that differ, as words: those of the checkpoint, those of the model."""
+    before, after = list(map(_in_words, then)), list(map(_in_words, now))
+    if before == after:
+        return []
+    old = {name: words for (name, _), words in zip(then, before, strict=True)}
+    new = {name: words for (name, _), words in zip(now, after, strict=True)}
+    pairs = [(old.get(name, f"no {name}"), new.get(name, f"no {name}")) for name in old | new]
+    # The same variables in another order are another model too: their bytes have no names.
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    return different or [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+
+
+def _in_words(item: tuple[str, Any]) -> str:
+    name, variable = item
+    return f"{name} {tuple(variable.shape)} {_dtype(variable)}"
+
+
+def _listed(items: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return "; ".join(items[:most]) + more

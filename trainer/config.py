@@ -17,17 +17,21 @@ from storage.errors import ConfigurationError, Problem
 VARIABLES = {
     "RUN_ID": "the run",
     "ATTEMPT": "the attempt, from 1",
+    "RESTARTS": "how often this attempt was started again in place",
     "DATASET_URI": "s3:// address of the prepared dataset",
     "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
     "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
     "EPOCHS": "how often the training rows are seen",
     "BATCH_SIZE": "rows of one step, over all replicas together",
-    "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping, mixed_precision,"
-    " checkpoint_seconds",
+    "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping,"
+    " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds, checkpoint_keep,"
+    " checkpoint_best",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
 }
+# Options for which null says something; for the others it is as if they were not there.
+_NULL_IS_NONE = ("checkpoint_best",)
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
 
@@ -52,15 +56,21 @@ class Options:
         seed: Of the weights, the order of the rows and dropout.
         class_weight: Weight of a class by its name, `balanced`, or None.
         early_stopping: The arguments of keras.callbacks.EarlyStopping, or None.
+        reduce_lr_on_plateau: Those of keras.callbacks.ReduceLROnPlateau, or None.
         mixed_precision: The policy of Keras, or empty for float32.
         checkpoint_seconds: The longest time between two checkpoints.
+        checkpoint_keep: How many of the newest checkpoints stay.
+        checkpoint_best: The metric by which one more stays, the best; None for none.
     """
 
     seed: int = 0
     class_weight: Mapping[str, float] | str | None = None
     early_stopping: Mapping[str, Any] | None = None
+    reduce_lr_on_plateau: Mapping[str, Any] | None = None
     mixed_precision: str = ""
     checkpoint_seconds: float = 60.0
+    checkpoint_keep: int = 3
+    checkpoint_best: str | None = "val_loss"
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,7 @@ class Config:
     output_dir: Path
     run_id: str = ""
     attempt: int = 1
+    restarts: int = 0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     cluster: Cluster = field(default_factory=Cluster)
@@ -98,6 +109,7 @@ class Config:
             "output_dir": Path(reader.text("OUTPUT_DIR")),
             "run_id": environment.get("RUN_ID", ""),
             "attempt": reader.number("ATTEMPT", 1),
+            "restarts": reader.number("RESTARTS", 0, least=0),
             "hyperparameters": reader.object("HYPERPARAMETERS"),
             "options": reader.options("TRAIN_OPTIONS"),
             "cluster": reader.cluster("TF_CONFIG"),
@@ -196,6 +208,8 @@ class _Reader:
             elif item is not None:
                 checked = getattr(self, f"_{key}")(f"{name}.{key}", item)
                 values |= {} if checked is None else {key: checked}
+            elif key in _NULL_IS_NONE:
+                values[key] = None
         return Options(**values)
 
     def _seed(self, name: str, value: Any) -> int | None:
@@ -216,15 +230,21 @@ class _Reader:
         return self._valid(name, value, fine, expected, lambda found: found)
 
     def _early_stopping(self, name: str, value: Any) -> dict[str, Any] | None:
+        return self._arguments(name, value, _EARLY_STOPPING)
+
+    def _reduce_lr_on_plateau(self, name: str, value: Any) -> dict[str, Any] | None:
+        return self._arguments(name, value, _REDUCE_LR_ON_PLATEAU)
+
+    def _arguments(self, name: str, value: Any, known: _Arguments) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             return self._valid(name, value, False, 'an object, for instance {"patience": 3}', dict)
         found = {}
         for key, item in value.items():
-            if key in _EARLY_STOPPING:
-                expected, fits, cast = _EARLY_STOPPING[key]
+            if key in known:
+                expected, fits, cast = known[key]
                 found[key] = self._valid(f"{name}.{key}", item, fits(item), expected, cast)
             else:
-                self._unknown(name, key, _EARLY_STOPPING)
+                self._unknown(name, key, known)
         return found
 
     def _mixed_precision(self, name: str, value: Any) -> str | None:
@@ -236,6 +256,14 @@ class _Reader:
     def _checkpoint_seconds(self, name: str, value: Any) -> float | None:
         fine = _is_number(value) and value > 0
         return self._valid(name, value, fine, "seconds, more than 0", float)
+
+    def _checkpoint_keep(self, name: str, value: Any) -> int | None:
+        fine = _is_whole(value) and value >= 1
+        return self._valid(name, value, fine, "a whole number, 1 or more", int)
+
+    def _checkpoint_best(self, name: str, value: Any) -> str | None:
+        expected = "the name of a metric, or null for none"
+        return self._valid(name, value, isinstance(value, str) and bool(value), expected, str)
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]
@@ -266,13 +294,27 @@ def _is_count(value: Any) -> bool:
     return _is_whole(value) and value >= 0
 
 
-# The arguments of keras.callbacks.EarlyStopping: what is expected, how it is checked and cast.
-_EARLY_STOPPING: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+# The arguments of callbacks of Keras: what is expected, how it is checked and cast.
+_Arguments = Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]]
+_MONITOR: _Arguments = {
     "monitor": ("the name of a metric", lambda value: isinstance(value, str), str),
     "patience": ("a whole number of epochs", _is_count, int),
     "min_delta": ("a number", _is_number, float),
     "mode": ("auto, min or max", lambda value: value in ("auto", "min", "max"), str),
+}
+_EARLY_STOPPING: _Arguments = {
+    **_MONITOR,
     "baseline": ("a number", _is_number, float),
     "restore_best_weights": ("true or false", lambda value: isinstance(value, bool), bool),
     "start_from_epoch": ("a whole number of epochs", _is_count, int),
+}
+_REDUCE_LR_ON_PLATEAU: _Arguments = {
+    **_MONITOR,
+    "factor": (
+        "a number between 0 and 1",
+        lambda value: _is_number(value) and 0 < value < 1,
+        float,
+    ),
+    "cooldown": ("a whole number of epochs", _is_count, int),
+    "min_lr": ("a number, 0 or more", lambda value: _is_number(value) and value >= 0, float),
 }

@@ -1,4 +1,4 @@
-"""The training: epochs, evaluation, early stopping, checkpoints, and a stop that loses nothing.
+"""The training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
 
 All replicas go through the same steps in the same order. After every few steps, a second's worth,
 they agree on what comes next in one small sum, the control vector: whether anyone was told to stop,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,17 +19,20 @@ import numpy as np
 
 from storage.errors import ConfigurationError, Problem
 from trainer import supervised
+from trainer.best import DEFAULT, BestCheckpoint
+from trainer.callback_choice import choose
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Position
 from trainer.config import Config
 from trainer.dataset import Dataset
 from trainer.exits import NotFiniteError, StoppedError
 from trainer.inputs import distribute, open_split, read_labels
+from trainer.pace import Run, TimeSplit
 from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
-from trainer.state import State
+from trainer.state import Running, State
 from trainer.step import Steps, separate_dropout
-from trainer.stopping import EarlyStopping
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.
@@ -62,9 +65,10 @@ class Training:
         model: Compiled, checked, built in the scope of the strategy.
         replicas: Of the job.
         stop: Tells whether this process was told to stop.
+        own_callbacks: Returns the user's; called on the chief only.
 
     Raises:
-        ConfigurationError: The batch or an option does not fit.
+        ConfigurationError: The batch, an option or a callback does not fit.
         DataError: There are too few rows, or fewer than the schema says.
     """
 
@@ -75,6 +79,7 @@ class Training:
         model: keras.Model,
         replicas: Replicas,
         stop: Callable[[], bool],
+        own_callbacks: Callable[[], Sequence[keras.callbacks.Callback]],
     ) -> None:
         self.config, self.dataset, self.model = config, dataset, model
         self.replicas, self.stop = replicas, stop
@@ -83,19 +88,31 @@ class Training:
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
         self._steps = Steps(model, replicas)
-        self._stopping = self._early_stopping()
+        names = list(self._steps.results())
+        names += [f"val_{name}" for name in names] if self._evaluation else []
+        self._callbacks = Callbacks(
+            lambda: choose(config.options, own_callbacks, model, names, config.output_dir),
+            model,
+            replicas,
+            config.epochs,
+            self.steps_per_epoch,
+        )
         self._state = State(
             model,
             replicas,
-            self._stopping,
+            self._callbacks,
             config.output_dir / "checkpoints",
             {
                 "dataset": config.dataset_uri.name,
                 "train_batch_size": self.batch,
                 "seed": config.options.seed,
+                "callbacks": self._callbacks.names,
             },
+            config.options.checkpoint_keep,
+            self._best_checkpoint(names),
         )
         self._progress: Progress | None = None
+        self._time, self._started = TimeSplit(), False
         self._run_length = 1
         self._saved = time.monotonic()
 
@@ -107,12 +124,16 @@ class Training:
             NotFiniteError: The loss is not finite.
             StepError: The replicas do not have equal weights.
         """
-        self._position = self._state.restore()
+        with self._time.spent_on("checkpoint"):
+            self._position = self._state.restore()
         separate_dropout(self.model, self.replicas)
         epochs, total = self.config.epochs, self.config.epochs * self.steps_per_epoch
         if self.replicas.chief:
             output = self.config.output_dir
-            self._progress = Progress(output, self._position, epochs, total, self.batch)
+            board = "TensorBoard" not in self._callbacks.names
+            self._progress = Progress(
+                output, self._position, epochs, total, self.batch, self.replicas, board
+            )
         log.info(
             "training %d epochs of %d steps of %d rows, from step %d",
             epochs,
@@ -121,21 +142,27 @@ class Training:
             self._position.step,
         )
         self._batches = self._open_batches()
-        self._run_first_step()
         while True:
-            metrics, ends = self._epoch()
-            if ends or self._position.epoch + 1 >= epochs:
+            metrics = self._epoch()
+            if self.model.stop_training or self._position.epoch + 1 >= epochs:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
-            self.model.reset_metrics()
-        if self._stopping and self._stopping.restores_weights:
-            if self.replicas.chief:
-                self._stopping.end()
-            self._state.share_weights()
+        with self._time.spent_on("checkpoint"):
+            self._state.wait()
+        # An optimizer that averages the weights puts the averages into the model.
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        self._call("on_train_end", metrics)
         return Result(self._position, metrics, self._state.compare_weights())
 
-    def finish(self, result: Result, seconds: Mapping[str, float]) -> None:
-        """Write the last line of progress.jsonl: the training ended and the model is written."""
+    def finish(self, result: Result, start: float, train: float, export: float) -> None:
+        """Write the last line of progress.jsonl: the training ended and the model is written.
+
+        Args:
+            result: Of the training.
+            start: Seconds from the start of this process to that of `run`.
+            train: Seconds of `run`.
+            export: Seconds after it.
+        """
         if self._progress:
             self._progress.final(
                 result.position,
@@ -143,110 +170,146 @@ class Training:
                 weights_sha256=result.weights_sha256,
                 replicas=self.replicas.count,
                 weights_equal=True,
-                seconds=dict(seconds),
+                best_checkpoint=dict(self._state.best_checkpoint) or None,
+                attempt=self.config.attempt,
+                restarts=self.config.restarts,
+                seconds=self._time.all(train, start=start, export=export),
             )
             self._progress.close()
 
-    def _epoch(self) -> tuple[dict[str, float], bool]:
-        """Train the rest of an epoch and evaluate.
-
-        Returns:
-            The metrics, and whether early stopping ends the training.
-        """
-        while (left := self.steps_per_epoch - self._position.step_in_epoch) > 0:
-            self._run_steps(min(self._run_length, left))
+    def _epoch(self) -> dict[str, float]:
+        """Train the rest of an epoch and evaluate; return the metrics."""
+        epoch = self._position.epoch
+        if self._position.step_in_epoch == 0:
+            self.model.reset_metrics()
+            self._call("on_epoch_begin", epoch)
+        while self._position.step_in_epoch < self.steps_per_epoch and not self.model.stop_training:
+            self._run_steps()
         metrics = self._steps.results()
-        sums = self._state.metric_sums()
+        running = self._state.running()
         elapsed = time.monotonic() - self._saved
-        last = self._position.epoch + 1 == self.config.epochs
+        last = epoch + 1 == self.config.epochs or self.model.stop_training
         shortest = min(_SHORTEST_EPOCH, self.config.options.checkpoint_seconds)
         if self._chief_says(last or elapsed >= shortest):
-            self._save(sums)
+            self._save(running)
         if self._evaluation:
-            metrics |= self._evaluate(sums)
-        ends = False
-        if self._stopping:
-            chief = self.replicas.chief
-            ends = chief and self._stopping.end_epoch(self._position.epoch, metrics)
-            ends = self._chief_says(ends)
+            metrics |= self._evaluate(running)
+        self._state.judge(self._position, metrics)
+        self._call("on_epoch_end", epoch, metrics)
         if self._progress:
             self._progress.end_epoch(self._position, metrics)
-        return metrics, ends
+        return metrics
 
-    def _run_first_step(self) -> None:
-        if self._position.step_in_epoch < self.steps_per_epoch:
-            self._run_steps(1)
-        if self._progress:
-            self._progress.start_clock(self._position)
-
-    def _run_steps(self, steps: int) -> None:
-        start, before = time.monotonic(), self._position
+    def _run_steps(self) -> None:
+        """Train as many steps as were agreed on, but none beyond the next call of batch hooks."""
+        before = self._position
+        at, every = before.step_in_epoch, self._callbacks.train_steps
+        if every and at % every == 0:
+            self._call("on_train_batch_begin", at)
+        steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
         supervised.steps(before.step, before.step + steps)
-        done, loss = self._steps.train(self._batches, steps)
-        self._position = replace(
-            before, step=before.step + done, step_in_epoch=before.step_in_epoch + done
-        )
-        if not math.isfinite(loss):
+        start = time.monotonic()
+        ran = self._steps.train(self._batches, steps)
+        run = Run(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)
+        at += ran.done
+        self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
+        if not math.isfinite(ran.loss):
             raise NotFiniteError(
                 Problem(
                     f"the loss is not finite in epoch {before.epoch + 1},"
                     f" step {self._position.step}",
-                    received=f"loss {loss}",
+                    received=f"loss {ran.loss}",
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
                 )
             )
-        due = time.monotonic() - self._saved >= self.config.options.checkpoint_seconds
-        save, report = self._control(time.monotonic() - start, steps, due)
+        if every and (at % every == 0 or at == self.steps_per_epoch):
+            self._call("on_train_batch_end", at - 1, self._steps.results())
+        elapsed = time.monotonic() - self._saved
+        due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
+        save, report, runs = self._control(run, steps, due)
+        self._count(run, runs)
         if save:
-            self._save(self._state.metric_sums())
+            self._save(self._state.running())
         if report:
             metrics = self._steps.results()
             if self._progress:
                 self._progress.report(self._position, metrics)
 
-    def _evaluate(self, sums: bytes) -> dict[str, float]:
+    def _evaluate(self, running: Running) -> dict[str, float]:
         self.model.reset_metrics()
-        left = self._evaluation.steps
-        while left > 0:
-            start, steps = time.monotonic(), min(self._run_length, left)
+        self._call("on_test_begin")
+        at, all_steps, every = 0, self._evaluation.steps, self._callbacks.test_steps
+        while at < all_steps:
+            if every and at % every == 0:
+                self._call("on_test_batch_begin", at)
+            start, steps = time.monotonic(), _fitting_steps(self._run_length, at, all_steps, every)
             self._steps.evaluate(self._evaluation.batches, steps)
-            left -= steps
-            self._control(time.monotonic() - start, steps, False, sums)
-        return {f"val_{name}": value for name, value in self._steps.results().items()}
+            at += steps
+            if every and (at % every == 0 or at == all_steps):
+                self._call("on_test_batch_end", at - 1, self._steps.results())
+            self._control(Run(time.monotonic() - start), steps, False, running)
+        metrics = self._steps.results()
+        self._call("on_test_end", metrics)
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def _control(
-        self, seconds: float, steps: int, save: bool, sums: bytes | None = None
-    ) -> tuple[bool, bool]:
+        self, run: Run, steps: int, save: bool, running: Running | None = None
+    ) -> tuple[bool, bool, np.ndarray]:
         """Agree with the other replicas on what comes next.
 
         Args:
-            seconds: What the last steps took.
+            run: The last steps.
             steps: How many they were.
             save: On the chief, whether it is time for a checkpoint.
-            sums: The metric sums to save, when they are not those of this moment.
+            running: What to save beside the variables, when it is not that of this moment.
 
         Returns:
-            Whether to save and whether to report.
+            Whether to save and whether to report, and (processes, 3) what `Run.to_words` gave.
 
         Raises:
             StoppedError: Somebody was told to stop.
         """
+        words = run.to_words()
+        runs = np.zeros((self.replicas.processes, len(words)), np.int32)
+        runs[self.replicas.index] = words
         vector = np.zeros(4, np.int32)
         vector[0] = self.stop()
         if self.replicas.chief:
-            fitting = int(_RUN_SECONDS * steps / max(seconds, 1e-6))
+            fitting = int(_RUN_SECONDS * steps / max(run.seconds, 1e-6))
             vector[1] = max(1, min(fitting, self._run_length * _GROWTH))
             vector[2:] = save, self._progress is not None and self._progress.due
-        stops, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
+        agreed = self.replicas.sum(np.concatenate([vector, runs.ravel()]))
+        stops, self._run_length, saves, reports = agreed[:4].tolist()
         if stops:
-            self._save(self._state.metric_sums() if sums is None else sums)
+            self._save(running or self._state.running())
+            self._state.wait()
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
-        return bool(saves), bool(reports)
+        return bool(saves), bool(reports), agreed[4:].reshape(runs.shape)
 
-    def _save(self, sums: bytes) -> None:
-        self._state.save(self._position, sums)
+    def _count(self, run: Run, runs: np.ndarray) -> None:
+        """Count the time of some training steps."""
+        if not self._started:
+            self._started = True
+            self._time.seconds["start"] += run.seconds
+            if self._progress:
+                self._progress.start_clock(self._position)
+            return
+        self._time.seconds["data"] += run.data
+        self._time.seconds["communication"] += run.communication
+        if self._progress:
+            self._progress.pace.add([Run.from_words(words) for words in runs])
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of the callbacks; every process has to."""
+        with self._time.spent_on("callbacks"):
+            if self._callbacks.call(hook, *arguments):
+                self._state.share_weights()
+
+    def _save(self, running: Running) -> None:
+        with self._time.spent_on("checkpoint"):
+            self._state.save(self._position, running)
         self._saved = time.monotonic()
 
     def _chief_says(self, value: bool) -> bool:
@@ -284,13 +347,16 @@ class Training:
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
 
-    def _early_stopping(self) -> EarlyStopping | None:
-        options = self.config.options.early_stopping
-        if options is None:
+    def _best_checkpoint(self, metrics: Sequence[str]) -> BestCheckpoint | None:
+        metric = self.config.options.checkpoint_best
+        if not metric or (metric == DEFAULT and not self._evaluation):
             return None
-        names = list(self._steps.results())
-        names += [f"val_{name}" for name in names] if self._evaluation else []
-        return EarlyStopping(options, self.model, names)
+        return BestCheckpoint(metric, self.model, metrics)
+
+
+def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:
+    """Return how many steps to run from `at`: not beyond `end` or the next multiple of `every`."""
+    return min(wanted, end - at, every - at % every if every else wanted)
 
 
 class _Evaluation:

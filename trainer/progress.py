@@ -13,10 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.checkpoint import Position
+from trainer.pace import Pace
+from trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two progress lines
 _EPOCH_LINE_SECONDS = 0.5  # short epochs are not all worth a line
+_WORTH_SAYING = 0.05  # smaller shares are in progress.jsonl only
 
 
 class Progress:
@@ -27,11 +30,27 @@ class Progress:
         start: Where the training begins; what the files say of later steps is taken away.
         epochs: Of the whole training.
         steps: Of the whole training.
-        batch: Rows of a step.
+        batch: Rows of a step, over all replicas.
+        replicas: Over which a batch is divided.
+        board: Whether to write for TensorBoard.
+
+    Attributes:
+        running: Whether the clock was started.
+        pace: Of all processes since the last line.
     """
 
-    def __init__(self, output: Path, start: Position, epochs: int, steps: int, batch: int) -> None:
+    def __init__(
+        self,
+        output: Path,
+        start: Position,
+        epochs: int,
+        steps: int,
+        batch: int,
+        replicas: Replicas,
+        board: bool,
+    ) -> None:
         self.epochs, self.steps, self.batch = epochs, steps, batch
+        self.replicas, self.pace = replicas.count, Pace(replicas.processes)
         output.mkdir(parents=True, exist_ok=True)
         path = output / "progress.jsonl"
         _truncate(path, start)
@@ -39,52 +58,48 @@ class Progress:
         self._writers = {
             name: tf.summary.create_file_writer(str(output / "logs" / name))
             for name in ("train", "validation")
+            if board
         }
         self._start = self._mark = (time.monotonic(), start.step)
-        self._running = False
+        self.running = False
         self._said = 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time for a progress line."""
-        return self._running and time.monotonic() - self._mark[0] >= SECONDS
+        return self.running and time.monotonic() - self._mark[0] >= SECONDS
 
     def start_clock(self, position: Position) -> None:
         """Measure from here on: the first step includes building the graph."""
-        self._start = self._mark = (time.monotonic(), position.step)
-        self._running = True
+        self._start = (time.monotonic(), position.step)
+        self._measure_from(position)
+        self.running = True
 
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Say how far an epoch is."""
-        speed, eta = self._speed(position.step)
-        self._write(
-            "progress",
-            position.step,
-            position.epoch + 1,
-            steps=self.steps,
-            **metrics,
-            examples_per_second=round(speed, 1),
-            eta_seconds=round(eta, 1),
-        )
-        self._say(position, metrics, speed, eta)
-        self._mark = (time.monotonic(), position.step)
+        figures = self._figures(position.step)
+        self._write("progress", position, metrics=dict(metrics), **figures)
+        self._say(position, metrics, figures)
+        self._measure_from(position)
 
     def end_epoch(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Say how an epoch ended, with the metrics of both splits."""
-        speed, eta = self._speed(position.step)
-        self._write("epoch", position.step, position.epoch + 1, metrics=dict(metrics))
+        figures = self._figures(position.step)
+        self._write("epoch", position, metrics=dict(metrics), **figures)
         for name, value in metrics.items():
             split = "validation" if name.startswith("val_") else "train"
-            with self._writers[split].as_default():
-                tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", value, position.epoch)
+            if split in self._writers:
+                with self._writers[split].as_default():
+                    tag = f"epoch_{name.removeprefix('val_')}"
+                    tf.summary.scalar(tag, value, position.epoch)
         last = position.epoch + 1 == self.epochs
         if last or time.monotonic() - self._said >= _EPOCH_LINE_SECONDS:
-            self._say(position, metrics, speed, eta)
-        self._mark = (time.monotonic(), position.step)
+            self._say(position, metrics, figures)
+        self._measure_from(position)
 
     def final(self, position: Position, **content: Any) -> None:
         """Say how the training ended."""
-        self._write("final", position.step, position.epoch + 1, **content)
+        self._write("final", position, **content)
 
     def close(self) -> None:
         """Close the files."""
@@ -92,31 +107,56 @@ class Progress:
         for writer in self._writers.values():
             writer.close()
 
-    def _speed(self, step: int) -> tuple[float, float]:
-        """Return rows per second since the last line, and the seconds that are left."""
+    def _measure_from(self, position: Position) -> None:
+        self._mark = (time.monotonic(), position.step)
+        self.pace.clear()
+
+    def _figures(self, step: int) -> dict[str, Any]:
+        """Return what was measured since the last line, and the seconds that are left."""
         now = time.monotonic()
         seconds, done = max(now - self._mark[0], 1e-6), step - self._mark[1]
         all_seconds, all_done = now - self._start[0], step - self._start[1]
         left = (self.steps - step) * all_seconds / all_done if all_done else 0.0
-        return done * self.batch / seconds, left
+        speed = done * self.batch / seconds
+        return {
+            "examples_per_second": round(speed, 1),
+            "examples_per_second_per_replica": round(speed / self.replicas, 1),
+            **self.pace.figures(),
+            "eta_seconds": round(left, 1),
+        }
 
-    def _write(self, event: str, step: int, epoch: int, **content: Any) -> None:
-        line = {"event": event, "time": round(time.time(), 3), "epoch": epoch, "step": step}
+    def _write(self, event: str, position: Position, **content: Any) -> None:
+        line = {
+            "event": event,
+            "time": round(time.time(), 3),
+            "epoch": position.epoch + 1,
+            "step": position.step,
+            "steps": self.steps,
+        }
         self._file.write(json.dumps(line | content) + "\n")
 
     def _say(
-        self, position: Position, metrics: Mapping[str, float], speed: float, eta: float
+        self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, Any]
     ) -> None:
         self._said = time.monotonic()
+        speed = f"{figures['examples_per_second']:.0f} examples/s"
+        if self.replicas > 1:
+            speed += f" ({figures['examples_per_second_per_replica']:.0f} per replica)"
+        waits = []
+        if figures["data_share"] >= _WORTH_SAYING:
+            waits.append(f"waiting for data {figures['data_share']:.0%}")
+        slowest = figures["slowest"]
+        if slowest and slowest["slower"] >= _WORTH_SAYING:
+            waits.append(f"{slowest['replica']} is {slowest['slower']:.0%} slower")
+        values = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        parts = [values, speed, *waits, f"ETA {figures['eta_seconds']:.0f} s"]
         log.info(
-            "epoch %d/%d step %d/%d %s | %.0f examples/s | ETA %.0f s",
+            "epoch %d/%d step %d/%d %s",
             position.epoch + 1,
             self.epochs,
             position.step,
             self.steps,
-            " ".join(f"{name} {value:.4g}" for name, value in metrics.items()),
-            speed,
-            eta,
+            " | ".join(parts),
         )
 
 

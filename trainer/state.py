@@ -7,80 +7,133 @@ import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from storage.errors import StepError
 from trainer import checkpoint
+from trainer.best import BestCheckpoint
+from trainer.callback_state import CallbackState
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Checkpoint, Position
+from trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from trainer.replicas import Replicas, parts_of
-from trainer.stopping import EarlyStopping
 
 log = logging.getLogger(__name__)
 
 
+class Running(NamedTuple):
+    """What changes while the weights stay as they are, that is, during an evaluation.
+
+    Attributes:
+        metric_sums: The running sums of the metrics of this process, to the last bit.
+        callbacks: What the callbacks remember; empty on workers.
+    """
+
+    metric_sums: bytes
+    callbacks: CallbackState
+
+
 class State:
-    """Variables, running sums of the metrics, and what early stopping remembers.
+    """Variables, running sums of the metrics, and what callbacks remember.
 
     Args:
         model: With all variables created.
         replicas: Of the job.
-        stopping: Early stopping, or None.
+        callbacks: Of the training.
         folder: Of the checkpoints; only the chief's counts.
         settings: What has to be equal for a checkpoint to be of this training.
+        keep: How many of the newest checkpoints stay.
+        best: Finds the best of them, which stays too; None for no such thing.
     """
 
     def __init__(
         self,
         model: keras.Model,
         replicas: Replicas,
-        stopping: EarlyStopping | None,
+        callbacks: Callbacks,
         folder: Path,
         settings: Mapping[str, Any],
+        keep: int,
+        best: BestCheckpoint | None,
     ) -> None:
-        self._replicas, self._stopping = replicas, stopping
+        self._replicas, self._callbacks = replicas, callbacks
         self._folder, self._settings = folder, settings
         self._weights = list(model.weights)
         self._variables = [
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
+        self._copy, self._writer = HostCopy(self._variables), CheckpointWriter(folder, keep)
+        self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
-    def metric_sums(self) -> bytes:
-        """Return the running sums of this process, to the last bit."""
-        return b"".join(
-            np.ascontiguousarray(part.numpy()).tobytes()
-            for variable in self._metrics
-            for part in parts_of(variable)
-        )
+    def running(self) -> Running:
+        """Return the state of this moment beside the variables."""
+        return Running(self._metric_sums(), self._callbacks.state())
 
-    def save(self, position: Position, sums: bytes) -> None:
-        """Write a checkpoint on the chief; every process has to call this.
+    @property
+    def saving(self) -> bool:
+        """Whether the chief is still writing the last checkpoint."""
+        return self._writer.busy
+
+    @property
+    def best_checkpoint(self) -> Mapping[str, Any]:
+        """Which checkpoint is the best, on the chief: metric, step and value; else empty."""
+        return self._best.state if self._best else {}
+
+    def save(self, position: Position, running: Running) -> None:
+        """Begin to write a checkpoint on the chief; every process has to call this.
+
+        It returns when the state is copied and a checkpoint that was still being written is there.
 
         Args:
             position: Where the training stands.
-            sums: The metric sums of this process at that position.
+            running: What `running` returned at that position.
+
+        Raises:
+            StepError: The checkpoint before could not be written.
         """
-        everyone = self._replicas.gather(sums)
+        everyone = self._replicas.gather(running.metric_sums)
         if not self._replicas.chief:
             return
-        stopping = self._stopping
-        written = Checkpoint(
-            position,
-            self._settings,
-            [(name, item.numpy()) for name, item in self._variables],
-            everyone,
-            stopping.state if stopping else {},
-            stopping.best_weights if stopping else (),
-        ).write(self._folder)
-        if written:
-            log.info("saved the checkpoint of step %d", position.step)
+        self._writer.wait()
+        self._writer.begin(
+            Checkpoint(
+                position,
+                self._settings,
+                self._copy.take(),
+                everyone,
+                running.callbacks.content,
+                running.callbacks.arrays,
+                self.best_checkpoint,
+            )
+        )
+        self._saved_step = position.step
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is written.
+
+        Raises:
+            StepError: It could not be written.
+        """
+        self._writer.wait()
+
+    def judge(self, position: Position, metrics: Mapping[str, float]) -> None:
+        """Remember on the chief whether the checkpoint of an epoch is the best so far.
+
+        Args:
+            position: The end of the epoch.
+            metrics: Of the epoch, with those of the evaluation.
+        """
+        if self._best and self._replicas.chief and position.step == self._saved_step:
+            self._best.judge(position.step, metrics)
+            self._writer.best_step = self._best.step
 
     def restore(self) -> Position:
-        """Bring every process to the chief's newest checkpoint, if there is one.
+        """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
 
         Returns:
             Where the training goes on.
@@ -93,17 +146,23 @@ class State:
             checkpoint.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found.check_fits(self._variables, self._settings)
-                if self._stopping:
-                    self._stopping.restore(found.callbacks, found.best)
-        header = _header(found)
-        size = int(self._replicas.sum(np.array([len(header)], np.int32))[0])
-        if not size:
+                self._saved_step = found.position.step
+                if self._best:
+                    self._best.restore(found.best_checkpoint)
+                    self._writer.best_step = self._best.step
+        header = self._replicas.tell(_header(found))
+        if not header:
+            if self._callbacks.begin(Position()):
+                self.share_weights()
             return Position()
-        content = json.loads(self._replicas.broadcast(header, size))
+        content = json.loads(header)
+        position = Position(**content["position"])
+        # Before the variables: what callbacks do to the model when they begin is in them already.
+        state = CallbackState(found.callbacks, found.best) if found else None
+        self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
         self._assign([item for _, item in self._variables], values)
         self._set_metric_sums([bytes.fromhex(item) for item in content["metrics"]])
-        position = Position(**content["position"])
         log.info("restored the checkpoint of step %d", position.step)
         return position
 
@@ -130,6 +189,13 @@ class State:
             )
         return digest.hexdigest()
 
+    def _metric_sums(self) -> bytes:
+        return b"".join(
+            np.ascontiguousarray(part.numpy()).tobytes()
+            for variable in self._metrics
+            for part in parts_of(variable)
+        )
+
     def _assign(self, variables: Sequence[Any], values: Sequence[np.ndarray] | None) -> None:
         """Assign the chief's values on every process, on all its devices."""
         now = [item.numpy() for item in variables]
@@ -143,7 +209,7 @@ class State:
                 part.assign(value)
 
     def _set_metric_sums(self, everyone: Sequence[bytes]) -> None:
-        size = len(self.metric_sums())
+        size = len(self._metric_sums())
         if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
             log.warning(
                 "the checkpoint is of another number of replicas: the metrics of this epoch start"

@@ -8,7 +8,7 @@ Keras' own is switched off; that is the one private method of an optimizer this 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -18,6 +18,26 @@ from trainer.replicas import Replicas, parts_of
 
 _REDUCE = "_all_reduce_sum_gradients"
 _STREAMS = 1000003  # apart lie the dropout seeds of two replicas
+
+
+class Ran(NamedTuple):
+    """What became of some steps.
+
+    The seconds are those of this process, taken inside the compiled loop.
+
+    Attributes:
+        done: Steps that were done.
+        loss: Of the last step, over all replicas.
+        data_seconds: From asking for a batch to having it.
+        communication_seconds: From having the gradients to having their sum over all replicas. It
+            includes waiting for slower replicas. It is 0 with one replica, and on GPUs, where the
+            sum runs beside the computation and nobody on the host sees when it ends.
+    """
+
+    done: int
+    loss: float
+    data_seconds: float
+    communication_seconds: float
 
 
 class Steps:
@@ -36,19 +56,15 @@ class Steps:
         self._evaluate = tf.function(self._evaluate_in_graph)
         self._results = tf.function(lambda: model.get_metrics_result())
 
-    def train(self, iterator: Iterator[Any], steps: int) -> tuple[int, float]:
-        """Train some steps; stop after one whose loss is not finite.
-
-        Returns:
-            How many steps were done, and the loss of the last one over all replicas.
-        """
-        done, loss = self._train(iterator, tf.constant(steps))
+    def train(self, iterator: Iterator[Any], steps: int) -> Ran:
+        """Train some steps; stop after one whose loss is not finite."""
+        done, loss, data, communication = self._train(iterator, tf.constant(steps))
         if self._reduced_by_keras == [0]:
             raise StepError(
                 "this version of Keras sums gradients in another place than the one this trainer"
                 " switches off; install the versions of uv.lock"
             )
-        return int(done), float(loss)
+        return Ran(int(done), float(loss), float(data), float(communication))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
         """Update the metrics with some steps of another split."""
@@ -59,20 +75,27 @@ class Steps:
         found = {name: float(value) for name, value in self._results().items()}
         return {"loss": found.pop("loss")} | found
 
-    def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        strategy = self.replicas.strategy
         done, loss = tf.constant(0), tf.constant(0.0)
+        data = communication = tf.constant(0.0, tf.float64)
         while (done < steps) & tf.math.is_finite(loss):
-            result = self.replicas.strategy.run(self._train_replica, args=(next(iterator),))
-            loss = self.replicas.strategy.experimental_local_results(result)[0]
+            asked = tf.timestamp()
+            with tf.control_dependencies([asked]):
+                batch = next(iterator)
+            data += _timestamp(batch) - asked
+            total, seconds = strategy.run(self._train_replica, args=(batch,))
+            loss = strategy.experimental_local_results(total)[0]
+            communication += strategy.experimental_local_results(seconds)[0]
             done += 1
-        return done, loss
+        return done, loss, data, communication
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
             self.replicas.strategy.run(self._evaluate_replica, args=(next(iterator),))
 
     @tf.autograph.experimental.do_not_convert
-    def _train_replica(self, batch: Any) -> tf.Tensor:
+    def _train_replica(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
         x, y, weight = _unpack(batch)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
@@ -80,10 +103,10 @@ class Steps:
             loss = self._loss(x, y, predicted, weight, training=True)
             scaled = self.model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables)
-        gradients, total = self._sum(gradients, tf.cast(loss, tf.float32))
+        gradients, total, seconds = self._sum(gradients, tf.cast(loss, tf.float32))
         self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predicted, weight, loss)
-        return total
+        return total, seconds
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_replica(self, batch: Any) -> None:
@@ -98,17 +121,22 @@ class Steps:
             x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
         )
 
-    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """Return the gradients and the loss over all replicas, and the seconds that took."""
+        seconds = tf.constant(0.0, tf.float64)
         if self.replicas.count == 1:
-            return gradients, loss
+            return gradients, loss, seconds
         present = [at for at, gradient in enumerate(gradients) if gradient is not None]
         dense = [tf.convert_to_tensor(gradients[at]) for at in present]
         context = tf.distribute.get_replica_context()
+        ready = _timestamp([*dense, loss])
         *summed, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*dense, loss])
+        if not tf.config.list_logical_devices("GPU"):
+            seconds = _timestamp([*summed, total]) - ready
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
             result[at] = gradient
-        return result, total
+        return result, total, seconds
 
     def _update_metrics(self, x: Any, y: Any, predicted: Any, weight: Any, loss: Any) -> None:
         rows = tf.shape(x)[0]
@@ -127,6 +155,12 @@ def separate_dropout(model: keras.Model, replicas: Replicas) -> None:
             for replica, part in zip(replicas.mine, parts_of(generator.state), strict=True):
                 seed, count = part.numpy()
                 part.assign([(int(seed) + _STREAMS * replica) % 2**32, count])
+
+
+def _timestamp(after: Any) -> tf.Tensor:
+    """Return () float64, the time in seconds when all these tensors are there."""
+    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
+        return tf.timestamp()
 
 
 def _unpack(batch: Any) -> tuple[Any, Any, Any]:

@@ -39,7 +39,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
         raise ConfigurationError(
             Problem(
                 f"the model code {name} cannot be imported",
-                received=_where(error),
+                received=where(error),
                 expected="a module that imports in the trainer image",
                 fix="correct the code; other packages have to be in train_image",
             )
@@ -48,6 +48,42 @@ def find(model_code: str, folder: Path) -> BuildModel:
     if not callable(found):
         raise ConfigurationError(_no_function(module, function))
     return found
+
+
+def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
+    """Return what the function `callbacks` of the user's module returns, if there is one.
+
+    Args:
+        model_code: As in MODEL_CODE, found before.
+        dataset: The function's only argument.
+
+    Raises:
+        ConfigurationError: It is no function, fails, or returns no list.
+    """
+    name = model_code.partition(":")[0]
+    found = getattr(sys.modules[name], "callbacks", None)
+    if found is None or inspect.ismodule(found):
+        return []
+    received = f"callbacks = {found!r:.100}"
+    if callable(found):
+        try:
+            returned = found(dataset)
+        except StepError:
+            raise
+        except Exception as error:
+            received = where(error)
+        else:
+            if isinstance(returned, list | tuple):
+                return list(returned)
+            received = f"{type(returned).__name__}: {returned!r:.100}"
+    raise ConfigurationError(
+        Problem(
+            "the model code gives no list of callbacks",
+            received=received,
+            expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
+            fix=f"correct callbacks in {name}, or call it something else",
+        )
+    )
 
 
 def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, Any]) -> Any:
@@ -65,7 +101,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         raise ConfigurationError(
             Problem(
                 f"{function.__name__} failed",
-                received=_where(error),
+                received=where(error),
                 expected="a compiled keras.Model",
                 fix="correct the model code or model_hyperparameters",
             )
@@ -259,7 +295,7 @@ def _no_function(module: ModuleType, function: str) -> Problem:
     )
 
 
-def _where(error: Exception) -> str:
+def where(error: Exception) -> str:
     """Return the last line of a traceback, with the place in the user's code it came from."""
     if isinstance(error, SyntaxError):
         return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
@@ -269,7 +305,7 @@ def _where(error: Exception) -> str:
         for frame in frames
         if "site-packages" not in frame.filename
         and "importlib" not in frame.filename
-        and Path(frame.filename) != Path(__file__)
+        and Path(frame.filename).parent != Path(__file__).parent
     ]
     place = here[-1] if here else None
     return _last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")

@@ -16,8 +16,11 @@ TRAINER_OPTIONS = (
     "seed",
     "class_weight",
     "early_stopping",
+    "reduce_lr_on_plateau",
     "mixed_precision",
     "checkpoint_seconds",
+    "checkpoint_keep",
+    "checkpoint_best",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -94,16 +97,27 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]
 
 
-class EarlyStopping(Group):
-    """The arguments of keras.callbacks.EarlyStopping; what is not said is left to Keras."""
-
+class _Monitor(Group):
     monitor: str | None = None
     patience: Annotated[int, Field(ge=0)] | None = None
     min_delta: Number | None = None
     mode: Literal["auto", "min", "max"] | None = None
+
+
+class EarlyStopping(_Monitor):
+    """The arguments of keras.callbacks.EarlyStopping; what is not said is left to Keras."""
+
     baseline: Number | None = None
     restore_best_weights: bool | None = None
     start_from_epoch: Annotated[int, Field(ge=0)] | None = None
+
+
+class ReduceLROnPlateau(_Monitor):
+    """The arguments of keras.callbacks.ReduceLROnPlateau; what is not said is left to Keras."""
+
+    factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    cooldown: Annotated[int, Field(ge=0)] | None = None
+    min_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class TrainOptions(Group):
@@ -113,8 +127,11 @@ class TrainOptions(Group):
         seed: Of the weights and of the order of the rows.
         class_weight: Weight by class, or `balanced`.
         early_stopping: When to stop before the last epoch.
+        reduce_lr_on_plateau: When to lower the learning rate.
         mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
         checkpoint_seconds: The longest time between two checkpoints.
+        checkpoint_keep: How many of the newest checkpoints stay.
+        checkpoint_best: The metric by which one more checkpoint stays, the best; null for none.
         command: A user's own program instead of the project's trainer; its image has python3.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
@@ -141,8 +158,11 @@ class TrainOptions(Group):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     class_weight: dict[str, Weight] | Literal["balanced"] | None = None
     early_stopping: EarlyStopping | None = None
+    reduce_lr_on_plateau: ReduceLROnPlateau | None = None
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    checkpoint_keep: Annotated[int, Field(ge=1)] = 3
+    checkpoint_best: Annotated[str, Field(min_length=1)] | None = "val_loss"
     command: tuple[str, ...] = ()
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900

@@ -32,11 +32,13 @@ class Progress:
     Attributes:
         epochs: In order; an epoch that was repeated after a restart counts as it was last.
         final: The metrics of the exported model; without a final event those of the last epoch.
+        seconds: Where the time of the chief's last start went; empty without a final event.
         dropped: Names of values that were not finite numbers, which no report can show.
     """
 
     epochs: tuple[Epoch, ...] = ()
     final: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
 
@@ -52,25 +54,27 @@ def parse(text: str) -> Progress:
     """Read the lines of progress.jsonl; a line that is cut off is passed over."""
     epochs: dict[int, Epoch] = {}
     final: Mapping[str, float] = {}
+    seconds: Mapping[str, float] = {}
     dropped: set[str] = set()
     for line in text.splitlines():
         try:
             event = json.loads(line)
-            kind, values = event["event"], event.get("metrics") or {}
-            metrics = {
-                str(name): float(value)
-                for name, value in values.items()
-                if isinstance(value, int | float)
-            }
+            kind, metrics = event["event"], _numbers(event.get("metrics"))
             finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
             if kind == "epoch":
                 epochs[int(event["epoch"])] = Epoch(int(event["epoch"]), finite)
             elif kind == "final":
-                final = finite
+                final, seconds = finite, _numbers(event.get("seconds"))
             dropped |= set(metrics) - set(finite)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     ordered = tuple(epochs[number] for number in sorted(epochs))
     if not final:
         final = dict(ordered[-1].metrics) if ordered else {}
-    return Progress(ordered, final, tuple(sorted(dropped)))
+    return Progress(ordered, final, seconds, tuple(sorted(dropped)))
+
+
+def _numbers(values: Mapping[str, object] | None) -> dict[str, float]:
+    """Return what is a number."""
+    items = (values or {}).items()
+    return {str(name): float(value) for name, value in items if isinstance(value, int | float)}

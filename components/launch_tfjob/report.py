@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from components.launch_tfjob.progress import Progress
@@ -21,7 +21,7 @@ td + td { text-align: right; font-variant-numeric: tabular-nums }
 
 
 def curves_html(progress: Progress, title: str) -> str:
-    """Return a page with one chart for each metric and a table of the final values.
+    """Return a page with a chart for each metric, the final values, and where the time went.
 
     Args:
         progress: What the chief reported.
@@ -37,17 +37,24 @@ def curves_html(progress: Progress, title: str) -> str:
     if not parts:
         parts = ["<p>The program reported no epochs.</p>"]
     if progress.final:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{_short(value)}</td></tr>"
-            for name, value in sorted(progress.final.items())
-        )
-        parts.append(f"<table><tr><th>final</th><th></th></tr>{rows}</table>")
+        parts.append(_table("final", {name: _short(x) for name, x in progress.final.items()}))
+    if progress.seconds:
+        spent = {name: f"{seconds:.1f} s" for name, seconds in progress.seconds.items()}
+        parts.append(_table("time of the chief", spent))
     if progress.dropped:
         names = escape(", ".join(progress.dropped))
         parts.append(f"<p>Not shown where they were not finite numbers: {names}.</p>")
     head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
     body = f"<h1>{escape(title)}</h1>" + "\n".join(parts)
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
+
+
+def _table(title: str, values: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{value}</td></tr>"
+        for name, value in sorted(values.items())
+    )
+    return f"<table><tr><th>{title}</th><th></th></tr>{rows}</table>"
 
 
 def _chart(name: str, series: dict[str, list[tuple[int, float]]]) -> str:

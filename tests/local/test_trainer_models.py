@@ -179,21 +179,39 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
         user_code.check(model, models.cnn, classes, 2)
 
 
-def test_early_stopping_watches_a_metric_that_exists(classes: Dataset) -> None:
-    from trainer import models, user_code
-    from trainer.stopping import EarlyStopping
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("callbacks = [1]\n", r"no list of callbacks.*callbacks = \[1\]"),
+        ("def callbacks(dataset): ...\n", "no list of callbacks.*NoneType: None"),
+        ("def callbacks(dataset):\n    1 / 0\n", r"ZeroDivisionError.*own.*\.py, line 2\)"),
+        ("def callbacks(): return []\n", "takes 0 positional arguments but 1 was given"),
+    ],
+)
+def test_what_is_no_list_of_callbacks_is_refused(
+    classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    from trainer import user_code
 
-    model = models.mlp(classes)
-    user_code.check(model, models.mlp, classes, 1)
-    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
-    with pytest.raises(ConfigurationError, match="monitor is not a metric.*val_accuracy"):
-        EarlyStopping({"monitor": "val_auc"}, model, names)
-    stopping = EarlyStopping({"patience": 1}, model, names)
-    assert not stopping.end_epoch(0, {"val_loss": 1.0})
-    assert not stopping.end_epoch(1, {"val_loss": 0.5})
-    again = EarlyStopping({"patience": 1}, model, names)
-    again.restore(stopping.state, stopping.best_weights)
-    assert again.end_epoch(2, {"val_loss": 0.7})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"own_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(f"{code}def build_model(dataset): ...\n")
+    user_code.find(f"{name}:build_model", tmp_path)
+    with pytest.raises(ConfigurationError, match=words):
+        user_code.callbacks(f"{name}:build_model", classes)
+
+
+def test_a_module_need_not_have_callbacks(
+    classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import user_code
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_imports.py").write_text(
+        "from keras import callbacks\ndef build_model(dataset): ...\n"
+    )
+    user_code.find("own_imports:build_model", tmp_path)
+    assert user_code.callbacks("own_imports:build_model", classes) == []
 
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:

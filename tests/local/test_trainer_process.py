@@ -16,16 +16,34 @@ import tiny_dataset
 from trainer_jobs import STEPS, Job, Start, free_ports
 
 
+# Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
+CODE = """
+import keras
+from trainer.models import mlp as build_model
+
+class Shrink(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([weight * 0.99 for weight in self.model.get_weights()])
+
+def callbacks(dataset):
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.CSVLogger("logs/log.csv"),
+        Shrink(),
+    ]
+"""
+
+
 @pytest.fixture(scope="module")
 def alone(jobs: Start) -> Job:
     """One process without TF_CONFIG, to its end."""
-    job = jobs("alone", EPOCHS="2")
+    job = jobs("alone", code=CODE, EPOCHS="2")
     assert job.end() == [0], job.log()
     return job
 
 
 def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> None:
-    pair = jobs("pair", 2)
+    pair = jobs("pair", 2, code=CODE)
     assert pair.end() == [0, 0], pair.log()
     hashes = [re.findall("weights sha256 ([0-9a-f]{64})", pair.log(at)) for at in range(2)]
     assert hashes == [[pair.final["weights_sha256"]]] * 2
@@ -36,6 +54,18 @@ def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> Non
         assert mine["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
     assert alone.final["metrics"]["val_accuracy"] > 0.6
     assert not (pair.folder / "1" / "output").exists()
+    rates = [line.split(",")[2] for line in _csv(pair)]
+    assert rates == [line.split(",")[2] for line in _csv(alone)]
+    assert rates[0] == "learning_rate" and float(rates[2]) == pytest.approx(float(rates[1]) * 0.9)
+    assert "the callback Shrink is not resumed exactly" in pair.log()
+    figures = pair.events("epoch")[-1]
+    assert figures["slowest"]["replica"] in ("chief", "worker 0")
+    speed, each = "examples_per_second", "examples_per_second_per_replica"
+    assert figures[speed] == pytest.approx(2 * figures[each], rel=0.01)
+    assert (pair.final["attempt"], pair.final["restarts"]) == (1, 0)
+    spent = pair.final["seconds"]
+    names = {"start", "data", "compute", "communication", "checkpoint", "callbacks", "export"}
+    assert set(spent) == names and spent["communication"] > 0 and spent["start"] > 0
 
 
 def test_what_the_chief_leaves(alone: Job) -> None:
@@ -43,7 +73,7 @@ def test_what_the_chief_leaves(alone: Job) -> None:
     assert json.loads((alone.output / "completion.json").read_text())["run_id"] == "alone"
     assert list((alone.output / "logs" / "train").iterdir())
     assert re.search(
-        r"epoch 2/2 step \d+/\d+ loss [\d.]+ accuracy [\d.]+ .*\| \d+ examples/s \| ETA \d+ s",
+        r"epoch 2/2 step \d+/\d+ loss [\d.]+ accuracy [\d.]+ .*\| \d+ examples/s .*\| ETA \d+ s",
         alone.log(),
     )
     assert not [item for item in alone.output.rglob("*") if item.name.endswith((".tmp", ".part"))]
@@ -76,8 +106,10 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
         "checkpoint_seconds": 0.01,
         "class_weight": "balanced",
         "early_stopping": {"patience": 9, "restore_best_weights": True},
+        "reduce_lr_on_plateau": {"patience": 1, "min_delta": 9, "factor": 0.5},
     }
     settings = {
+        "code": CODE,
         "EPOCHS": "2",
         "HYPERPARAMETERS": '{"dropout": 0.2}',
         "TRAIN_OPTIONS": json.dumps(options),
@@ -108,6 +140,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     assert [line["metrics"] for line in last.events("epoch")] == [
         line["metrics"] for line in undisturbed.events("epoch")
     ]
+    assert _csv(last) == _csv(undisturbed)
 
 
 def test_an_attempt_after_the_last_step_only_exports(
@@ -117,14 +150,16 @@ def test_an_attempt_after_the_last_step_only_exports(
     folder = tmp_path / "job"
     shutil.copytree(alone.folder, folder)
     (folder / "0" / "output" / "model.keras").unlink()
-    again = jobs("alone", folder=folder, ATTEMPT="2")
+    again = jobs("alone", folder=folder, code=CODE, ATTEMPT="2", RESTARTS="3")
     assert again.end() == [0], again.log()
     assert f"from step {2 * STEPS}" in again.log()
     assert again.final["weights_sha256"] == expected["weights_sha256"]
     assert again.final["metrics"] == expected["metrics"]
+    assert (again.final["attempt"], again.final["restarts"]) == (2, 3)
+    assert _csv(again) == _csv(alone)
     assert (again.output / "model.keras").exists()
 
-    other = jobs("alone", folder=folder, HYPERPARAMETERS='{"hidden": [5]}')
+    other = jobs("alone", folder=folder, code=CODE, HYPERPARAMETERS='{"hidden": [5]}')
     assert other.end() == [2]
     assert f"the checkpoint of step {2 * STEPS} is of another model" in other.words()
 
@@ -172,3 +207,20 @@ def test_what_is_the_users_to_mend_is_said(
     assert job.end() == [exit_code], job.log()
     assert re.search(words, job.words()), job.words()
     assert not (job.output / "completion.json").exists()
+
+
+def test_a_callback_that_waits_for_the_others_ends_every_replica_with_2(jobs: Start) -> None:
+    """Without the guard the chief would wait for a sum nobody else takes part in."""
+    reads = "def on_epoch_begin(self, epoch, logs=None): self.model.metrics[0].result()"
+    code = CODE.replace(
+        "def on_epoch_end(self, epoch, logs=None):", f"{reads}\n    def unused(self):"
+    )
+    job = jobs("collective", 2, code=code)
+    assert job.end() == [2, 2], job.log()
+    for replica in range(2):
+        words = "the callback Shrink calls a collective operation in on_epoch_begin"
+        assert words in job.words(replica)
+
+
+def _csv(job: Job) -> list[str]:
+    return (job.output / "logs" / "log.csv").read_text().splitlines()

@@ -45,10 +45,12 @@ def _svgs(page: str) -> list[ElementTree.Element]:
 def test_the_page_needs_nothing_from_outside_and_shows_every_metric():
     events = [epoch(n, loss=1 / n, val_loss=2 / n, accuracy=1 - 1 / n) for n in range(1, 8)]
     final = {"event": "final", "epoch": 7, "step": 70, "metrics": {"loss": 0.125}}
+    final["seconds"] = {"start": 12.34, "data": 1, "compute": "?"}
     page = curves_html(parse(lines(*events, final)), "Training of <digits>")
     HTMLParser().feed(page)
     assert "http" not in page and "<script" not in page
     assert "Training of &lt;digits&gt;" in page and "0.125" in page
+    assert "<tr><td>data</td><td>1.0 s</td></tr><tr><td>start</td><td>12.3 s</td></tr>" in page
     svgs = _svgs(page)
     assert [svg.get("aria-label") for svg in svgs] == ["loss by epoch", "accuracy by epoch"]
     assert [len(svg.findall("polyline")) for svg in svgs] == [2, 1]

@@ -1,0 +1,350 @@
+"""Keras' callbacks in the trainer's loop: the same as in model.fit, whatever interrupts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_dataset
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, StepError
+from trainer.config import Config, Options
+from trainer.dataset import Dataset
+from trainer.exits import StoppedError
+
+BATCH = 100
+STEPS = tiny_dataset.ROWS["train"] // BATCH
+EPOCHS = 9
+Make = Callable[[], Sequence[Any]]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("dataset")))
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the replicas agree after every step, so that every step may be the last one."""
+    from trainer import loop
+
+    monkeypatch.setattr(loop, "_RUN_SECONDS", 0.0)
+
+
+def build_model(dataset: Dataset) -> Any:
+    import keras
+
+    from trainer import models
+
+    keras.utils.clear_session()  # or the names of the layers differ from those of the last model
+    keras.utils.set_random_seed(4)
+    return models.mlp(dataset, hidden=[8], learning_rate=0.05, dropout=0.2)
+
+
+def train(
+    dataset: Dataset,
+    output: Path,
+    callbacks: Make = list,
+    stop: Callable[[], bool] = lambda: False,
+    steps: int = 1,
+    **options: Any,
+) -> Any:
+    """Train in this process; return the result and the model."""
+    import tensorflow as tf
+
+    from trainer import user_code
+    from trainer.loop import Training
+    from trainer.replicas import Replicas
+
+    config = Config(
+        S3Address("bucket", "dataset"),
+        "own:build_model",
+        EPOCHS,
+        BATCH,
+        output.parent,
+        output,
+        options=Options(**options),
+    )
+    model = build_model(dataset)
+    model.steps_per_execution = steps
+    user_code.check(model, build_model, dataset, 1)
+    replicas = Replicas(tf.distribute.get_strategy())
+    return Training(config, dataset, model, replicas, stop, callbacks).run(), model
+
+
+def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
+    """Train on the same batches with model.fit; return the history and the model."""
+    import tensorflow as tf
+
+    from trainer.inputs import distribute, open_split
+    from trainer.records import evaluation_slices, train_slices
+
+    def batches(split: str, slices: Callable[[], Any], steps: int) -> tf.data.Dataset:
+        found = distribute(
+            tf.distribute.get_strategy(), dataset, open_split(dataset, split), slices, None
+        )
+        pairs = [next(found)[:2] for _ in range(steps)]
+        types = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in pairs[0])
+        return tf.data.Dataset.from_generator(lambda: iter(pairs), output_signature=types).repeat()
+
+    rows = dataset.rows
+    training = batches(
+        "train",
+        lambda: train_slices(rows["train"], BATCH, 0, (0, 0), range(1), 1),
+        EPOCHS * STEPS,
+    )
+    parts = [step[0] for step in evaluation_slices(rows["validation"], BATCH, 1)]
+    validation = batches("validation", lambda: parts, len(parts))
+    model = build_model(dataset)
+    history = model.fit(
+        training,
+        epochs=EPOCHS,
+        steps_per_epoch=STEPS,
+        validation_data=validation,
+        validation_steps=len(parts),
+        callbacks=list(callbacks),
+        verbose=0,
+    )
+    return history.history, model
+
+
+def of_keras(folder: str) -> list[Any]:
+    """All callbacks of Keras that people use; training stops early and lowers the rate."""
+    from keras import callbacks
+
+    return [
+        callbacks.EarlyStopping("val_loss", patience=3, min_delta=0.04, restore_best_weights=True),
+        callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=0.05, factor=0.3),
+        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.98),
+        callbacks.CSVLogger(f"{folder}log.csv"),
+        callbacks.ModelCheckpoint(
+            f"{folder}best.weights.h5", save_best_only=True, save_weights_only=True
+        ),
+        callbacks.ModelCheckpoint(f"{folder}{{epoch}}-{{batch}}.keras", save_freq=47),
+        callbacks.TensorBoard(f"{folder}board"),
+    ]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.rglob("*") if not p.name.startswith("events"))
+
+
+def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path) -> None:
+    import keras
+
+    logs, expected = fit(dataset, of_keras(f"{tmp_path}/fit/"))
+    result, model = train(dataset, tmp_path / "trainer", lambda: of_keras("own/"))
+    assert len(logs["loss"]) == result.position.epoch + 1 < EPOCHS
+    assert model.history.history == {
+        name: pytest.approx(values, rel=1e-6) for name, values in logs.items()
+    }
+    assert len(set(logs["learning_rate"])) > len(logs["loss"]) / 2
+    for mine, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+    assert files(tmp_path / "trainer" / "own") == files(tmp_path / "fit")
+    keras.models.load_model(tmp_path / "trainer" / "own" / "3-7.keras")
+
+
+def remembering() -> Any:
+    """A callback of one's own, which every three steps does what depends on all it saw before."""
+    import keras
+
+    class Remembering(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.losses = [], np.zeros(0, np.float32)
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.first = batch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen.append([self.first, batch])
+            self.losses = np.append(self.losses, np.float32(logs["loss"]))
+            if len(self.seen) % 10 == 0:
+                rate = self.model.optimizer.learning_rate
+                self.model.optimizer.learning_rate = float(rate) * float(1 - self.losses.mean() / 5)
+
+        def get_state(self) -> Any:
+            return {"seen": self.seen, "losses": self.losses}
+
+        def set_state(self, state: Any) -> None:
+            self.seen, self.losses = state["seen"], state["losses"]
+
+    return Remembering()
+
+
+def test_stopped_at_any_step_the_end_is_the_same(
+    dataset: Dataset, tmp_path: Path, short_runs: None
+) -> None:
+    def run(name: str, stops: Sequence[int]) -> dict[str, Any]:
+        output = tmp_path / name
+        for stop in [*stops, 0]:
+            own, agreements = remembering(), iter(range(1, 10**6))
+            options = {
+                "early_stopping": {"patience": 3, "min_delta": 0.04, "restore_best_weights": True},
+                "reduce_lr_on_plateau": {"patience": 1, "min_delta": 0.05, "factor": 0.3},
+            }
+
+            def told(numbers: Any = agreements, at: int = stop) -> bool:
+                return next(numbers) == at
+
+            def make(own: Any = own) -> list[Any]:
+                return [*of_keras("own/")[2:], own]
+
+            try:
+                result, model = train(dataset, output, make, told, steps=3, **options)
+            except StoppedError:
+                assert stop
+        return {
+            "result": result,
+            "history": model.history.history,
+            "rate": float(model.optimizer.learning_rate),
+            "log": (output / "own" / "log.csv").read_bytes(),
+            "files": files(output / "own"),
+            "own": own.get_state() | {"losses": own.losses.tolist()},
+        }
+
+    undisturbed = run("undisturbed", [])
+    # After the first step, within an epoch, in the evaluation of one, in the first step of one.
+    assert run("stopped", [1, 10, STEPS - 10, 1, 2 * STEPS]) == undisturbed
+    assert undisturbed["own"]["seen"][:7] == [[at, min(at + 2, 19)] for at in range(0, STEPS, 3)]
+    assert len(undisturbed["log"].splitlines()) == undisturbed["result"].position.epoch + 2
+
+
+def of_one_hook(**hooks: Callable[..., Any]) -> Any:
+    import keras
+
+    return type("Own", (keras.callbacks.Callback,), hooks)()
+
+
+def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) -> Any:
+    """Return the callbacks of a training with these."""
+    import tensorflow as tf
+
+    from trainer import user_code
+    from trainer.callback_choice import choose
+    from trainer.callbacks import Callbacks
+    from trainer.replicas import Replicas
+
+    model = build_model(dataset)
+    if compiled:
+        model.compile(loss="sparse_categorical_crossentropy", **compiled)
+    user_code.check(model, build_model, dataset, 1)
+    replicas = Replicas(tf.distribute.get_strategy())
+    names = ["loss", "val_loss"]
+    return Callbacks(
+        lambda: choose(Options(), lambda: [callback], model, names, output),
+        model,
+        replicas,
+        EPOCHS,
+        STEPS,
+    )
+
+
+def refused() -> dict[str, tuple[Any, str]]:
+    from keras import callbacks as of_keras
+    from keras import optimizers
+
+    schedule = optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    return {
+        "backup": (of_keras.BackupAndRestore("b"), "BackupAndRestore cannot work here.*newest"),
+        "averages": (of_keras.SwapEMAWeights(), "SwapEMAWeights cannot work here.*use_ema"),
+        "a text": ("x", "something that is no callback.*str: 'x'"),
+        "our file": (of_keras.CSVLogger("progress.jsonl"), "CSVLogger cannot write there"),
+        "outside": (of_keras.TensorBoard("../x"), "TensorBoard cannot write there"),
+        "schedule": (
+            (of_keras.ReduceLROnPlateau(), {"optimizer": optimizers.SGD(schedule)}),
+            "cannot set the learning rate of this optimizer.*ExponentialDecay",
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "case", ["backup", "averages", "a text", "our file", "outside", "schedule"]
+)
+def test_what_cannot_work_is_refused(dataset: Dataset, tmp_path: Path, case: str) -> None:
+    callback, words = refused()[case]
+    callback, compiled = callback if isinstance(callback, tuple) else (callback, {})
+    with pytest.raises(ConfigurationError, match=words):
+        in_the_loop(dataset, tmp_path, callback, **compiled)
+
+
+def _evaluates(self: Any, epoch: int, logs: Any) -> None:
+    self.model.evaluate(np.zeros((1, 6)), np.zeros(1))
+
+
+def _fails(self: Any, epoch: int, logs: Any) -> None:
+    raise KeyError(f"epoch {epoch}")
+
+
+def _writes(self: Any, epoch: int, logs: Any) -> None:
+    Path("/nowhere/at/all").write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("hook", "code", "words"),
+    [
+        (_evaluates, 2, r"model.evaluate in on_epoch_end.*line \d+\).*read the logs"),
+        (_fails, 2, "Own failed in on_epoch_end.*KeyError: 'epoch 3'.*correct Own"),
+        (_writes, 1, "Own failed in on_epoch_end.*FileNotFoundError"),
+    ],
+)
+def test_a_callback_that_fails_is_named(
+    dataset: Dataset, tmp_path: Path, hook: Any, code: int, words: str
+) -> None:
+    callbacks = in_the_loop(dataset, tmp_path, of_one_hook(on_epoch_end=hook))
+    with pytest.raises(StepError, match=words) as found:
+        callbacks.call("on_epoch_end", 3, {"loss": 1.0})
+    assert found.value.code == code
+    model = build_model(dataset)
+    callbacks.call("on_test_begin")  # nobody has it
+    assert "evaluate" not in vars(model)
+
+
+def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    from trainer.checkpoint import Position
+
+    own = of_one_hook(get_state=lambda self: {"seen": {1, 2}}, set_state=lambda self, state: None)
+    callbacks = in_the_loop(dataset, tmp_path, own)
+    with pytest.raises(ConfigurationError, match=r"get_state\(\) of the callback Own.*a set"):
+        callbacks.begin(Position())
+
+
+def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) -> None:
+    from trainer.callback_choice import choose
+
+    model = build_model(dataset)
+    options = Options(
+        early_stopping={"monitor": "val_auc"}, reduce_lr_on_plateau={"monitor": "speed"}
+    )
+    with pytest.raises(ConfigurationError) as found:
+        choose(options, list, model, ["loss", "speed"], tmp_path)
+    text = str(found.value)
+    assert "early_stopping.monitor is not a metric of the model. Received: val_auc" in text
+    assert "nobody knows whether speed should rise or fall" in text
+    (stopping,) = choose(Options(early_stopping={}), list, model, ["loss"], tmp_path)
+    assert stopping.monitor == "loss"
+
+
+def test_a_callback_without_state_is_named_and_batch_hooks_cost_only_who_has_them(
+    dataset: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from keras import callbacks as of_keras
+
+    from trainer.checkpoint import Position
+
+    caplog.set_level("INFO")
+    often = in_the_loop(dataset, tmp_path, of_one_hook(on_batch_end=lambda *_: None))
+    often.begin(Position())
+    assert (often.train_steps, often.test_steps) == (1, 0)
+    assert "the callback Own is not resumed exactly" in caplog.text
+    caplog.clear()
+    seldom = in_the_loop(dataset, tmp_path, of_keras.TensorBoard(str(tmp_path / "board")))
+    seldom.begin(Position())
+    assert (seldom.train_steps, seldom.test_steps, caplog.text) == (0, 0, "")

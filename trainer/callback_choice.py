@@ -1,0 +1,157 @@
+"""Which callbacks a training has: those of TRAIN_OPTIONS, then the user's, if they can work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from storage.errors import ConfigurationError, Problem
+from trainer.config import Options
+
+Callback = keras.callbacks.Callback
+
+_OF_OPTIONS: dict[str, type[Callback]] = {
+    "early_stopping": keras.callbacks.EarlyStopping,
+    "reduce_lr_on_plateau": keras.callbacks.ReduceLROnPlateau,
+}
+# Why a callback of Keras cannot work here, and what does its work.
+_REFUSED: dict[type[Callback], tuple[str, str]] = {
+    keras.callbacks.BackupAndRestore: (
+        "it would restore the weights a second time, from the last epoch",
+        "remove it: every training goes on from its newest checkpoint",
+    ),
+    keras.callbacks.OrbaxCheckpoint: (
+        "it needs all replicas to save, and callbacks run on the chief",
+        "remove it: checkpoints are written anyway; ModelCheckpoint writes models",
+    ),
+    keras.callbacks.SwapEMAWeights: (
+        "it would give the chief other weights than the rest during evaluation",
+        "remove it: with use_ema=True the averages are the weights of the finished model",
+    ),
+}
+_SETS_RATE = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
+_PATHS: dict[type[Callback], str] = {
+    keras.callbacks.CSVLogger: "filename",
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.TensorBoard: "log_dir",
+}
+# What the trainer and the sidecar write themselves (ARCHITECTURE.md).
+_TAKEN = ("checkpoints", "model", "model.keras", "progress.jsonl", "completion.json", ".uploader")
+
+
+def choose(
+    options: Options,
+    own: Callable[[], Sequence[Callback]],
+    model: keras.Model,
+    metrics: Collection[str],
+    output: Path,
+) -> list[Callback]:
+    """Return the callbacks of a training.
+
+    Args:
+        options: TRAIN_OPTIONS.
+        own: Returns those of the user.
+        model: Compiled and built.
+        metrics: The names there will be at the end of an epoch.
+        output: OUTPUT_DIR, under which relative paths are taken.
+
+    Raises:
+        ConfigurationError: Some cannot work; all reasons at once.
+    """
+    found, problems = [], []
+    for option, kind in _OF_OPTIONS.items():
+        if (arguments := getattr(options, option)) is not None:
+            default = {"monitor": "val_loss" if "val_loss" in metrics else "loss"}
+            found.append(kind(**default | dict(arguments)))
+            found[-1].set_model(model)
+            problems += _monitor_problems(option, found[-1], metrics)
+    for callback in own():
+        if isinstance(callback, Callback):
+            problems += _place(callback, output)
+        found.append(callback)
+    for callback in found:
+        problems += _problems(callback, model)
+    ConfigurationError.raise_if(problems)
+    return found
+
+
+def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> list[Problem]:
+    name = f"train_options.{option}"
+    if callback.monitor not in metrics:
+        return [
+            Problem(
+                f"{name}.monitor is not a metric of the model",
+                received=callback.monitor,
+                expected=f"one of {', '.join(metrics)}",
+                fix="correct monitor, or add the metric to model.compile",
+            )
+        ]
+    try:
+        callback._set_monitor_op()
+    except ValueError:
+        return [
+            Problem(
+                f"nobody knows whether {callback.monitor} should rise or fall",
+                received="mode auto",
+                expected="mode min or max",
+                fix=f"give {name} a mode",
+            )
+        ]
+    return []
+
+
+def _problems(callback: Any, model: keras.Model) -> list[Problem]:
+    name = type(callback).__name__
+    if not isinstance(callback, Callback):
+        return [
+            Problem(
+                "callbacks returned something that is no callback",
+                received=f"{name}: {callback!r:.100}",
+                expected="a list of keras.callbacks.Callback",
+                fix="correct the function callbacks of the model code",
+            )
+        ]
+    found = [
+        Problem(f"the callback {name} cannot work here", received=why, fix=fix)
+        for kind, (why, fix) in _REFUSED.items()
+        if isinstance(callback, kind)
+    ]
+    rate = getattr(model.optimizer, "_learning_rate", None)
+    if isinstance(callback, _SETS_RATE) and isinstance(
+        rate, keras.optimizers.schedules.LearningRateSchedule
+    ):
+        found.append(
+            Problem(
+                f"the callback {name} cannot set the learning rate of this optimizer",
+                received=f"a {type(rate).__name__} as learning_rate",
+                expected="a number",
+                fix=f"give the optimizer a number, or remove {name}",
+            )
+        )
+    return found
+
+
+def _place(callback: Any, output: Path) -> list[Problem]:
+    """Take a relative path of a callback under OUTPUT_DIR; return what is wrong with it."""
+    problems = []
+    for kind, attribute in _PATHS.items():
+        path = getattr(callback, attribute) if isinstance(callback, kind) else "/"
+        if path.startswith("/") or "://" in path:
+            continue
+        parts = Path(path).parts
+        if ".." in parts or not parts or parts[0] in _TAKEN:
+            problems.append(
+                Problem(
+                    f"the callback {type(callback).__name__} cannot write there",
+                    received=path,
+                    expected=f"a path in OUTPUT_DIR that is none of {', '.join(_TAKEN)}",
+                    fix=f"choose another {attribute}, for instance callbacks/{parts[-1:] or 'x'}",
+                )
+            )
+        else:
+            (output / path).parent.mkdir(parents=True, exist_ok=True)
+            setattr(callback, attribute, str(output / path))
+    return problems

@@ -1,0 +1,146 @@
+"""What callbacks remember, in a form that a checkpoint keeps: Keras' own and those of users.
+
+A callback of Keras is known by its attributes. One of a user says what it remembers by get_state(),
+which returns numbers, texts, lists, dicts and arrays, and takes it back by set_state(state).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from storage.errors import ConfigurationError, Problem
+
+_kinds = keras.callbacks
+_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    _kinds.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch", "best_weights"),
+    _kinds.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    _kinds.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    _kinds.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+    _kinds.History: ("epoch", "history"),
+    _kinds.CSVLogger: (),
+    _kinds.LearningRateScheduler: (),
+    _kinds.RemoteMonitor: (),
+    _kinds.TerminateOnNaN: (),
+}
+_ARRAY = "__array__"
+
+
+class CallbackState(NamedTuple):
+    """The state of all callbacks.
+
+    Attributes:
+        content: For JSON; an array is the dict {"__array__": its number in arrays}.
+        arrays: In any shape and type.
+    """
+
+    content: dict[str, Any]
+    arrays: Sequence[np.ndarray] = ()
+
+
+def is_exact(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback goes on after an interruption as if there had been none."""
+    return type(callback) in _ATTRIBUTES or _has_own(callback)
+
+
+def is_known(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback is one of Keras whose doings are known."""
+    return type(callback) in _ATTRIBUTES
+
+
+def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> CallbackState:
+    """Return what callbacks remember now.
+
+    Args:
+        callbacks: In order.
+        stops: model.stop_training.
+
+    Raises:
+        ConfigurationError: A checkpoint cannot keep what a get_state() returned.
+    """
+    arrays: list[np.ndarray] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray) or hasattr(value, "numpy"):
+            # Keras replaces its arrays, users may write into theirs while a checkpoint is written.
+            array = np.asarray(value) if is_known(callback) else np.array(value)
+            if not array.dtype.hasobject:
+                arrays.append(array)
+                return {_ARRAY: len(arrays) - 1}
+        raise TypeError(f"a {type(value).__name__}")
+
+    states = []
+    for callback in callbacks:
+        try:
+            states.append(json.loads(json.dumps(_state_of(callback), default=plain)))
+        except (TypeError, ValueError) as error:
+            name = type(callback).__name__
+            raise ConfigurationError(
+                Problem(
+                    f"get_state() of the callback {name} returned what a checkpoint cannot keep",
+                    received=error,
+                    expected="numbers, texts, lists, dicts with texts as keys, arrays",
+                    fix=f"change get_state() of {name}",
+                )
+            ) from error
+    return CallbackState({"stops": stops, "callbacks": states}, arrays)
+
+
+def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState) -> bool:
+    """Let callbacks, after on_train_begin, remember what they did then; return model.stop_training.
+
+    Args:
+        callbacks: The same, in the same order, as when the state was captured.
+        state: As it was captured.
+    """
+
+    def array(item: dict[str, Any]) -> Any:
+        # A checkpoint gives arrays that cannot be written to.
+        return state.arrays[item[_ARRAY]].copy() if item.keys() == {_ARRAY} else item
+
+    states = json.loads(json.dumps(state.content["callbacks"]), object_hook=array)
+    for callback, values in zip(callbacks, states, strict=True):
+        for name, value in values["attributes"].items():
+            setattr(callback, name, value)
+        if values["file"] is not None:
+            _write_file(callback, values["file"])
+        if _has_own(callback):
+            callback.set_state(values["own"])
+    return bool(state.content["stops"])
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    kind = next((item for item in type(callback).__mro__ if item in _ATTRIBUTES), None)
+    return {
+        "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES.get(kind, ())},
+        "file": _read_file(callback) if isinstance(callback, _kinds.CSVLogger) else None,
+        "own": callback.get_state() if _has_own(callback) else None,
+    }
+
+
+def _has_own(callback: Any) -> bool:
+    return callable(getattr(callback, "get_state", None)) and callable(
+        getattr(callback, "set_state", None)
+    )
+
+
+# Lines that were written after the checkpoint must go and those before it may be on another
+# machine, so the checkpoint has the file itself, some bytes for each epoch.
+def _read_file(callback: keras.callbacks.CSVLogger) -> str:
+    path = Path(callback.filename)
+    return path.read_bytes().decode() if path.exists() else ""
+
+
+def _write_file(callback: keras.callbacks.CSVLogger, text: str) -> None:
+    callback.csv_file.truncate(0)
+    callback.csv_file.seek(0)
+    callback.csv_file.write(text)
+    callback.csv_file.flush()
+    callback.append_header = not text

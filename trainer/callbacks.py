@@ -1,0 +1,295 @@
+"""Keras' callbacks: they run on the chief, and what they decide holds for every replica.
+
+The hooks are called when model.fit calls them. After each, model.stop_training, the learning rate
+and the weights of the chief are everyone's; nothing else a callback changes reaches the others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import keras
+import numpy as np
+
+from storage.errors import ConfigurationError, Problem, StepError
+from trainer import callback_state
+from trainer.callback_state import CallbackState
+from trainer.checkpoint import Position
+from trainer.replicas import Replicas
+from trainer.user_code import where
+
+log = logging.getLogger(__name__)
+_TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}
+_TEST_BATCH = {"on_test_batch_begin", "on_test_batch_end"}
+_HOOKS = {
+    *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
+    *("on_test_begin", "on_test_end"),
+    *(_TRAIN_BATCH | _TEST_BATCH),
+}
+# All replicas would have to call these together, and callbacks are on the chief only. The latter
+# are methods of the strategy: every collective outside compiled functions goes through them.
+_OF_MODEL = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+_OF_STRATEGY = ("_get_cross_device_ops", "_create_variable")
+
+
+class Callbacks:
+    """The callbacks of a training. Every process has one; those of workers are empty.
+
+    Args:
+        make: Returns the callbacks; called on the chief only.
+        model: Compiled and built.
+        replicas: Of the job.
+        epochs: Of the whole training.
+        steps: Of an epoch.
+
+    Attributes:
+        names: On the chief, the classes of the callbacks, in order.
+        train_steps: Steps from one call of the batch hooks to the next, which is
+            model.steps_per_execution; 0 when no callback has such hooks.
+        test_steps: The same in evaluation.
+
+    Raises:
+        StepError: The callbacks cannot be made, or cannot work here; on every process.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Sequence[keras.callbacks.Callback]],
+        model: keras.Model,
+        replicas: Replicas,
+        epochs: int,
+        steps: int,
+    ) -> None:
+        self._model, self._replicas = model, replicas
+        self._list = keras.callbacks.CallbackList()
+        self._error: StepError | None = None
+        if replicas.chief:
+            with self._kept("set_model"):
+                self._list = keras.callbacks.CallbackList(
+                    list(make()),
+                    add_history=True,
+                    model=model,
+                    verbose=0,
+                    epochs=epochs,
+                    steps=steps,
+                )
+        self._raise_everywhere()
+        self.names = [type(item).__name__ for item in self._all]
+        used = [hook for hook in _HOOKS if any(_uses(item, hook) for item in self._all)]
+        self._used = set(json.loads(replicas.tell(json.dumps(used).encode())))
+        every = model.steps_per_execution
+        self.train_steps = every if self._used & _TRAIN_BATCH else 0
+        self.test_steps = every if self._used & _TEST_BATCH else 0
+
+    def begin(self, position: Position, state: CallbackState | None = None) -> bool:
+        """Start, or go on from a checkpoint; the model is to be restored after this.
+
+        Callbacks that go on get the hooks of the place they are at once more, and then what they
+        remembered there.
+
+        Args:
+            position: Where the training begins.
+            state: On the chief, that of the checkpoint of this position.
+
+        Returns:
+            As `call` does.
+        """
+        self._model.stop_training = False
+        for item in self._all:
+            if not callback_state.is_exact(item):
+                log.info(
+                    "the callback %s is not resumed exactly after an interruption: it has no"
+                    " get_state() and set_state(state)",
+                    type(item).__name__,
+                )
+        changed = self.call("on_train_begin")
+        if position.step_in_epoch > 0:
+            self.call("on_epoch_begin", position.epoch)
+            if self.train_steps and (inside := position.step_in_epoch % self.train_steps):
+                self.call("on_train_batch_begin", position.step_in_epoch - inside)
+            self._do("set_state", lambda: self._restore(state))
+        self._do("get_state", self.state)
+        return changed
+
+    def state(self) -> CallbackState:
+        """Return what a checkpoint has to keep; empty on workers.
+
+        Raises:
+            StepError: A get_state() failed, or returned what a checkpoint cannot keep.
+        """
+        try:
+            return callback_state.capture(self._all, self._model.stop_training)
+        except StepError:
+            raise
+        except Exception as error:
+            raise _failure(error, "get_state") from error
+
+    def call(self, hook: str, *arguments: Any) -> bool:
+        """Call a hook of all callbacks; every process has to, with the same hook.
+
+        Args:
+            hook: For instance on_epoch_end.
+            *arguments: Of it; only the chief's count.
+
+        Returns:
+            Whether a callback changed the weights of the chief, which everyone has to take then.
+
+        Raises:
+            StepError: A callback failed; on every process.
+        """
+        if hook not in self._used:
+            return False
+        return self._do(hook, lambda: getattr(self._list, hook)(*arguments))
+
+    @property
+    def _all(self) -> Sequence[Any]:
+        return self._list.callbacks
+
+    def _restore(self, state: CallbackState | None) -> None:
+        if state:
+            self._model.stop_training = callback_state.restore(self._all, state)
+
+    def _do(self, hook: str, action: Callable[[], Any]) -> bool:
+        """Let the chief do something, and everyone know what it decided; return as `call` does."""
+        words = np.zeros(5, np.int32)
+        if self._replicas.chief:
+            rate, weights = self._learning_rate(), self._weights(hook)
+            with self._kept(hook), self._alone():
+                action()
+            now = self._learning_rate()
+            changed = not self._error and weights != self._weights(hook)
+            stops = self._model.stop_training
+            words[:] = self._error is not None, stops, changed, now != rate, now
+        failed, stops, changed, sets_rate, rate = self._replicas.sum(words).tolist()
+        if failed:
+            self._raise_everywhere()
+        self._model.stop_training = bool(stops)
+        if sets_rate and not self._replicas.chief:
+            self._model.optimizer.learning_rate = float(np.int32(rate).view(np.float32))
+        return bool(changed)
+
+    def _learning_rate(self) -> int:
+        """Return the bits of the learning rate."""
+        rate = keras.ops.convert_to_numpy(self._model.optimizer.learning_rate)
+        return int(np.float32(rate).view(np.int32))
+
+    def _weights(self, hook: str) -> bytes:
+        """Return a digest of the weights if callbacks may change them in this hook."""
+        changing = (
+            _uses(item, hook) and (hook == "on_train_end" or not callback_state.is_known(item))
+            for item in self._all
+        )
+        if self._replicas.processes == 1 or not any(changing):
+            return b""
+        digest = sha256()
+        for item in self._model.weights:
+            digest.update(np.ascontiguousarray(item.numpy()).tobytes())
+        return digest.digest()
+
+    @contextmanager
+    def _kept(self, hook: str) -> Iterator[None]:
+        """Keep an error until every process can raise it."""
+        try:
+            yield
+        except StepError as error:
+            self._error = error
+        except Exception as error:
+            self._error = _failure(error, hook)
+            self._error.__cause__ = error
+
+    def _raise_everywhere(self) -> None:
+        """Raise the chief's error, if there is one, on every process."""
+        mine = {"code": 0}
+        if self._error:
+            mine = {"code": self._error.code, "problems": [str(e) for e in self._error.problems]}
+        found = json.loads(self._replicas.tell(json.dumps(mine).encode()))
+        if self._error:
+            raise self._error
+        if found["code"]:
+            kind = ConfigurationError if found["code"] == ConfigurationError.code else StepError
+            raise kind(*found["problems"])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let whatever would wait for the other replicas fail instead."""
+        refused = [(self._model, name, f"model.{name}") for name in _OF_MODEL]
+        if self._replicas.processes > 1:
+            strategy = self._replicas.strategy.extended
+            refused += [(strategy, name, "a collective operation") for name in _OF_STRATEGY]
+        for owner, name, what in refused:
+            vars(owner)[name] = _refusal(what)
+        try:
+            yield
+        finally:
+            for owner, name, _ in refused:
+                del vars(owner)[name]
+
+
+class _WaitsForOthersError(Exception):
+    """A callback called something all replicas would have to call together."""
+
+
+def _refusal(what: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise _WaitsForOthersError(what)
+
+    return refuse
+
+
+def _failure(error: Exception, hook: str) -> StepError:
+    name = _culprit(error)
+    if isinstance(error, _WaitsForOthersError):
+        return ConfigurationError(
+            Problem(
+                f"the callback {name} calls {error} in {hook}",
+                received=where(error).partition(": ")[2],
+                expected="what the chief can do alone: callbacks run on no other replica",
+                fix="call model(x, training=False), read the logs, or make it a metric of"
+                " model.compile",
+            )
+        )
+    # A full disk or a server that is away is nobody's mistake.
+    kind = StepError if isinstance(error, OSError) else ConfigurationError
+    return kind(
+        Problem(
+            f"the callback {name} failed in {hook}",
+            received=where(error),
+            fix="" if kind is StepError else f"correct {name}, or its arguments",
+        )
+    )
+
+
+def _culprit(error: Exception) -> str:
+    """Return the class of the callback an error came from, which is what the loops have in hand."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        callback = frame.f_locals.get("callback")
+        if isinstance(callback, keras.callbacks.Callback):
+            return type(callback).__name__
+    return "of this training"
+
+
+def _uses(callback: Any, hook: str) -> bool:
+    """Return whether a hook of a callback does anything here."""
+    kinds = keras.callbacks
+    if hook in _TRAIN_BATCH | _TEST_BATCH:
+        if type(callback) is kinds.TensorBoard:
+            often = callback.update_freq != "epoch" or callback.write_steps_per_second
+            return bool(often or callback._should_trace)
+        if type(callback) is kinds.ModelCheckpoint:
+            return hook == "on_train_batch_end" and callback.save_freq != "epoch"
+        if type(callback) is kinds.TerminateOnNaN:
+            return False  # the trainer does it after every step
+        if hook in _TRAIN_BATCH and _overrides(callback, hook.replace("train_", "")):
+            return True
+    return _overrides(callback, hook)
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    base = getattr(keras.callbacks.Callback, hook)
+    return hook in vars(callback) or getattr(type(callback), hook) is not base

@@ -1,0 +1,122 @@
+"""How fast the replicas are and what they wait for."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class TimeSplit:
+    """Where the time of this process went.
+
+    Attributes:
+        seconds: By what it was spent on: `start` until the first step is done, waiting for `data`,
+            for the gradients of others (`communication`), for a `checkpoint`, for `callbacks`.
+    """
+
+    def __init__(self) -> None:
+        names = ("start", "data", "communication", "checkpoint", "callbacks")
+        self.seconds = dict.fromkeys(names, 0.0)
+
+    @contextmanager
+    def spent_on(self, name: str) -> Iterator[None]:
+        """Count the time that passes in the block."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.monotonic() - start
+
+    def all(self, train: float, **others: float) -> dict[str, float]:
+        """Return the whole split, rounded.
+
+        Args:
+            train: Seconds of the training, in which those counted here lie; the rest is `compute`.
+            **others: Seconds beside the training; those of `start` are added to what is counted.
+        """
+        compute = max(train - sum(self.seconds.values()), 0.0)
+        split = self.seconds | {"compute": compute} | others
+        split["start"] = self.seconds["start"] + others.get("start", 0.0)
+        return {name: round(seconds, 3) for name, seconds in split.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some steps, as one process saw them.
+
+    Attributes:
+        seconds: From their begin to their end, the same for everyone but for chance.
+        data: Of those, waiting for batches.
+        communication: Of those, waiting for the gradients of others.
+    """
+
+    seconds: float = 0.0
+    data: float = 0.0
+    communication: float = 0.0
+
+    def __add__(self, other: Run) -> Run:
+        """Return both together."""
+        return Run(
+            self.seconds + other.seconds,
+            self.data + other.data,
+            self.communication + other.communication,
+        )
+
+    def to_words(self) -> np.ndarray:
+        """Return (3,) int32, in microseconds, which hold for half an hour."""
+        found = np.array([self.seconds, self.data, self.communication]) * 1e6
+        return np.minimum(found, np.iinfo(np.int32).max).astype(np.int32)
+
+    @classmethod
+    def from_words(cls, words: np.ndarray) -> Run:
+        """Return what `to_words` was made of."""
+        return cls(*(words / 1e6).tolist())
+
+
+@dataclass
+class Pace:
+    """What the chief knows of all processes since the last progress line.
+
+    Args:
+        processes: Of the job.
+    """
+
+    processes: int
+    _runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._runs = [Run()] * self.processes
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Count some more steps, one `Run` for each process."""
+        self._runs = [mine + new for mine, new in zip(self._runs, runs, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        """Return `data_share`, of the time of steps over all processes, and `slowest`.
+
+        The latter is {"replica": name, "slower": by how much of the time the others need without
+        waiting for each other, as a median}; it is None for a process that is alone.
+        """
+        seconds = sum(run.seconds for run in self._runs)
+        share = sum(run.data for run in self._runs) / seconds if seconds else 0.0
+        return {"data_share": round(share, 3), "slowest": self._slowest()}
+
+    def _slowest(self) -> dict[str, Any] | None:
+        busy = [run.seconds - run.communication for run in self._runs]
+        if self.processes == 1 or min(busy) <= 0:
+            return None
+        at = int(np.argmax(busy))
+        others = statistics.median(busy[:at] + busy[at + 1 :])
+        name = f"worker {at - 1}" if at else "chief"
+        return {"replica": name, "slower": round(busy[at] / others - 1, 3)}
