@@ -6,7 +6,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-uploader test-cluster lint compile clean
+.PHONY: help setup run test test-uploader test-trainer test-cluster lint compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,10 @@ test: $(READY) ## lint, unit tests and tests with real processes and a real S3 s
 
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-trainer: $(READY) ## the long proofs of the trainer: 20 kills that end in the same bytes, late peers
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
+		tests/local/test_trainer_*.py tests/local/test_supervisor*.py
 
 test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO

@@ -15,7 +15,6 @@ import pytest
 import tiny_dataset
 from trainer_jobs import STEPS, Job, Start, free_ports
 
-
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """
 import keras

@@ -74,6 +74,10 @@ class Job:
                 )
         return self
 
+    def until_in(self, replica: int, text: str) -> None:
+        """Wait for a line in the log of a replica that runs."""
+        self.until(lambda: text in self.log(replica))
+
     def trainer(self, replica: int) -> int:
         """The process id of the trainer under a supervisor; a warm spare is younger."""
         supervisor = self.processes[replica].pid
