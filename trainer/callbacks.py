@@ -291,5 +291,5 @@ def _uses(callback: Any, hook: str) -> bool:
 
 
 def _overrides(callback: Any, hook: str) -> bool:
-    base = getattr(keras.callbacks.Callback, hook)
-    return hook in vars(callback) or getattr(type(callback), hook) is not base
+    base = getattr(keras.callbacks.Callback, hook, None)
+    return hook in vars(callback) or getattr(type(callback), hook, base) is not base

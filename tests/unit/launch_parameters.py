@@ -44,6 +44,7 @@ EVERYTHING: dict[str, Any] = {
         "seed": 7.0,
         "class_weight": {"yes": 3, "no": 1},
         "early_stopping": {"monitor": "val_loss", "patience": 3.0, "min_delta": 0.01},
+        "reduce_lr_on_plateau": {"patience": 1, "factor": 0.5},
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300,
         "command": ["python3", "$(JOB_DIR)/code/train.py", "--out", "$(OUTPUT_DIR)"],

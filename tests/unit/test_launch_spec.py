@@ -27,6 +27,7 @@ def test_numbers_of_kfp_are_cast():
         "seed": 7,
         "class_weight": {"yes": 3.0, "no": 1.0},
         "early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.01},
+        "reduce_lr_on_plateau": {"patience": 1, "factor": 0.5},
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300.0,
     }
@@ -45,7 +46,8 @@ def test_the_trainer_understands_what_it_is_told():
             "TRAIN_OPTIONS": json.dumps(spec.options.for_trainer),
         }
     )
-    assert config.options.early_stopping == spec.options.for_trainer["early_stopping"]
+    for name in ("early_stopping", "reduce_lr_on_plateau"):
+        assert getattr(config.options, name) == spec.options.for_trainer[name]
     assert config.options.seed == 7
 
 
@@ -67,6 +69,7 @@ def test_the_trainer_understands_what_it_is_told():
         ({"dataset_uri": "/tmp/x"}, "dataset_uri is not an address"),
         ({"train_options": {"sed": 1}}, "no key 'sed'.*did you mean 'seed'"),
         ({"train_options": {"early_stopping": {"patient": 1}}}, "did you mean 'patience'"),
+        ({"train_options": {"reduce_lr_on_plateau": {"factor": 2}}}, "reduce_lr_on_plateau.factor"),
         ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
         ({"train_options": {"command": [" "]}}, "starts with a program"),
         ({"pod": {"cheif": {}}}, "no key 'cheif'.*did you mean 'chief'"),

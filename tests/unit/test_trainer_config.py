@@ -48,6 +48,7 @@ def test_everything_can_be_said() -> None:
                     "seed": 3.0,
                     "class_weight": {"a": 2},
                     "early_stopping": {"patience": 2.0, "restore_best_weights": True},
+                    "reduce_lr_on_plateau": {"factor": 0.5, "min_lr": 0},
                     "mixed_precision": True,
                     "checkpoint_seconds": 5,
                 }
@@ -61,7 +62,12 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert config.options == Options(
-        3, {"a": 2}, {"patience": 2, "restore_best_weights": True}, "mixed_bfloat16", 5.0
+        seed=3,
+        class_weight={"a": 2},
+        early_stopping={"patience": 2, "restore_best_weights": True},
+        reduce_lr_on_plateau={"factor": 0.5, "min_lr": 0.0},
+        mixed_precision="mixed_bfloat16",
+        checkpoint_seconds=5.0,
     )
     assert config.cluster == Cluster(3, "worker 1")
     assert (config.attempt, config.expected_gpus) == (2, 0)
@@ -89,6 +95,12 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"early_stopping": {"patients": 1}}', "did you mean 'patience'"),
         ("TRAIN_OPTIONS", '{"early_stopping": {"patience": 1.5}}', "a whole number"),
         ("TRAIN_OPTIONS", '{"early_stopping": 3}', "early_stopping is not valid"),
+        (
+            "TRAIN_OPTIONS",
+            '{"reduce_lr_on_plateau": {"factor": 1}}',
+            "factor is not valid.*between",
+        ),
+        ("TRAIN_OPTIONS", '{"reduce_lr_on_plateau": {"cool": 1}}', "did you mean 'cooldown'"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
