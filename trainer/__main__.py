@@ -99,7 +99,7 @@ def train(config: Config, started: float) -> None:
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / "model")
-        replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
+        replicas.part()
     except Exception as error:
         raise _explained(error, config.cluster.size) from error
     export_seconds = time.monotonic() - trained

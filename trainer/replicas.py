@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context  # has the barriers of the coordination service
 
 from storage.errors import ConfigurationError, Problem
 from trainer import supervised
 from trainer.config import Config
 
 log = logging.getLogger(__name__)
+_EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model at once would need its size three times
 
 
@@ -79,9 +82,25 @@ class Replicas:
             return values
         return self._sum(tf.constant(values, tf.int32)).numpy()
 
-    def wait(self) -> None:
-        """Return once every process is here."""
-        self.sum(np.zeros(1, np.int32))
+    def part(self) -> None:
+        """Return when this process may end without being taken for one that was lost.
+
+        A sum would not do: who has it leaves, while others still fetch it from there. At the first
+        barrier the workers learn from the chief that the model is written; at the second one the
+        chief learns that they know.
+        """
+        if self.processes == 1:
+            return
+        try:
+            context.context().wait_at_barrier("trained", _EVER)
+        except tf.errors.OpError as error:
+            if not self.chief:
+                raise
+            log.warning("a replica was lost after its work was done: %s", error.message[:200])
+            return
+        # Whoever is gone by now has not been waited for.
+        with suppress(tf.errors.OpError):
+            context.context().wait_at_barrier("left", _FAREWELL)
 
     def broadcast(self, data: bytes | None, size: int) -> bytes:
         """Return the chief's bytes on every process.

@@ -40,7 +40,7 @@ SETTINGS = {
     "TRAIN_OPTIONS": json.dumps(
         {
             "checkpoint_seconds": 0.01,
-            "early_stopping": {"patience": 2, "min_delta": 0.02, "restore_best_weights": True},
+            "early_stopping": {"patience": 4, "min_delta": 0.02, "restore_best_weights": True},
             "reduce_lr_on_plateau": {"patience": 1, "min_delta": 0.02, "factor": 0.3},
         }
     ),
