@@ -13,18 +13,25 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from storage.errors import DataError, Problem, StepError
 from trainer import supervised
 from trainer.config import VARIABLES, Config
-from trainer.exits import NotStartedError, PeerLostError, leave_last_words
+from trainer.exits import (
+    NotFiniteError,
+    NotStartedError,
+    PeerLostError,
+    StoppedError,
+    leave_last_words,
+)
 from trainer.load import load
 
 log = logging.getLogger("trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
-_PEER_WORDS = ("collective", "coordination", "socket closed", "connection re", "heartbeat")
+_PEER_WORDS = ("collective", "coordination", "barrier", "socket closed", "connection re", "heartbeat")
 
 
 class _Signals:
@@ -100,6 +107,11 @@ def train(config: Config, started: float) -> None:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / "model")
         replicas.part()
+    except (NotFiniteError, StoppedError):
+        # All replicas end like this, and must not take the first one to leave for a lost one.
+        with suppress(Exception):
+            replicas.part()
+        raise
     except Exception as error:
         raise _explained(error, config.cluster.size) from error
     export_seconds = time.monotonic() - trained

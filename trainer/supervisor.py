@@ -493,7 +493,9 @@ class Supervisor:
             waited = time.monotonic() - child.waiting_since
             if self._signal:
                 child.stop(signal.SIGKILL if self._killed else self._signal)
-            elif waited >= self._patience and not late:
+            elif late:
+                continue  # it is dying
+            elif waited >= self._patience:
                 child.kill()
                 late = self._absent(waited)
             elif child.waiting and waited - look >= _PEER_SECONDS:
@@ -693,8 +695,11 @@ def _child_setup(spare: bool) -> Callable[[], None]:
         if prctl:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if spare:
+            # Nothing that might import: another thread may hold the lock for ever.
             try:
-                Path("/proc/self/oom_score_adj").write_text("1000")
+                file = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+                os.write(file, b"1000")
+                os.close(file)
             except OSError:
                 return
 
