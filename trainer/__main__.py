@@ -31,7 +31,14 @@ from trainer.load import load
 log = logging.getLogger("trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
-_PEER_WORDS = ("collective", "coordination", "barrier", "socket closed", "connection re", "heartbeat")
+_PEER_WORDS = (
+    "collective",
+    "coordination",
+    "barrier",
+    "socket closed",
+    "connection re",
+    "heartbeat",
+)
 
 
 class _Signals:
