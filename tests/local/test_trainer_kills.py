@@ -14,8 +14,9 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 
 import pytest
@@ -45,7 +46,7 @@ SETTINGS = {
         }
     ),
     "MAX_RESTARTS": "10",
-    "START_DEADLINE": "240",
+    "START_DEADLINE": "600",
 }
 
 
@@ -120,26 +121,24 @@ def table() -> Iterator[Table]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(jobs: Start) -> dict[int, Job]:
-    """A training nobody disturbs, by its number of replicas."""
-    found = {}
-    for replicas in (2, 3):
-        found[replicas] = jobs(f"undisturbed-{replicas}", replicas, **SETTINGS)
-        assert found[replicas].end() == [0] * replicas, found[replicas].log()
-        epochs = found[replicas].events("epoch")
-        assert 4 < len(epochs) <= EPOCHS
-        log.info(
-            "undisturbed, %d replicas: %d epochs, sha256 %s",
-            replicas,
-            len(epochs),
-            _variables(found[replicas])[:16],
-        )
-    return found
+def undisturbed(jobs: Start) -> Callable[[int], Job]:
+    """Gives the training nobody disturbs, by its number of replicas."""
+
+    @cache
+    def run(replicas: int) -> Job:
+        job = jobs(f"undisturbed-{replicas}", replicas, **SETTINGS)
+        assert job.end() == [0] * replicas, job.log()
+        epochs = len(job.events("epoch"))
+        assert 4 < epochs <= EPOCHS
+        log.info("%d replicas: %d epochs, sha256 %s", replicas, epochs, _variables(job)[:16])
+        return job
+
+    return run
 
 
 @pytest.mark.parametrize("kill", _kills(), ids=str)
 def test_any_kill_ends_in_the_same_bytes(
-    jobs: Start, undisturbed: dict[int, Job], table: Table, kill: Kill
+    jobs: Start, undisturbed: Callable[[int], Job], table: Table, kill: Kill
 ) -> None:
     job = jobs(f"kill-{kill.number}", kill.replicas, **SETTINGS)
     job.until(lambda: job.checkpoint() >= kill.step)
@@ -162,7 +161,7 @@ def test_any_kill_ends_in_the_same_bytes(
     job.until(lambda: bool(_checkpoints(job) - before))
     seconds = time.monotonic() - killed
     assert job.end() == [0] * kill.replicas, "\n".join(map(job.log, range(kill.replicas)))
-    expected = undisturbed[kill.replicas]
+    expected = undisturbed(kill.replicas)
     equal = _variables(job) == _variables(expected)
     resumed = int(re.findall(r"from step (\d+)\n", job.log())[-1])
     table.add(kill, reached, resumed, seconds, equal)
@@ -181,7 +180,7 @@ def test_half_of_the_kills_were_in_mid_epoch(table: Table) -> None:
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_sigterm_during_the_export_loses_nothing(
-    jobs: Start, undisturbed: dict[int, Job], replicas: int
+    jobs: Start, undisturbed: Callable[[int], Job], replicas: int
 ) -> None:
     job = jobs(f"export-{replicas}", replicas, **SETTINGS)
     job.until(lambda: "weights sha256" in job.log())
@@ -190,8 +189,8 @@ def test_sigterm_during_the_export_loses_nothing(
     assert job.end() == [143] * replicas, job.log()
     again = jobs(f"export-{replicas}", replicas, folder=job.folder, ATTEMPT="2", **SETTINGS)
     assert again.end() == [0] * replicas, again.log()
-    assert _variables(again) == _variables(undisturbed[replicas])
-    assert again.final["weights_sha256"] == undisturbed[replicas].final["weights_sha256"]
+    assert _variables(again) == _variables(undisturbed(replicas))
+    assert again.final["weights_sha256"] == undisturbed(replicas).final["weights_sha256"]
 
 
 def test_a_peer_that_is_a_minute_late_is_waited_for(jobs: Start) -> None:
