@@ -6,7 +6,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-steps test-uploader test-cluster lint compile clean
+.PHONY: help setup run test test-trainer test-uploader test-cluster lint compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,14 +28,12 @@ test: $(READY) ## lint, unit tests and tests with real processes and a real S3 s
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-trainer: $(READY) ## the long proofs of the trainer: wrong input on every replica, memory
-	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k trainer
+test-trainer: $(READY) ## the long proofs of the trainer: 20 kills, late peers, wrong input everywhere, memory
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
+		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py
 
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
-
-test-steps: $(READY) ## every feature of a training step on one, two and three processes
-	.venv/bin/python -m pytest -m slow tests/local/test_step_table.py
 
 test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO

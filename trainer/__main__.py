@@ -14,12 +14,16 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from storage.errors import DataError, Problem, StepError
+from trainer import supervised
 from trainer.config import VARIABLES, Config
 from trainer.exits import (
+    NotFiniteError,
     NotStartedError,
     PeerLostError,
+    StoppedError,
     from_message,
     leave_last_words,
     to_message,
@@ -31,7 +35,14 @@ log = logging.getLogger("trainer")
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # Exit codes that another start would not change, so that no replica has to wait for this one.
 _FINAL = range(1, 5)
-_PEER_WORDS = ("collective", "coordination", "socket closed", "connection re", "heartbeat")
+_PEER_WORDS = (
+    "collective",
+    "coordination",
+    "barrier",
+    "socket closed",
+    "connection re",
+    "heartbeat",
+)
 
 
 class _Signals:
@@ -60,7 +71,9 @@ def train(config: Config, started: float) -> None:
     Raises:
         StepError: In one of its forms, with the exit code it stands for.
     """
-    log.info("loading TensorFlow")
+    spare = supervised.is_spare()
+    if not spare:
+        log.info("loading TensorFlow")
     load(config.expected_gpus)
     import keras
 
@@ -72,11 +85,17 @@ def train(config: Config, started: float) -> None:
     from trainer.replicas import Replicas
     from trainer.staging import check_writable, stage
 
+    if spare:
+        supervised.wait_for_go()
+        started = time.monotonic()
+        log.info("taking over, with TensorFlow loaded")
+
     replicas = None
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
+        supervised.started()
         dataset = Dataset.load(stage(Store(), config.dataset_uri, config.job_dir / "data"))
         if replicas.chief:
             check_writable(config.output_dir)
@@ -103,7 +122,12 @@ def train(config: Config, started: float) -> None:
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / "model")
-        replicas.wait()  # a chief whose workers are gone takes it for a failure after a while
+        replicas.part()
+    except (NotFiniteError, StoppedError):
+        # All replicas end like this, and must not take the first one to leave for a lost one.
+        with suppress(Exception):
+            replicas.part()
+        raise
     except Exception as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size)
@@ -145,7 +169,10 @@ def _explained(error: Exception, processes: int) -> Exception:
         kind in ("InternalError", "FailedPreconditionError", "UnknownError") and speaks_of_peers
     )
     if processes > 1 and about_peers:
-        return PeerLostError(f"another replica was lost ({kind}: {text.splitlines()[0][:300]})")
+        # The first line is often only the name of a graph.
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        why = next((it for it in lines if any(w in it.lower() for w in _PEER_WORDS)), lines[0])
+        return PeerLostError(f"another replica was lost ({kind}: {why[:300]})")
     if kind in ("DataLossError",) or "Could not parse example" in text:
         return DataError(
             Problem(

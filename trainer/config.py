@@ -29,7 +29,6 @@ VARIABLES = {
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
-    "START_DEADLINE": "seconds this replica waits for the others to appear",
 }
 # Options for which null says something; for the others it is as if they were not there.
 _NULL_IS_NONE = ("checkpoint_best",)
@@ -97,7 +96,6 @@ class Config:
     options: Options = field(default_factory=Options)
     cluster: Cluster = field(default_factory=Cluster)
     expected_gpus: int | None = None
-    start_deadline: int = 900
     replicas_on_this_machine: int = 1
 
     @classmethod
@@ -122,7 +120,6 @@ class Config:
             "options": reader.options("TRAIN_OPTIONS"),
             "cluster": reader.cluster("TF_CONFIG"),
             "expected_gpus": reader.optional_number("EXPECTED_GPUS"),
-            "start_deadline": reader.number("START_DEADLINE", 900),
             "replicas_on_this_machine": reader.number("REPLICAS_ON_THIS_MACHINE", 1),
         }
         ConfigurationError.raise_if(reader.problems)

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer import supervised
 from trainer.best import DEFAULT, BestCheckpoint
 from trainer.callback_choice import choose
 from trainer.callbacks import Callbacks
@@ -214,6 +215,7 @@ class Training:
         if every and at % every == 0:
             self._call("on_train_batch_begin", at)
         steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
+        supervised.steps(before.step, before.step + steps)
         start = time.monotonic()
         ran = self._steps.train(self._batches, steps)
         run = Run(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context  # has the barriers of the coordination service
 
 from storage.errors import ConfigurationError, Problem
 from storage.words import counted
+from trainer import supervised
 from trainer.config import Config
 
 log = logging.getLogger(__name__)
+_EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model at once would need its size three times
 
 
@@ -84,9 +83,25 @@ class Replicas:
             return values
         return self._sum(tf.constant(values, tf.int32)).numpy()
 
-    def wait(self) -> None:
-        """Return once every process is here."""
-        self.sum(np.zeros(1, np.int32))
+    def part(self) -> None:
+        """Return when this process may end without being taken for one that was lost.
+
+        A sum would not do: who has it leaves, while others still fetch it from there. At the first
+        barrier the workers learn from the chief that the model is written; at the second one the
+        chief learns that they know.
+        """
+        if self.processes == 1:
+            return
+        try:
+            context.context().wait_at_barrier("trained", _EVER)
+        except tf.errors.OpError as error:
+            if not self.chief:
+                raise
+            log.warning("a replica was lost after its work was done: %s", error.message[:200])
+            return
+        # Whoever is gone by now has not been waited for.
+        with suppress(tf.errors.OpError):
+            context.context().wait_at_barrier("left", _FAREWELL)
 
     def tell(self, message: str) -> None:
         """Fail what the other processes say to each other from now on, with this message."""
@@ -174,36 +189,8 @@ def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if gpus else implementation.RING
     )
-    log.info(
-        "waiting for %d other replicas, at most %d s",
-        config.cluster.size - 1,
-        config.start_deadline,
-    )
-    # The constructor holds the lock of the interpreter, so only the kernel can end this wait; the
-    # supervisor turns the signal into exit code 142.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(config.start_deadline)
-    with _ended_by_sigterm():
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    signal.alarm(0)
-    return strategy
-
-
-# It is in the process group of this process, to which the supervisor passes signals on.
-_WATCHER = """
-import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: os.kill(int(sys.argv[1]), signal.SIGKILL))
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end this process, although TensorFlow swallows it as soon as it starts.
-
-    Nothing is lost: there is nothing to save yet.
-    """
-    command = [sys.executable, "-S", "-c", _WATCHER, str(os.getpid())]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as watcher:
-        yield
-        watcher.stdin.close()
+    log.info("waiting for %d other replicas", config.cluster.size - 1)
+    # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
+    # supervisor can end this wait.
+    supervised.waiting()
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

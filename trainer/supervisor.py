@@ -12,7 +12,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import os
+import random
+import select
 import signal
 import socket
 import subprocess
@@ -20,11 +23,14 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-OK, CONFIGURATION, ORPHANED, NO_PEER, STOPPED, NOT_STORED = 0, 2, 5, 142, 143, 145
+OK, FAILED, CONFIGURATION, ORPHANED = 0, 1, 2, 5
+PEER_LOST, NO_PEER, STOPPED, NOT_STORED = 138, 142, 143, 145
 MEANING = {
     1: "the command failed for a reason nobody foresaw; its log says more",
     2: "wrong configuration, credentials or model code",
@@ -38,8 +44,14 @@ MEANING = {
 }
 # A wait that says nothing for longer looks like a process that hangs.
 PROGRESS_SECONDS = 5.0
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5  # at what the pod is told
+_PEER_SECONDS = 10.0  # between two lines about peers that are missing
+# A peer that was there and started again is back long before this; else its node is lost.
+_RETURN_SECONDS = 300.0
+_SAME_STEPS = 3  # deaths without progress in between that are a crash loop
+_LONGEST_PAUSE = 30.0
+_SPARE_BYTES = 1 << 30  # TensorFlow takes 0.6 GB
 _PR_SET_PDEATHSIG = 1
 _TRAINS = ("chief", "worker")
 
@@ -82,53 +94,259 @@ def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
                 yield path, entry.stat(follow_symlinks=False).st_size
 
 
-def task_of(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Return the type and index of this replica; one that is alone is the chief.
+@dataclass(frozen=True)
+class Cluster:
+    """TF_CONFIG: which replica this is, and where the others are.
+
+    Attributes:
+        kind: The type of this replica, for instance `worker`; one that is alone is the chief.
+        index: Its number among those of its type.
+        members: The addresses of the replicas, by their type.
+    """
+
+    kind: str = "chief"
+    index: int = 0
+    members: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Cluster:
+        """Read the environment.
+
+        Raises:
+            Refused: TF_CONFIG is damaged, names a replica type this project does not train with,
+                or has not as many replicas as EXPECTED_REPLICAS.
+        """
+        text = environment.get("TF_CONFIG", "")
+        cluster = cls()
+        if text:
+            try:
+                config = json.loads(text)
+                members = config["cluster"].items()
+                cluster = cls(
+                    str(config["task"]["type"]).lower(),
+                    int(config["task"]["index"]),
+                    {str(name).lower(): [str(host) for host in hosts] for name, hosts in members},
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Refused(
+                    f"TF_CONFIG cannot be read. Received: {text[:500]}. Expected: a JSON object"
+                    f" with cluster and task ({type(error).__name__}: {error})."
+                ) from None
+        if "master" in cluster.members or cluster.kind == "master":
+            raise Refused(
+                "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know."
+                " To do: call it Chief in the manifest of the TFJob."
+            )
+        trains = {name: len(cluster.members.get(name, ())) for name in _TRAINS}
+        found = sum(trains.values()) if cluster.members else 1
+        expected = environment.get("EXPECTED_REPLICAS", "")
+        if expected and expected != str(found):
+            what = f"TF_CONFIG names {trains['chief']} chief and {trains['worker']} workers"
+            raise Refused(
+                f"{what if cluster.members else 'there is no TF_CONFIG, so this replica is alone'}."
+                f" Expected: {expected} replicas (EXPECTED_REPLICAS). To do: the training operator"
+                " did not build the cluster of the manifest; look at the TFJob."
+            )
+        return cluster
+
+    @property
+    def writes(self) -> bool:
+        """Whether this replica leaves the output: the chief, or the first worker without one."""
+        first_worker = (self.kind, self.index) == ("worker", 0)
+        return self.kind == "chief" or (first_worker and "chief" not in self.members)
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """The other replicas that train, for instance {"worker 1": "host:port"}."""
+        return {
+            kind if kind == "chief" else f"{kind} {at}": address
+            for kind in _TRAINS
+            for at, address in enumerate(self.members.get(kind, ()))
+            if (kind, at) != (self.kind, self.index)
+        }
+
+    def absent_peers(self) -> str:
+        """Return the names of the peers that do not listen, with the reasons; empty for none."""
+        with ThreadPoolExecutor(16) as pool:
+            found = [who for who in pool.map(_if_absent, self.peers.items()) if who]
+        more = f" and {len(found) - 8} more" if found[8:] else ""
+        return ", ".join(found[:8]) + more
+
+
+class Child:
+    """A command under way, and what it has said of itself through the pipe SUPERVISOR_PIPE.
+
+    The words are lines: `waiting` before it waits for its peers, `started` when it can be told to
+    stop, `steps A B` when A steps are done and those up to B follow. A command may say nothing.
+
+    Args:
+        command: The program and its arguments.
+        environment: Of the command.
+        spare: Whether it waits until it is told to go.
 
     Raises:
-        Refused: TF_CONFIG is damaged, names a replica type this project does not train with, or
-            has not as many replicas as EXPECTED_REPLICAS.
+        OSError: It cannot be started.
     """
-    text = environment.get("TF_CONFIG", "")
-    cluster: Mapping[str, Any] = {}
-    kind, index = "chief", 0
-    if text:
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], spare: bool = False
+    ) -> None:
+        ear, mouth = os.pipe()
+        values = dict(environment, SUPERVISOR_PIPE=str(mouth))
+        if spare:
+            values["WAIT_FOR_GO"] = "1"
         try:
-            config = json.loads(text)
-            cluster = {str(name).lower(): list(item) for name, item in config["cluster"].items()}
-            kind, index = str(config["task"]["type"]).lower(), int(config["task"]["index"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused(
-                f"TF_CONFIG cannot be read. Received: {text[:500]}. Expected: a JSON object with"
-                f" cluster and task ({type(error).__name__}: {error})."
-            ) from None
-    if "master" in cluster or kind == "master":
-        raise Refused(
-            "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know."
-            " To do: call it Chief in the manifest of the TFJob."
-        )
-    trains = {name: len(cluster.get(name, ())) for name in _TRAINS}
-    found = sum(trains.values()) if cluster else 1
-    expected = environment.get("EXPECTED_REPLICAS", "")
-    if expected and expected != str(found):
-        what = f"TF_CONFIG names {trains['chief']} chief and {trains['worker']} workers"
-        raise Refused(
-            f"{what if cluster else 'there is no TF_CONFIG, so this replica is alone'}."
-            f" Expected: {expected} replicas (EXPECTED_REPLICAS). To do: the training operator did"
-            " not build the cluster of the manifest; look at the TFJob."
-        )
-    return kind, index
+            self._process = subprocess.Popen(
+                list(command),
+                env=values,
+                pass_fds=[mouth],
+                stdin=subprocess.PIPE if spare else None,
+                preexec_fn=_child_setup(spare),
+            )
+        except OSError:
+            os.close(ear)
+            raise
+        finally:
+            os.close(mouth)
+        self._ear, self._heard = ear, b""
+        self.pid = self._process.pid
+        self.born = time.monotonic()
+        self.waiting_since = math.inf
+        self.started = False
+        self.done = self.tried = 0
+        self._told = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for its peers."""
+        return self.waiting_since < math.inf
+
+    def hear(self, seconds: float) -> None:
+        """Take in what the command says, for at most `seconds`."""
+        if self._ear < 0:
+            time.sleep(seconds)
+            return
+        if not select.select([self._ear], [], [], seconds)[0]:
+            return
+        data = os.read(self._ear, 1 << 16)
+        if not data:
+            os.close(self._ear)
+            self._ear = -1
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+
+    def _take(self, line: str) -> None:
+        word, *numbers = line.split()[:3] or [""]
+        if word == "waiting":
+            self.waiting_since = time.monotonic()
+        elif word == "started":
+            self.waiting_since, self.started = math.inf, True
+            self._told = 0  # what it was told while it started may have been lost
+        elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
+            self.done, self.tried = map(int, numbers)
+
+    def go(self) -> None:
+        """Let a spare begin."""
+        self.born = time.monotonic()
+        try:
+            self._process.stdin.write(b"go\n")
+            self._process.stdin.close()
+        except OSError:
+            return  # it has died, which shows in its status
+
+    def stop(self, number: int) -> None:
+        """Send the command a signal, once."""
+        if self.waiting:
+            # There is nothing to save yet, and TensorFlow swallows the signal in these moments.
+            number = signal.SIGKILL
+        if number != self._told:
+            self._told = number
+            log(f"{signal.Signals(number).name} for the command")
+            self.kill(number)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the command and to what it has started."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def bury(self) -> None:
+        """Let go of a command whose end was seen, and end what it left behind."""
+        self.kill()
+        self._process.returncode = 0  # its status is not to be asked for again
+        if self._ear >= 0:
+            os.close(self._ear)
+            self._ear = -1
 
 
-def _chief_of(environment: Mapping[str, str]) -> str:
-    """Return the host name of the chief, or nothing when there is none."""
-    cluster = json.loads(environment.get("TF_CONFIG") or "{}").get("cluster", {})
-    hosts = {str(name).lower(): list(item) for name, item in cluster.items()}.get("chief")
-    return str(hosts[0]).rpartition(":")[0] if hosts else ""
+@dataclass(frozen=True)
+class Decision:
+    """What follows the end of a command.
+
+    Attributes:
+        again: Whether it is started again.
+        code: Else, the exit code of the replica.
+        reason: Why not; empty for what the code means.
+        pause: Seconds before the next start.
+    """
+
+    again: bool
+    code: int
+    reason: str = ""
+    pause: float = 0.0
+
+
+class Restarts:
+    """Decides whether a command that has ended is started again inside the pod.
+
+    Args:
+        most: How often it may be; 0 for a user's own command.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 0
+        self._fruitless = self._own = self._tried = 0
+
+    def decide(self, code: int, done: int, tried: int, patience: float) -> Decision:
+        """Decide after an end that nobody asked for.
+
+        Args:
+            code: Exit code.
+            done: Steps the command had done.
+            tried: The steps under way reached up to this one.
+            patience: Seconds left to wait for peers.
+        """
+        if code < 128 or code in (STOPPED, NOT_STORED) or not self.most:
+            return Decision(False, code)
+        # Progress is to pass the steps in which it ended the last time.
+        if done >= max(self._tried, 1):
+            self._fruitless = self._own = 0
+        self._tried = max(tried, self._tried)
+        self._fruitless += 1
+        self._own += code not in (PEER_LOST, NO_PEER)
+        if self._own >= _SAME_STEPS:
+            where = f"in the steps {done + 1} to {tried}" if tried else "before the first step"
+            return Decision(
+                False,
+                FAILED,
+                f"{reason_of(code)}, {self._own} times without getting further, the last time"
+                f" {where}: starting again does not help. To do: look at the log; if memory ran"
+                " out, raise pod.all.memory or lower train_batch_size",
+            )
+        if self.count >= self.most:
+            return Decision(False, code, f"{reason_of(code)}, after {self.count} restarts")
+        if code == NO_PEER and patience <= 0:
+            return Decision(False, code)
+        self.count += 1
+        # The first one is at once; what goes on failing needs time rather than another try.
+        pause = min(2.0 ** (self._fruitless - 2), _LONGEST_PAUSE) if self._fruitless > 1 else 0.0
+        return Decision(True, code, reason_of(code), pause * random.uniform(0.5, 1))
 
 
 class Supervisor:
-    """One run of the command.
+    """A replica, from its start to its exit code.
 
     Args:
         command: The program and its arguments.
@@ -138,28 +356,34 @@ class Supervisor:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command = list(command)
         self.environment = environment
-        self._child = 0
+        self._restarts = Restarts(int(environment.get("MAX_RESTARTS") or 0))
+        # Seconds that are left to wait for the peers.
+        self._patience = float(environment.get("START_DEADLINE") or 0) or math.inf
+        self._spare: Child | None = None
         self._signal = 0
-        self._orphaned = False
+        self._killed = self._orphaned = False
 
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._remember)
         if self.environment.get("PODINFO_DIR"):
             threading.Thread(target=self._listen, daemon=True).start()
         try:
-            kind, index = task_of(self.environment)
+            self._cluster = Cluster.read(self.environment)
         except Refused as error:
             return self._end(CONFIGURATION, str(error))
-        writes = kind == "chief" or (kind == "worker" and index == 0 and not self._has_chief())
-        chief = _chief_of(self.environment) if kind != "chief" else ""
-        if chief and not self._appears(chief):
-            return self._end(STOPPED if self._signal else NO_PEER)
-        code = self._run_command()
+        absent = self._wait_for_chief()
+        if absent:
+            return self._end(NO_PEER, absent)
+        try:
+            code, reason = self._run_command()
+        finally:
+            if self._spare:
+                self._spare.kill()
         if code != OK:
-            return self._end(code)
-        if writes and self.environment.get("OUTPUT_DIR"):
+            return self._end(code, reason)
+        if self._cluster.writes and self.environment.get("OUTPUT_DIR"):
             output = Path(self.environment["OUTPUT_DIR"])
             self._record(output)
             if not self._signal and self.environment.get("FLUSH_BARRIER") == "1":
@@ -168,30 +392,29 @@ class Supervisor:
             return self._end(STOPPED)
         return OK
 
-    def _appears(self, host: str) -> bool:
-        """Wait until the chief's name leads somewhere: a replica without one would never end."""
-        seconds = float(self.environment.get("START_DEADLINE") or 0)
-        start = time.monotonic()
-        while seconds and not self._signal:
+    def _wait_for_chief(self) -> str:
+        """Wait until the chief's name leads somewhere, and return what is wrong if it does not.
+
+        A process that asks for it too early is told for long that there is none.
+        """
+        address = self._cluster.peers.get("chief", "")
+        start, given = time.monotonic(), self._patience
+        while address and given < math.inf and not self._signal:
             try:
-                socket.getaddrinfo(host, None)
-                return True
+                socket.getaddrinfo(address.rpartition(":")[0], None)
+                break
             except OSError as error:
-                if time.monotonic() - start >= seconds:
-                    log(f"{host} did not appear within {seconds:.0f} s: {error}")
-                    return False
+                if time.monotonic() - start >= given:
+                    return (
+                        f"another replica did not appear within {given:.0f} s: chief ({address}:"
+                        f" {error.strerror or error})"
+                    )
             time.sleep(_LOOK_SECONDS)
-        return not seconds
+        self._patience -= time.monotonic() - start
+        return ""
 
-    def _has_chief(self) -> bool:
-        cluster = json.loads(self.environment.get("TF_CONFIG") or "{}").get("cluster", {})
-        return any(str(name).lower() == "chief" for name in cluster)
-
-    def _pass_on(self, number: int, _frame: object) -> None:
+    def _remember(self, number: int, _frame: object) -> None:
         self._signal = number
-        if self._child:
-            log(f"{signal.Signals(number).name}, passed on to the command")
-            _kill_group(self._child, number)
 
     def _listen(self) -> None:
         """Stop when nobody waits for this job any more, or when the pod is told to be quick.
@@ -201,50 +424,140 @@ class Supervisor:
         """
         folder = Path(self.environment["PODINFO_DIR"])
         patience = float(self.environment.get("ORPHAN_TIMEOUT") or 0)
-        heartbeat, heard, kill_at = "", time.monotonic(), 0.0
-        while True:
+        heartbeat, heard, kill_at = "", time.monotonic(), math.inf
+        while not self._killed:
             now, found = time.monotonic(), _read_text(folder / "heartbeat")
             if found != heartbeat:
                 heartbeat, heard = found, now
             if patience and now - heard >= patience and not self._orphaned:
                 self._orphaned = True
                 log(f"no heartbeat of the launcher for {patience:.0f} s: saving and stopping")
-                self._stop(signal.SIGTERM)
+                self._signal = self._signal or signal.SIGTERM
             seconds = _seconds(_read_text(folder / "stop-within"))
-            if seconds is not None and not kill_at:
+            if seconds is not None and kill_at == math.inf:
                 log(f"told to stop within {seconds:.0f} s")
                 # The sidecar counts its own time from when the command has ended.
                 kill_at = now + seconds / 3
-                self._stop(signal.SIGTERM)
-            if kill_at and now >= kill_at and self._child:
-                log("the command did not stop in time and is killed")
-                self._stop(signal.SIGKILL)
+                self._signal = self._signal or signal.SIGTERM
+            self._killed = now >= kill_at
             time.sleep(_LOOK_SECONDS)
 
-    def _stop(self, number: int) -> None:
-        self._signal = self._signal or signal.SIGTERM
-        if self._child:
-            _kill_group(self._child, number)
+    def _run_command(self) -> tuple[int, str]:
+        """Run the command, again where that helps, and return its exit code and what is wrong."""
+        while not self._signal:
+            try:
+                child = self._next_child()
+            except OSError as error:
+                return CONFIGURATION, f"{self.command[0]} cannot be started: {error}"
+            code, reason = self._follow(child)
+            if reason or self._signal:
+                return code, reason
+            if child.started:
+                given = float(self.environment.get("START_DEADLINE") or 0) or math.inf
+                self._patience = min(given, _RETURN_SECONDS)
+            else:
+                self._patience -= time.monotonic() - child.born
+            decision = self._restarts.decide(code, child.done, child.tried, self._patience)
+            if not decision.again:
+                return decision.code, decision.reason
+            log(
+                f"restart {self._restarts.count} of {self._restarts.most}"
+                + (f" in {decision.pause:.1f} s" if decision.pause else "")
+                + f": {decision.reason}"
+            )
+            self._forget_words()
+            over = time.monotonic() + decision.pause
+            while time.monotonic() < over and not self._signal:
+                time.sleep(_POLL_SECONDS)
+        return STOPPED, ""
 
-    def _run_command(self) -> int:
-        if self._signal:
-            return STOPPED
+    def _next_child(self) -> Child:
+        if not self._spare:
+            return Child(self.command, self._environment(self._restarts.count))
+        child, self._spare = self._spare, None
+        child.go()
+        return child
+
+    def _environment(self, restarts: int) -> dict[str, str]:
+        return dict(self.environment, RESTARTS=str(restarts))
+
+    def _follow(self, child: Child) -> tuple[int, str]:
+        """Return the exit code of a command that runs, and what is wrong if only we know."""
+        spare_wanted = self.environment.get("WARM_SPARE") == "1" and self._restarts.most > 0
+        late, look = "", 0.0
+        while True:
+            status = self._reap(child)
+            if status is not None:
+                break
+            child.hear(_POLL_SECONDS)
+            waited = time.monotonic() - child.waiting_since
+            if self._signal:
+                child.stop(signal.SIGKILL if self._killed else self._signal)
+            elif late:
+                continue  # it is dying
+            elif waited >= self._patience:
+                child.kill()
+                late = self._absent(waited)
+            elif child.waiting and waited - look >= _PEER_SECONDS:
+                look = waited
+                self._say_who_is_absent(child)
+            if spare_wanted and child.done and not self._spare:
+                spare_wanted = False
+                self._spare = self._start_spare()
+        child.bury()
+        if late:
+            return NO_PEER, late
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        # A command that was told to stop has stopped, even if it had to be ended by force or lost
+        # its peers, which were told to stop as well.
+        return (STOPPED if self._signal and code > 128 else code), ""
+
+    def _reap(self, child: Child) -> int | None:
+        """Return the status of the child once it has ended.
+
+        The first process of a container inherits every orphan, which must not stay a zombie.
+        """
+        found = None
+        while True:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if not ended:
+                return found
+            if ended == child.pid:
+                found = status
+            elif self._spare and ended == self._spare.pid:
+                log("the warm spare has ended")
+                self._spare.bury()
+                self._spare = None
+
+    def _start_spare(self) -> Child | None:
+        left = memory_left()
+        if left < _SPARE_BYTES:
+            log(f"no warm spare: only {left / 2**20:.0f} MiB of memory are left")
+            return None
         try:
-            child = subprocess.Popen(self.command, preexec_fn=_child_setup())
+            return Child(self.command, self._environment(self._restarts.count + 1), spare=True)
         except OSError as error:
-            log(f"{self.command[0]} cannot be started: {error}")
-            return CONFIGURATION
-        self._child = child.pid
-        if self._signal:  # it came between the check and the start
-            _kill_group(child.pid, self._signal)
-        status = _reap_until(child.pid)
-        self._child = 0
-        _kill_group(child.pid, signal.SIGKILL)  # what the command left behind
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            # A command that was told to stop has stopped, even if it had to be ended by force.
-            return STOPPED if self._signal == signal.SIGTERM else 128 + number
-        return os.WEXITSTATUS(status)
+            log(f"no warm spare: {error}")
+            return None
+
+    def _absent(self, waited: float) -> str:
+        absent = self._cluster.absent_peers()
+        if not absent:
+            return f"all other replicas listen, but the start did not end within {waited:.0f} s"
+        return f"another replica did not appear within {waited:.0f} s: {absent}"
+
+    def _say_who_is_absent(self, child: Child) -> None:
+        """Look in the background: a name server that is slow must not hold up a signal."""
+
+        def look() -> None:
+            absent = self._cluster.absent_peers()
+            if child.waiting:
+                log(f"still waiting for {absent or 'the other replicas, which all listen'}")
+
+        threading.Thread(target=look, daemon=True).start()
 
     def _record(self, output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
@@ -293,9 +606,12 @@ class Supervisor:
         """Leave the reason where the cluster shows it, unless the command has left its own."""
         if self._orphaned:
             code, reason = ORPHANED, MEANING[ORPHANED]
-        reason = reason or self._reason(code)
+        # What only this process knows counts more than what the command has said of it.
+        if reason:
+            self._forget_words()
+        reason = reason or reason_of(code)
         log(f"exit code {code}: {reason}")
-        path = Path(self.environment.get("TERMINATION_LOG") or "/dev/termination-log")
+        path = self._words
         try:
             if path.exists() and not path.stat().st_size:
                 path.write_text(reason[:4096])
@@ -303,47 +619,91 @@ class Supervisor:
             log(f"{path} cannot be written: {error}")
         return code
 
-    def _reason(self, code: int) -> str:
-        if code in MEANING:
-            return MEANING[code]
-        if code > 128:
-            names = {int(item): item.name for item in signal.Signals}
-            cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""
-            return f"the command was ended by {names.get(code - 128, code - 128)}{cause}"
-        return f"{self.command[0]} ended with {code}"
+    @property
+    def _words(self) -> Path:
+        return Path(self.environment.get("TERMINATION_LOG") or "/dev/termination-log")
+
+    def _forget_words(self) -> None:
+        """Take back what the command said of an end that was not the last one."""
+        try:
+            if self._words.exists():
+                self._words.write_text("")
+        except OSError as error:
+            log(f"{self._words} cannot be written: {error}")
 
 
-def _child_setup() -> Callable[[], None]:
+def reason_of(code: int) -> str:
+    """Return what an exit code means."""
+    if code in MEANING:
+        return MEANING[code]
+    if code > 128:
+        names = {int(item): item.name for item in signal.Signals}
+        cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""
+        return f"the command was ended by {names.get(code - 128, code - 128)}{cause}"
+    return f"the command ended with {code}"
+
+
+def memory_left() -> float:
+    """Return the bytes this container may still take: infinite where nobody tells."""
+    found = math.inf
+    for line in _read_text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            found = int(line.split()[1]) * 1024.0
+    for folder, most, used, cache in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "),
+        (
+            "/sys/fs/cgroup/memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file ",
+        ),
+    ):
+        limit, now = (_read_text(Path(folder, name)) for name in (most, used))
+        if limit.isdecimal() and now.isdecimal():
+            # What was read from files and can be forgotten is counted as used.
+            stat = _read_text(Path(folder, "memory.stat")).splitlines()
+            forgettable = sum(int(line.split()[1]) for line in stat if line.startswith(cache))
+            found = min(found, int(limit) - int(now) + forgettable)
+    return found
+
+
+def _if_absent(peer: tuple[str, str]) -> str:
+    """Return the name of a peer, where it should be and the error; empty when it listens."""
+    name, address = peer
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+        return ""
+    except (OSError, ValueError) as error:
+        return f"{name} ({address}: {getattr(error, 'strerror', None) or error})"
+
+
+def _child_setup(spare: bool) -> Callable[[], None]:
     """Return what the child does before the command starts.
 
     Its own process group keeps signals of a terminal away, which this process passes on instead.
     The kernel kills it when this process is killed, so that no training is left without a parent.
+    Where memory runs out, a spare is the first that is ended.
     """
     try:
         prctl = ctypes.CDLL(None).prctl
     except (OSError, AttributeError):
-        return os.setpgrp
+        prctl = None
 
     def setup() -> None:
         os.setpgrp()
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if prctl:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if spare:
+            # Nothing that might import: another thread may hold the lock for ever.
+            try:
+                file = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+                os.write(file, b"1000")
+                os.close(file)
+            except OSError:
+                return
 
     return setup
-
-
-def _reap_until(child: int) -> int:
-    """Wait for the child; the first process of a container inherits every orphan meanwhile."""
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == child:
-            return status
-
-
-def _kill_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _not_stored(reply: Mapping[str, Any], number: int, seconds: float) -> str:

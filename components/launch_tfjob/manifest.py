@@ -302,6 +302,7 @@ class _Replica:
             "EXPECTED_GPUS": str(spec.gpus),
             "STORE_DEADLINE": str(spec.options.store_deadline_seconds),
             "START_DEADLINE": str(spec.options.start_timeout_seconds),
+            **self._restarts(),
             "ORPHAN_TIMEOUT": str(spec.options.orphan_timeout_seconds) if self.is_chief else "",
             "PODINFO_DIR": PODINFO_DIR if self.is_chief else "",
             "FLUSH_BARRIER": "1" if self.is_chief else "",
@@ -320,6 +321,14 @@ class _Replica:
             for name, value in values.items()
             if value
         ]
+
+    def _restarts(self) -> dict[str, str]:
+        """Return how a replica helps itself; nobody knows what a program of the user's would do."""
+        options = self.spec.options
+        if options.command or not options.max_restarts:
+            return {}
+        spare = "1" if options.warm_spare else ""
+        return {"MAX_RESTARTS": str(options.max_restarts), "WARM_SPARE": spare}
 
     def _volumes(self) -> list[dict[str, Any]]:
         volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}]

@@ -20,8 +20,8 @@ _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 RESERVED = frozenset(
     "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
     " TRAIN_OPTIONS JOB_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
-    " START_DEADLINE ORPHAN_TIMEOUT PODINFO_DIR FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR"
-    " TF_CONFIG HOME TMPDIR".split()
+    " START_DEADLINE MAX_RESTARTS WARM_SPARE RESTARTS SUPERVISOR_PIPE ORPHAN_TIMEOUT PODINFO_DIR"
+    " FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR TF_CONFIG HOME TMPDIR".split()
 )
 
 
@@ -221,6 +221,13 @@ class JobSpec:
                 received=repr(self.model_entry),
                 expected="module:function",
                 fix="correct model_code, or set train_options.command to your own program",
+            )
+        if self.options.command and self.options.warm_spare:
+            yield Problem(
+                "train_options.warm_spare needs the trainer of this project",
+                received=f"command {self.options.command[0]}",
+                expected="no command: a program of your own is never started a second time",
+                fix="remove train_options.warm_spare",
             )
         for kind in ("ps", "evaluator"):
             if getattr(self.pod, kind).replicas and not self.options.command:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,10 @@ from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
 
 
-@pytest.fixture(scope="module")
-def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts jobs; the datasets `classification`, `regression` and `wrong` lie in the store."""
-    started: list[Job] = []
-    addresses = {
+@pytest.fixture(scope="session")
+def datasets(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, S3Address]:
+    """The prepared datasets `classification`, `regression` and `wrong` in the store."""
+    return {
         name: tiny_dataset.send(
             s3.store(),
             tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
@@ -36,12 +35,21 @@ def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start
         }.items()
     }
 
+
+@pytest.fixture(scope="module")
+def jobs(
+    s3: Server, datasets: dict[str, S3Address], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    """Starts jobs, and ends what is left of them."""
+    started: list[Job] = []
+
     def start(
         name: str,
         size: int = 1,
         data: str = "classification",
         code: str = "",
         folder: Path | None = None,
+        late: Collection[int] = (),
         **environment: str,
     ) -> Job:
         folder = folder or tmp_path_factory.mktemp(name)
@@ -54,18 +62,18 @@ def jobs(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start
             MOUNT_VARIABLE: str(s3.secret),
             "RUN_ID": name,
             "ATTEMPT": "1",
-            "DATASET_URI": str(addresses.get(data, f"s3://test/{data}")),
+            "DATASET_URI": str(datasets.get(data, f"s3://test/{data}")),
             "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
             "EPOCHS": "2",
             "BATCH_SIZE": str(BATCH),
             "EXPECTED_GPUS": "0",
         }
-        started.append(Job(folder, defaults | environment, size).start())
-        return started[-1]
+        started.append(Job(folder, defaults | environment, size))
+        return started[-1].start(*(at for at in range(size) if at not in late))
 
     yield start
     for job in started:
-        for process in job.processes:
+        for process in job.processes.values():
             if process.poll() is None:
                 process.kill()
             process.wait()

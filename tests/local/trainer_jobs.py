@@ -1,4 +1,4 @@
-"""The replicas of a training as processes, each under its supervisor."""
+"""Jobs of the trainer as processes: a supervisor for each replica, TF_CONFIG on loopback."""
 
 from __future__ import annotations
 
@@ -15,19 +15,29 @@ from typing import Any
 import tiny_dataset
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 240.0  # of one job; an idle machine needs a tenth of it
+SECONDS = 600.0  # of one job; an idle machine needs a thirtieth of it
 BATCH = 4
 STEPS = tiny_dataset.ROWS["train"] // BATCH
 
 
 @dataclass
 class Job:
-    """The replicas of one attempt, as processes."""
+    """The replicas of one attempt, as processes.
+
+    Attributes:
+        folder: With a folder for each replica, the chief's is `0`.
+        environment: What all replicas are told.
+        size: How many there are.
+        processes: The supervisors, by replica.
+    """
 
     folder: Path
     environment: dict[str, str]
     size: int = 1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hosts = [f"127.0.0.1:{port}" for port in free_ports(self.size)]
 
     @property
     def output(self) -> Path:
@@ -36,41 +46,56 @@ class Job:
     def log(self, replica: int = 0) -> str:
         return (self.folder / str(replica) / "log").read_text()
 
-    def start(self) -> Job:
-        ports = free_ports(self.size)
-        hosts = [f"127.0.0.1:{port}" for port in ports]
-        for at in range(self.size):
+    def start(self, *replicas: int) -> Job:
+        """Start these replicas, or all."""
+        for at in replicas or range(self.size):
             job_dir = self.folder / str(at)
             (job_dir / "code").mkdir(parents=True, exist_ok=True)
             (job_dir / "words").write_text("")
-            environment = self.environment | {
+            environment = {
                 "JOB_DIR": str(job_dir),
                 "OUTPUT_DIR": str(job_dir / "output"),
                 "TERMINATION_LOG": str(job_dir / "words"),
-                "EXPECTED_REPLICAS": self.environment.get("EXPECTED_REPLICAS", str(self.size)),
+                "EXPECTED_REPLICAS": str(self.size),
                 "REPLICAS_ON_THIS_MACHINE": str(self.size),
             }
             if self.size > 1:
                 task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
-                cluster = {"chief": hosts[:1], "worker": hosts[1:]}
+                cluster = {"chief": self._hosts[:1], "worker": self._hosts[1:]}
                 environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
             command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
             with open(job_dir / "log", "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*command, sys.executable, "-m", "trainer"],
-                        env=environment,
-                        stdout=log,
-                        stderr=log,
-                        cwd=job_dir,
-                    )
+                self.processes[at] = subprocess.Popen(
+                    [*command, sys.executable, "-m", "trainer"],
+                    env=environment | self.environment,
+                    stdout=log,
+                    stderr=log,
+                    cwd=job_dir,
                 )
         return self
+
+    def until_in(self, replica: int, text: str) -> None:
+        """Wait for a line in the log of a replica that runs."""
+        self.until(lambda: text in self.log(replica))
+
+    def trainer(self, replica: int) -> int:
+        """The process id of the trainer under a supervisor; a warm spare is younger."""
+        supervisor = self.processes[replica].pid
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+            if children := path.read_text().split():
+                return int(children[0])
+            time.sleep(0.01)
+        raise AssertionError(f"replica {replica} has no trainer")
 
     def end(self) -> list[int]:
         """Wait for the end of all replicas and return their exit codes."""
         deadline = time.monotonic() + SECONDS
-        return [item.wait(max(deadline - time.monotonic(), 0.1)) for item in self.processes]
+        return [
+            self.processes[at].wait(max(deadline - time.monotonic(), 0.1))
+            for at in range(self.size)
+        ]
 
     def words(self, replica: int = 0) -> str:
         return (self.folder / str(replica) / "words").read_text()
@@ -93,7 +118,7 @@ class Job:
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert all(item.poll() is None for item in self.processes), self.log()
+            assert all(item.poll() is None for item in self.processes.values()), self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.01)
 

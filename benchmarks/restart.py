@@ -1,0 +1,183 @@
+"""From the death of a trainer to the next step of the training, with a warm spare and without.
+
+    python -m benchmarks.restart [--quick]
+
+A chief and a worker train under their supervisors. In turns, the trainer of the chief and that of
+the worker are killed; the clock stops when there is a checkpoint of the first step after that, as
+one is written at every opportunity. Without a spare the new trainer has to import TensorFlow, which
+is what any other restart in place does. Prints a table and, as the last line, one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import prepared
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import MOUNT_VARIABLE
+from uploader import push
+
+ROOT = Path(__file__).parents[1]
+VICTIMS = ("worker", "chief")
+WAYS = {"warm spare": "1", "no spare": ""}
+REPEATS = {False: 5, True: 1}
+PATIENCE = 300.0  # seconds
+QUIET_SECONDS = 2.0  # without CPU time, after which a new spare has imported all it needs
+
+
+@dataclass
+class Job:
+    """A chief and a worker.
+
+    Attributes:
+        folder: With a folder for each.
+        supervisors: By `chief` and `worker`.
+    """
+
+    folder: Path
+    supervisors: Mapping[str, subprocess.Popen[bytes]]
+
+    def steps(self) -> set[str]:
+        """Return the names of the checkpoints there are."""
+        folder = self.folder / "chief/output/checkpoints"
+        return {path.name for path in folder.glob("[0-9]*")} if folder.exists() else set()
+
+    def children(self, replica: str) -> list[int]:
+        """Return the processes of a supervisor: its trainer, and after it the spare."""
+        pid = self.supervisors[replica].pid
+        return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def settle(self, spare: bool) -> None:
+        """Wait until the training goes on and the spares are ready."""
+        before = self.steps()
+        self._wait(lambda: len(self.steps() - before) > 1, "a checkpoint")
+        if not spare:
+            return
+        for replica in VICTIMS:
+            self._wait(lambda name=replica: len(self.children(name)) > 1, f"a spare of {replica}")
+            since, used = time.monotonic(), -1.0
+            while time.monotonic() - since < QUIET_SECONDS:
+                now = _cpu(self.children(replica)[1])
+                since, used = (time.monotonic(), now) if now > used else (since, used)
+                time.sleep(0.1)
+
+    def kill(self, replica: str) -> float:
+        """Kill a trainer and return the seconds until the next step of the training."""
+        victim = self.children(replica)[0]
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        others = {"worker": "chief", "chief": "worker"}
+        peer = self.children(others[replica])[0]
+        # What the chief writes before it notices belongs to its life before.
+        self._wait(lambda: not _lives(victim) and not _lives(peer), "the end of both trainers")
+        before = self.steps()
+        self._wait(lambda: bool(self.steps() - before), "the next step")
+        return time.monotonic() - start
+
+    def _wait(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            if time.monotonic() > deadline or any(it.poll() for it in self.supervisors.values()):
+                logs = "\n".join((self.folder / name / "log").read_text() for name in VICTIMS)
+                raise SystemExit(f"{logs[-4000:]}\nno {what}")
+            time.sleep(0.01)
+
+
+@contextmanager
+def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[Job]:
+    """Run a chief and a worker that train without end."""
+    hosts = {"chief": [_free()], "worker": [_free()]}
+    supervisors = {}
+    for name in VICTIMS:
+        (folder / name).mkdir(parents=True)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            MOUNT_VARIABLE: str(secret),
+            "RUN_ID": "bench",
+            "DATASET_URI": str(dataset),
+            "MODEL_CODE": "trainer.models:mlp",
+            "EPOCHS": "1000000",
+            "BATCH_SIZE": "256",
+            "TRAIN_OPTIONS": '{"checkpoint_seconds": 0.05}',
+            "EXPECTED_GPUS": "0",
+            "REPLICAS_ON_THIS_MACHINE": "2",
+            "JOB_DIR": str(folder / name),
+            "OUTPUT_DIR": str(folder / name / "output"),
+            "TERMINATION_LOG": str(folder / name / "words"),
+            "TF_CONFIG": json.dumps({"cluster": hosts, "task": {"type": name, "index": 0}}),
+            "START_DEADLINE": "240",
+            "MAX_RESTARTS": "1000",
+            "WARM_SPARE": spare,
+        }
+        command = [sys.executable, str(ROOT / "trainer/supervisor.py"), "--"]
+        with open(folder / name / "log", "wb") as log:
+            supervisors[name] = subprocess.Popen(
+                [*command, sys.executable, "-m", "trainer"], env=environment, stdout=log, stderr=log
+            )
+    try:
+        yield Job(folder, supervisors)
+    finally:
+        for process in supervisors.values():
+            process.kill()
+            process.wait()
+
+
+def _free() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one kill of each: that it works")
+    repeats = REPEATS[parser.parse_args().quick]
+    found: dict[str, dict[str, list[float]]] = {way: {who: [] for who in VICTIMS} for way in WAYS}
+    with tempfile.TemporaryDirectory() as temporary, Server.start(Path(temporary) / "s3") as server:
+        server.store().make_bucket("bench")
+        dataset = S3Address("bench", "datasets/rows")
+        data = prepared.write(Path(temporary) / "data", 100_000, 64)
+        push(server.store(), data, dataset, "dataset")
+        for turn in range(repeats):
+            for way, spare in WAYS.items():
+                folder = Path(temporary) / f"{spare or 'plain'}-{turn}"
+                with job(folder, dataset, server.secret, spare) as pair:
+                    for victim in VICTIMS:
+                        pair.settle(bool(spare))
+                        found[way][victim].append(pair.kill(victim))
+    print(f"seconds from SIGKILL to the next step, median of {repeats} (worst)")
+    for way, seconds in found.items():
+        cells = [f"{who} {median(each):6.2f} ({max(each):.2f})" for who, each in seconds.items()]
+        print(f"{way:12} {'   '.join(cells)}")
+    print(json.dumps({"repeats": repeats, "cores": os.cpu_count(), "seconds": found}))
+
+
+if __name__ == "__main__":
+    main()

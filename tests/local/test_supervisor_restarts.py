@@ -1,0 +1,234 @@
+"""Restarts in place, the warm spare, and the wait for peers, around commands of a few lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
+SECONDS = 60.0
+# What every command starts with: a line for each life, and a way to talk to the supervisor.
+START = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+if os.environ.get("WAIT_FOR_GO"):
+    (here / "spare").write_text(str(os.getpid()))
+    if not sys.stdin.readline():
+        sys.exit()
+restarts = os.environ["RESTARTS"]
+with open(here / "lives", "a") as file:
+    file.write(f"{restarts} {os.getpid()}\\n")
+def say(line):
+    os.write(int(os.environ["SUPERVISOR_PIPE"]), (line + "\\n").encode())
+"""
+Start = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    (tmp_path / "words").touch()
+    started: list[subprocess.Popen] = []
+
+    def run(program: str, **environment: str) -> subprocess.Popen:
+        values = {"PATH": os.environ["PATH"], "TERMINATION_LOG": str(tmp_path / "words")}
+        command = [sys.executable, str(SUPERVISOR), "--", sys.executable, "-S", "-c"]
+        command += [START + program, str(tmp_path)]
+        environment = values | {"MAX_RESTARTS": "5"} | environment
+        started.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lives(folder: Path) -> list[list[str]]:
+    path = folder / "lives"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def cluster(kind: str, index: int, *ports: int) -> dict[str, str]:
+    """TF_CONFIG of a chief and workers at these ports of this machine."""
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    members = {"chief": hosts[:1], "worker": hosts[1:]}
+    return {"TF_CONFIG": json.dumps({"cluster": members, "task": {"type": kind, "index": index}})}
+
+
+def test_what_was_killed_starts_again_and_its_words_are_forgotten(start: Start, tmp_path: Path):
+    program = """
+pathlib.Path(os.environ["TERMINATION_LOG"]).write_text("I lost a peer")
+if restarts == "0":
+    os._exit(138)
+if restarts == "1":
+    os.kill(os.getpid(), 9)
+pathlib.Path(os.environ["TERMINATION_LOG"]).write_text("")
+"""
+    process = start(program, OUTPUT_DIR=str(tmp_path / "output"))
+    assert process.wait(SECONDS) == 0
+    assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
+    log = process.stdout.read()
+    assert "restart 1 of 5: another replica was lost" in log
+    assert "restart 2 of 5" in log
+    assert (tmp_path / "words").read_text() == ""
+    assert (tmp_path / "output/completion.json").exists()
+
+
+def test_a_crash_loop_ends_with_the_reason(start: Start, tmp_path: Path):
+    program = "say(f'steps 4{restarts} 50'); os.abort()"
+    process = start(program)
+    assert process.wait(SECONDS) == 1
+    assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
+    words = (tmp_path / "words").read_text()
+    assert "SIGABRT, 3 times without getting further, the last time in the steps 43 to 50" in words
+
+
+def test_a_users_own_command_has_one_life(start: Start, tmp_path: Path):
+    assert start("os.kill(os.getpid(), 9)", MAX_RESTARTS="").wait(SECONDS) == 137
+    assert len(lives(tmp_path)) == 1
+
+
+def test_a_signal_in_the_pause_ends_it(start: Start, tmp_path: Path):
+    process = start("os._exit(138)", MAX_RESTARTS="1000")
+    until(lambda: len(lives(tmp_path)) >= 4)  # from here on it pauses for two seconds and more
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+
+
+def test_a_trainer_that_waits_for_its_peers_is_killed_at_once(start: Start, tmp_path: Path):
+    """There is nothing to save yet, and SIGTERM does not reach TensorFlow in these moments."""
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("waiting")
+(here / "ready").touch()
+time.sleep(600)
+"""
+    process = start(program)
+    until((tmp_path / "ready").exists)
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+
+
+def test_a_signal_that_came_too_early_is_repeated_once_it_is_heard(start: Start, tmp_path: Path):
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(here / "ready").touch()
+while not (here / "go").exists():
+    time.sleep(0.01)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+say("started")
+time.sleep(600)
+"""
+    process = start(program)
+    until((tmp_path / "ready").exists)
+    process.terminate()
+    time.sleep(0.3)
+    (tmp_path / "go").touch()
+    assert process.wait(SECONDS) == 143
+
+
+def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        peers = cluster("worker", 1, here.getsockname()[1], 1, 2, 3)
+        program = "say('waiting'); time.sleep(600)"
+        process = start(program, START_DEADLINE="1", **peers)
+        assert process.wait(SECONDS) == 142
+    assert len(lives(tmp_path)) == 1
+    words = (tmp_path / "words").read_text()
+    assert words == (
+        "another replica did not appear within 1 s: worker 0 (127.0.0.1:1: Connection refused),"
+        " worker 2 (127.0.0.1:3: Connection refused)"
+    )
+
+
+def test_a_chief_without_a_name_is_named(start: Start, tmp_path: Path):
+    peers = json.loads(cluster("worker", 0, 1, 2)["TF_CONFIG"])
+    peers["cluster"]["chief"] = ["no-such-chief.invalid:2222"]
+    assert start("", START_DEADLINE="1", TF_CONFIG=json.dumps(peers)).wait(SECONDS) == 142
+    assert lives(tmp_path) == []
+    assert "within 1 s: chief (no-such-chief.invalid:2222: " in (tmp_path / "words").read_text()
+
+
+def test_a_spare_waits_from_the_first_step_on_and_takes_over(start: Start, tmp_path: Path):
+    program = """
+say("steps 0 1")
+if restarts != "2":
+    until = "spare" if restarts == "0" else "again"
+    say("steps 1 2")
+    while not (here / until).exists():
+        time.sleep(0.01)
+    (here / "spare").rename(here / ("spare" + restarts))
+    os.kill(os.getpid(), 9)
+"""
+    process = start(program, WARM_SPARE="1")
+    until((tmp_path / "spare0").exists)
+    until((tmp_path / "spare").exists)  # the spare that has taken over has one of its own
+    (tmp_path / "again").touch()
+    assert process.wait(SECONDS) == 0
+    spares = [(tmp_path / name).read_text() for name in ("spare0", "spare1")]
+    assert [pid for _, pid in lives(tmp_path)][1:] == spares
+    assert [count for count, _ in lives(tmp_path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, 0])
+def test_a_spare_does_not_outlive_its_supervisor(start: Start, tmp_path: Path, end: int):
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+say("started")
+say("steps 1 2")
+while not (here / "end").exists():
+    time.sleep(0.01)
+"""
+    process = start(program, WARM_SPARE="1")
+    until(lambda: (tmp_path / "spare").exists() and (tmp_path / "spare").read_text())
+    spare = int((tmp_path / "spare").read_text())
+    assert alive(spare)
+    if end:
+        process.send_signal(end)
+    else:
+        (tmp_path / "end").touch()
+    assert process.wait(SECONDS) == {signal.SIGTERM: 143, signal.SIGKILL: -9, 0: 0}[end]
+    until(lambda: not alive(spare))
+
+
+def test_a_spare_that_died_is_not_needed(start: Start, tmp_path: Path):
+    program = """
+if restarts == "0":
+    say("steps 1 2")
+    while not (here / "kill").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
+    process = start(program, WARM_SPARE="1")
+    until(lambda: (tmp_path / "spare").exists() and (tmp_path / "spare").read_text())
+    os.kill(int((tmp_path / "spare").read_text()), signal.SIGKILL)
+    until(lambda: not alive(int((tmp_path / "spare").read_text())))
+    (tmp_path / "kill").touch()
+    assert process.wait(SECONDS) == 0
+    assert [count for count, _ in lives(tmp_path)] == ["0", "1"]
