@@ -78,6 +78,7 @@ def train(config: Config, started: float) -> None:
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
+        gpus = replicas.gpu_summaries()
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / "model")
@@ -85,7 +86,7 @@ def train(config: Config, started: float) -> None:
     except Exception as error:
         raise _explained(error, config.cluster.size) from error
     seconds = {"start": round(ready - started, 3), "train": round(trained - ready, 3)}
-    training.finish(result, seconds)
+    training.finish(result, seconds, gpus)
 
 
 def _stage(config: Config) -> Any:

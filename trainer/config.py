@@ -23,7 +23,7 @@ VARIABLES = {
     "EPOCHS": "how often the training rows are seen",
     "BATCH_SIZE": "rows of one step, over all replicas together",
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping, mixed_precision,"
-    " checkpoint_seconds",
+    " checkpoint_seconds, tf32, deterministic_ops",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
@@ -39,10 +39,12 @@ class Cluster:
     Attributes:
         size: Chief and workers together.
         name: This replica, for instance `worker 1`.
+        place: Of this replica among them, from 0.
     """
 
     size: int = 1
     name: str = "chief"
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Options:
         early_stopping: The arguments of keras.callbacks.EarlyStopping, or None.
         mixed_precision: The policy of Keras, or empty for float32.
         checkpoint_seconds: The longest time between two checkpoints.
+        tf32: Whether GPUs may round factors of float32 products to 10 bits, which is much faster.
+        deterministic_ops: Whether to use only operations that give the same bits every time;
+            GPUs need it for that, and are slower.
     """
 
     seed: int = 0
@@ -62,6 +67,8 @@ class Options:
     early_stopping: Mapping[str, Any] | None = None
     mixed_precision: str = ""
     checkpoint_seconds: float = 60.0
+    tf32: bool = True
+    deterministic_ops: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,10 @@ class _Reader:
                 "chief and worker",
                 "use only Chief and Worker, or give train_options a command of your own",
             )
-        return Cluster(sum(members.values()), f"{kind} {index}" if kind == "worker" else kind)
+        if kind == "chief":
+            return Cluster(sum(members.values()))
+        place = members.get("chief", 0) + index
+        return Cluster(sum(members.values()), f"{kind} {index}", place)
 
     def options(self, name: str) -> Options:
         value = self.object(name)
@@ -239,6 +249,12 @@ class _Reader:
     def _checkpoint_seconds(self, name: str, value: Any) -> float | None:
         fine = _is_number(value) and value > 0
         return self._valid(name, value, fine, "seconds, more than 0", float)
+
+    def _tf32(self, name: str, value: Any) -> bool | None:
+        return self._valid(name, value, isinstance(value, bool), "true or false", bool)
+
+    def _deterministic_ops(self, name: str, value: Any) -> bool | None:
+        return self._valid(name, value, isinstance(value, bool), "true or false", bool)
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]

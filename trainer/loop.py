@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,7 +111,9 @@ class Training:
         epochs, total = self.config.epochs, self.config.epochs * self.steps_per_epoch
         if self.replicas.chief:
             output = self.config.output_dir
-            self._progress = Progress(output, self._position, epochs, total, self.batch)
+            place = self._position
+            use = self.replicas.gpu_use
+            self._progress = Progress(output, place, epochs, total, self.batch, use)
         log.info(
             "training %d epochs of %d steps of %d rows, from step %d",
             epochs,
@@ -133,7 +135,9 @@ class Training:
             self._state.share_weights()
         return Result(self._position, metrics, self._state.compare_weights())
 
-    def finish(self, result: Result, seconds: Mapping[str, float]) -> None:
+    def finish(
+        self, result: Result, seconds: Mapping[str, float], gpus: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Write the last line of progress.jsonl: the training ended and the model is written."""
         if self._progress:
             self._progress.final(
@@ -143,6 +147,7 @@ class Training:
                 replicas=self.replicas.count,
                 weights_equal=True,
                 seconds=dict(seconds),
+                **({"gpus": list(gpus)} if gpus else {}),
             )
             self._progress.close()
 

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,19 @@ class Progress:
         epochs: Of the whole training.
         steps: Of the whole training.
         batch: Rows of a step.
+        gpu_use: Returns what is said of the GPUs in every progress line.
     """
 
-    def __init__(self, output: Path, start: Position, epochs: int, steps: int, batch: int) -> None:
-        self.epochs, self.steps, self.batch = epochs, steps, batch
+    def __init__(
+        self,
+        output: Path,
+        start: Position,
+        epochs: int,
+        steps: int,
+        batch: int,
+        gpu_use: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.epochs, self.steps, self.batch, self._gpu_use = epochs, steps, batch, gpu_use
         output.mkdir(parents=True, exist_ok=True)
         path = output / "progress.jsonl"
         _truncate(path, start)
@@ -65,6 +74,7 @@ class Progress:
             **metrics,
             examples_per_second=round(speed, 1),
             eta_seconds=round(eta, 1),
+            **self._gpu_use(),
         )
         self._say(position, metrics, speed, eta)
         self._mark = (time.monotonic(), position.step)

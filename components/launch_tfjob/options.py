@@ -18,6 +18,8 @@ TRAINER_OPTIONS = (
     "early_stopping",
     "mixed_precision",
     "checkpoint_seconds",
+    "tf32",
+    "deterministic_ops",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -115,7 +117,12 @@ class TrainOptions(Group):
         early_stopping: When to stop before the last epoch.
         mixed_precision: Whether to compute in 16 bits where that is safe, or a policy of Keras.
         checkpoint_seconds: The longest time between two checkpoints.
+        tf32: Whether GPUs may round factors of float32 products to 10 bits, which is much faster.
+        deterministic_ops: Whether to use only operations that give the same bits every time; GPUs
+            need it for that, and are slower.
         command: A user's own program instead of the project's trainer; its image has python3.
+        stage_data: Whether such a program finds the dataset in DATA_DIR; without it, it reads
+            DATASET_URI itself.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
         store_deadline_seconds: How long a trained model may wait for the store.
@@ -140,7 +147,10 @@ class TrainOptions(Group):
     early_stopping: EarlyStopping | None = None
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = False
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60
+    tf32: bool = True
+    deterministic_ops: bool = False
     command: tuple[str, ...] = ()
+    stage_data: bool = True
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900
     store_deadline_seconds: Seconds = 3600

@@ -63,7 +63,7 @@ def test_everything_can_be_said() -> None:
     assert config.options == Options(
         3, {"a": 2}, {"patience": 2, "restore_best_weights": True}, "mixed_bfloat16", 5.0
     )
-    assert config.cluster == Cluster(3, "worker 1")
+    assert config.cluster == Cluster(3, "worker 1", 2)
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}
 
