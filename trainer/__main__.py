@@ -1,6 +1,7 @@
 """`python -m trainer`: train the model the environment describes, as one replica of the job.
 
 Everything it is told is in the environment (ARCHITECTURE.md); a flag is another way to say it.
+`python -m trainer check` says what of it is missing or wrong, also for a program of your own.
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     logging.getLogger("botocore").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if arguments[:1] == ["check"]:
+        from trainer import check
+
+        return check.main(arguments[1:])
     try:
         config = Config.from_environment(_with_flags(arguments, os.environ))
         if config.cluster.size == 1:
