@@ -26,6 +26,8 @@ import tensorflow as tf
 OUTPUT = Path(os.environ["OUTPUT_DIR"])
 CHECKPOINTS = OUTPUT / "checkpoints"
 EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
+# Otherwise each parameter server would write its variables to a disk of its own.
+HERE = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
 
 
 class Data:
@@ -72,14 +74,14 @@ def build_model(data: Data, units: int = 64) -> keras.Model:
     )
 
 
-def coordinate(cluster: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> None:
+def coordinate(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
     """Be the chief."""
-    data = Data()
+    data, arguments = Data(), json.loads(os.environ["HYPERPARAMETERS"])
     steps = max(1, data.rows // BATCH)
     strategy = tf.distribute.ParameterServerStrategy(cluster)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = build_model(data, **json.loads(os.environ["HYPERPARAMETERS"]))
+        model = build_model(data, **arguments)
         optimizer = keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)
         loss_function = keras.losses.SparseCategoricalCrossentropy()
@@ -104,7 +106,9 @@ def coordinate(cluster: tf.distribute.cluster_resolver.TFConfigClusterResolver) 
         loss = np.mean([float(result.fetch()) for result in results])
         print(f"epoch {epoch + 1}/{EPOCHS} loss {loss:.4f}", flush=True)
         save(checkpoint, (epoch + 1) * steps)
-    model.export(OUTPUT / "model", verbose=False)
+    exported = build_model(data, **arguments)
+    exported.set_weights(model.get_weights())
+    exported.export(OUTPUT / "model", verbose=False)
 
 
 def restore(checkpoint: tf.train.Checkpoint) -> int:
@@ -112,15 +116,14 @@ def restore(checkpoint: tf.train.Checkpoint) -> int:
     folders = CHECKPOINTS.iterdir() if CHECKPOINTS.exists() else ()
     step = max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
     if step:
-        checkpoint.read(str(CHECKPOINTS / str(step) / "state")).expect_partial()
+        checkpoint.read(str(CHECKPOINTS / str(step) / "state"), options=HERE).expect_partial()
     return step
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
-    """Write a checkpoint from this process; it appears complete, by one rename."""
+    """Write a checkpoint; it appears complete, by one rename, and is in S3 soon after."""
     partial = CHECKPOINTS / f".{step}.tmp"
-    here = tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
-    checkpoint.write(str(partial / "state"), options=here)
+    checkpoint.write(str(partial / "state"), options=HERE)
     partial.rename(CHECKPOINTS / str(step))
     for folder in CHECKPOINTS.iterdir():
         if folder.name.isdecimal() and int(folder.name) < step:
@@ -157,19 +160,20 @@ def evaluate() -> None:
 
 def main() -> None:
     """Be what TF_CONFIG says."""
-    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if cluster.task_type == "chief":
+    config = json.loads(os.environ["TF_CONFIG"])
+    kind, index, replicas = config["task"]["type"], config["task"]["index"], config["cluster"]
+    # The evaluator serves nobody; a cluster with it would wait for it for ever.
+    replicas.pop("evaluator", None)
+    cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(replicas), task_type=kind, task_id=index, rpc_layer="grpc"
+    )
+    if kind == "chief":
         coordinate(cluster)
-    elif cluster.task_type == "evaluator":
+    elif kind == "evaluator":
         evaluate()
     else:
         # It is ended with the job, when the chief has ended.
-        tf.distribute.Server(
-            cluster.cluster_spec(),
-            job_name=cluster.task_type,
-            task_index=cluster.task_id,
-            protocol="grpc",
-        ).join()
+        tf.distribute.Server(cluster.cluster_spec(), kind, index, protocol="grpc").join()
 
 
 if __name__ == "__main__":

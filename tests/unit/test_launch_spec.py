@@ -29,6 +29,8 @@ def test_numbers_of_kfp_are_cast():
         "early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.01},
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300.0,
+        "tf32": True,
+        "deterministic_ops": False,
     }
 
 

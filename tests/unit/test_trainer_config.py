@@ -50,6 +50,8 @@ def test_everything_can_be_said() -> None:
                     "early_stopping": {"patience": 2.0, "restore_best_weights": True},
                     "mixed_precision": True,
                     "checkpoint_seconds": 5,
+                    "tf32": False,
+                    "deterministic_ops": True,
                 }
             ),
             "TF_CONFIG": json.dumps(
@@ -61,7 +63,13 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert config.options == Options(
-        3, {"a": 2}, {"patience": 2, "restore_best_weights": True}, "mixed_bfloat16", 5.0
+        3,
+        {"a": 2},
+        {"patience": 2, "restore_best_weights": True},
+        "mixed_bfloat16",
+        5.0,
+        tf32=False,
+        deterministic_ops=True,
     )
     assert config.cluster == Cluster(3, "worker 1", 2)
     assert (config.attempt, config.expected_gpus) == (2, 0)
@@ -90,6 +98,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"early_stopping": {"patience": 1.5}}', "a whole number"),
         ("TRAIN_OPTIONS", '{"early_stopping": 3}', "early_stopping is not valid"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
+        ("TRAIN_OPTIONS", '{"tf32": 1}', "tf32 is not valid.*true or false"),
+        ("TRAIN_OPTIONS", '{"deterministic_ops": "x"}', "deterministic_ops is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
