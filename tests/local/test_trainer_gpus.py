@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import json, os, sys
 import tensorflow as tf
@@ -25,6 +27,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_gpu_that_two_replicas_see_is_refused_on_both() -> None:
     ports = []
     for _ in range(2):
