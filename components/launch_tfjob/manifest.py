@@ -157,7 +157,8 @@ class _Replica:
     def stages_data(self) -> bool:
         """Whether `setup` brings the dataset: our trainer does so itself, parameters need none."""
         options = self.spec.options
-        return bool(options.command) and options.stage_data and self.role != "ps"
+        wanted = options.command and options.stage_data and self.spec.dataset_uri
+        return bool(wanted) and self.role != "ps"
 
     @property
     def settings(self) -> PodSettings:
