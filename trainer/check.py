@@ -51,7 +51,8 @@ class Finding:
     @classmethod
     def wrong(cls, subject: str, problem: Problem | str) -> Finding:
         """Return the finding that something has to be mended."""
-        return cls(subject, WRONG, getattr(problem, "what", str(problem)), problem)
+        text = problem.what if isinstance(problem, Problem) else problem.partition(". ")[0]
+        return cls(subject, WRONG, text, problem)
 
 
 def without_tensorflow(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -220,17 +221,18 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
 def _gpus(expected: int | None) -> Iterator[Finding]:
     import tensorflow as tf
 
-    from trainer.gpus import Build, unusable
+    from trainer.gpus import Build, share, unusable
     from trainer.nvidia import ask_driver, device_nodes
 
     if expected == 0:
         yield Finding("GPUs", OK, "none are wanted")
         return
     visible, driver, build = tf.config.list_physical_devices("GPU"), ask_driver(), Build.here()
-    problems = unusable(len(visible), expected, driver, build, device_nodes())
+    mine = share(range(len(visible)), expected, 0)
+    problems = unusable(mine, expected, driver, build, device_nodes())
     yield from (Finding.wrong("GPUs", problem) for problem in problems)
     if not problems:
-        names = ", ".join(gpu.name for gpu in driver.gpus)
+        names = ", ".join(driver.gpus[at].name for at in mine)
         yield Finding("GPUs", OK, names or "none, so this trains on the CPU")
 
 

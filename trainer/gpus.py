@@ -82,7 +82,7 @@ def has_kernels(capability: tuple[int, int], build: Build) -> bool:
 
 
 def unusable(
-    mine: int,
+    mine: Sequence[int],
     expected: int | None,
     driver: Driver,
     build: Build,
@@ -91,7 +91,7 @@ def unusable(
     """Return why a replica must not start with the GPUs it has.
 
     Args:
-        mine: How many of the GPUs that TensorFlow lists are for this replica.
+        mine: Which of the GPUs that TensorFlow lists are for this replica.
         expected: How many it was given; None when nobody said.
         driver: What the driver says.
         build: The TensorFlow.
@@ -100,8 +100,9 @@ def unusable(
     if expected == 0:
         return []
     there = max(len(driver.gpus), len(nodes) if driver.error else 0)
-    if mine < (there if expected is None else expected) or (mine and not build.with_cuda):
-        return [_not_seen(mine, expected, driver, build, nodes)]
+    wanted = there if expected is None else expected
+    if len(mine) < wanted or (mine and not build.with_cuda):
+        return [_not_seen(len(mine), expected, driver, build, nodes)]
     return [
         Problem(
             f"this TensorFlow has no kernels for {gpu.name}",
@@ -111,7 +112,7 @@ def unusable(
             fix="choose nodes with another GPU by pod.all.node_selector, or a train_image whose"
             " TensorFlow is built for this one",
         )
-        for gpu in dict.fromkeys(driver.gpus)
+        for gpu in dict.fromkeys(driver.gpus[at] for at in mine)
         if build.kernels and not has_kernels(gpu.capability, build)
     ]
 
@@ -209,9 +210,7 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
     driver, build = ask_driver(), Build.here()
     place = config.cluster.place if config.replicas_on_this_machine > 1 else 0
     mine = share(range(len(visible)), config.expected_gpus, place)
-    ConfigurationError.raise_if(
-        unusable(len(mine), config.expected_gpus, driver, build, device_nodes())
-    )
+    ConfigurationError.raise_if(unusable(mine, config.expected_gpus, driver, build, device_nodes()))
     tf.config.set_visible_devices([visible[at] for at in mine], "GPU")
     for at in mine:
         tf.config.experimental.set_memory_growth(visible[at], True)

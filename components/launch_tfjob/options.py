@@ -289,7 +289,15 @@ class EvaluatorSettings(ExtraSettings):
 
 
 class PodOptions(Group):
-    """`pod`: what the replica types have in common, and what is different for one of them."""
+    """`pod`: what the replica types have in common, and what is different for one of them.
+
+    Attributes:
+        all: For every pod.
+        chief: For the chief, and `output_claim`.
+        worker: For the workers.
+        ps: For parameter servers, with `replicas` and `gpus`; they need train_options.command.
+        evaluator: For the evaluator, with the same.
+    """
 
     all: AllSettings = AllSettings()
     chief: ChiefSettings = ChiefSettings()

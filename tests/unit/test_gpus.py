@@ -23,6 +23,7 @@ STOCK = Build("2.21.0", True, (12, 5), ("sm_60", "sm_70", "sm_80", "sm_89", "com
 CPU_ONLY = Build("2.21.0", False, (0, 0), ())
 H100 = Gpu("NVIDIA H100", "a", (9, 0))
 B200 = Gpu("NVIDIA B200", "b", (10, 0))
+OLD = Gpu("NVIDIA GeForce GT 710", "d", (3, 5))
 RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", "c", (12, 0))
 NEW = (12, 8)
 
@@ -63,7 +64,9 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
     own = Build("2.21.0", True, (12, 8), ("sm_80", "sm_90a", "compute_120"))
     assert has_kernels((12, 0), own) and has_kernels((9, 0), own)
     assert not has_kernels((10, 0), own)
-    assert unusable(1, 1, Driver((RTX_5090,), NEW), own, []) == []
+    assert unusable([0], 1, Driver((RTX_5090,), NEW), own, []) == []
+    # Only those it uses count: this machine has an old one beside.
+    assert unusable([0], 1, Driver((H100, OLD), NEW), STOCK, []) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_a_replica_without_its_gpus_does_not_train(
     nodes: list[str],
     words: str,
 ) -> None:
-    (problem,) = unusable(mine, expected, driver, build, nodes)
+    (problem,) = unusable(range(mine), expected, driver, build, nodes)
     assert re.search(words, str(problem), re.DOTALL), str(problem)
 
 
@@ -124,7 +127,7 @@ def test_a_replica_without_its_gpus_does_not_train(
 def test_a_replica_with_its_gpus_starts(
     mine: int, expected: int | None, driver: Driver, nodes: list[str]
 ) -> None:
-    assert unusable(mine, expected, driver, STOCK, nodes) == []
+    assert unusable(range(mine), expected, driver, STOCK, nodes) == []
 
 
 def test_a_gpu_belongs_to_one_replica() -> None:
