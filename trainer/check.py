@@ -229,7 +229,7 @@ def _gpus(expected: int | None) -> Iterator[Finding]:
         return
     visible, driver, build = tf.config.list_physical_devices("GPU"), ask_driver(), Build.here()
     mine = share(range(len(visible)), expected, 0)
-    problems = unusable(mine, expected, driver, build, device_nodes())
+    problems = unusable(mine, len(visible), expected, driver, build, device_nodes())
     yield from (Finding.wrong("GPUs", problem) for problem in problems)
     if not problems:
         names = ", ".join(driver.gpus[at].name for at in mine)

@@ -83,6 +83,7 @@ def has_kernels(capability: tuple[int, int], build: Build) -> bool:
 
 def unusable(
     mine: Sequence[int],
+    listed: int,
     expected: int | None,
     driver: Driver,
     build: Build,
@@ -92,6 +93,7 @@ def unusable(
 
     Args:
         mine: Which of the GPUs that TensorFlow lists are for this replica.
+        listed: How many it lists.
         expected: How many it was given; None when nobody said.
         driver: What the driver says.
         build: The TensorFlow.
@@ -102,7 +104,7 @@ def unusable(
     there = max(len(driver.gpus), len(nodes) if driver.error else 0)
     wanted = there if expected is None else expected
     if len(mine) < wanted or (mine and not build.with_cuda):
-        return [_not_seen(len(mine), expected, driver, build, nodes)]
+        return [_not_seen(len(mine), listed, expected, driver, build, nodes)]
     return [
         Problem(
             f"this TensorFlow has no kernels for {gpu.name}",
@@ -118,10 +120,14 @@ def unusable(
 
 
 def _not_seen(
-    mine: int, expected: int | None, driver: Driver, build: Build, nodes: Sequence[str]
+    mine: int,
+    listed: int,
+    expected: int | None,
+    driver: Driver,
+    build: Build,
+    nodes: Sequence[str],
 ) -> Problem:
     """Say where the GPUs were lost on their way to TensorFlow, from the image to the node."""
-    needed = max(expected or 1, 1)
     names = ", ".join(gpu.name for gpu in driver.gpus)
     if not build.with_cuda:
         why = f"TensorFlow {build.version} of this image is built without CUDA"
@@ -141,12 +147,15 @@ def _not_seen(
     elif driver.cuda[0] < build.cuda[0]:
         why = f"the driver of the node runs programs up to CUDA {_dotted(driver.cuda)}"
         fix = f"use nodes whose driver runs CUDA {build.cuda[0]}, best {_dotted(build.cuda)}"
-    elif len(driver.gpus) >= needed and mine < needed:
+    elif listed < len(driver.gpus):
         why = f"the driver shows {names}, but TensorFlow cannot load the libraries of CUDA"
         fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
     else:
         why = f"the driver shows {names or 'no GPU'}"
-        fix = "check train_gpus, what the node has free, and CUDA_VISIBLE_DEVICES of the image"
+        fix = (
+            "check train_gpus, what the node has free, and CUDA_VISIBLE_DEVICES; on one machine"
+            " all replicas share what it has"
+        )
     return Problem(
         "this replica does not see its GPUs",
         received=f"{mine} GPUs; {why}",
@@ -210,7 +219,9 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
     driver, build = ask_driver(), Build.here()
     place = config.cluster.place if config.replicas_on_this_machine > 1 else 0
     mine = share(range(len(visible)), config.expected_gpus, place)
-    ConfigurationError.raise_if(unusable(mine, config.expected_gpus, driver, build, device_nodes()))
+    ConfigurationError.raise_if(
+        unusable(mine, len(visible), config.expected_gpus, driver, build, device_nodes())
+    )
     tf.config.set_visible_devices([visible[at] for at in mine], "GPU")
     for at in mine:
         tf.config.experimental.set_memory_growth(visible[at], True)

@@ -64,9 +64,12 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
     own = Build("2.21.0", True, (12, 8), ("sm_80", "sm_90a", "compute_120"))
     assert has_kernels((12, 0), own) and has_kernels((9, 0), own)
     assert not has_kernels((10, 0), own)
-    assert unusable([0], 1, Driver((RTX_5090,), NEW), own, []) == []
+    assert unusable([0], 1, 1, Driver((RTX_5090,), NEW), own, []) == []
+    # The one GPU of a machine is that of the replica before.
+    (shared,) = unusable([], 1, 1, Driver((H100,), NEW), STOCK, [])
+    assert "the driver shows NVIDIA H100. Expected: 1" in str(shared)
     # Only those it uses count: this machine has an old one beside.
-    assert unusable([0], 1, Driver((H100, OLD), NEW), STOCK, []) == []
+    assert unusable([0], 1, 1, Driver((H100, OLD), NEW), STOCK, []) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_a_replica_without_its_gpus_does_not_train(
     nodes: list[str],
     words: str,
 ) -> None:
-    (problem,) = unusable(range(mine), expected, driver, build, nodes)
+    (problem,) = unusable(range(mine), mine, expected, driver, build, nodes)
     assert re.search(words, str(problem), re.DOTALL), str(problem)
 
 
@@ -127,7 +130,7 @@ def test_a_replica_without_its_gpus_does_not_train(
 def test_a_replica_with_its_gpus_starts(
     mine: int, expected: int | None, driver: Driver, nodes: list[str]
 ) -> None:
-    assert unusable(range(mine), expected, driver, STOCK, nodes) == []
+    assert unusable(range(mine), mine, expected, driver, STOCK, nodes) == []
 
 
 def test_a_gpu_belongs_to_one_replica() -> None:
