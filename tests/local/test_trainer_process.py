@@ -330,6 +330,13 @@ def test_what_is_the_users_to_mend_is_said(
     assert not (job.output / "completion.json").exists()
 
 
+def test_a_replica_without_its_gpus_trains_nothing(jobs: Start) -> None:
+    job = jobs("gpus", EXPECTED_GPUS="1")
+    assert job.end() == [2], job.log()
+    assert "this replica does not see its GPUs. Received: 0 GPUs; " in job.words()
+    assert not (job.output / "progress.jsonl").exists()
+
+
 def _kill_trainer(supervisor: int) -> None:
     """Kill the command of a supervisor, as the kernel does when memory runs out."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
