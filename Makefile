@@ -6,7 +6,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-uploader test-cluster lint compile clean
+.PHONY: help setup run test test-uploader test-trainer test-cluster lint compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,9 @@ test: $(READY) ## lint, unit tests and tests with real processes and a real S3 s
 
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-trainer: $(READY) ## the long proofs of the trainer and of programs of one's own
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -k trainer
 
 test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO

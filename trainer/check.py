@@ -22,6 +22,7 @@ from typing import Any
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem, StepError
 from trainer.config import VARIABLES, Config
+from trainer.exits import leave_last_words
 from trainer.supervisor import Refused, task_of
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
@@ -318,6 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     if later:
         print(f"\n{ConfigurationError(*later)}")
     if problems or later:
+        leave_last_words(str(ConfigurationError(*problems, *later)))
         return ConfigurationError.code
     print("\neverything fits")
     return 0
