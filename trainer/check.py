@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import re
-import sys
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem, StepError
 from trainer.config import VARIABLES, Config
 from trainer.exits import leave_last_words
+from trainer.nvidia import ask_driver, device_nodes
 from trainer.supervisor import Refused, task_of
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
@@ -62,6 +63,9 @@ def without_tensorflow(environment: Mapping[str, str]) -> Iterator[Finding]:
     if not any(environment.get(name) for name in VARIABLES):
         yield Finding("environment", NOTE, "no variable of a job is set: this is no replica")
         return
+    driver = ask_driver()
+    names = ", ".join(gpu.name for gpu in driver.gpus)
+    yield Finding("driver", OK if names else NOTE, names or driver.error or "it shows no GPU")
     yield from _variables(environment)
     for name in ("JOB_DIR", "OUTPUT_DIR"):
         if environment.get(name):
@@ -100,13 +104,19 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
 
 
 def _python() -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < _SUPERVISOR_PYTHON:
-        least = ".".join(map(str, _SUPERVISOR_PYTHON))
-        problem = Problem("python3 is too old", version, f"{least} or later", "change train_image")
-        yield Finding.wrong("python", problem)
+    # The supervisor is started as python3, which need not be the one that runs this.
+    ask = "import sys; print(*sys.version_info[:3], sep='.')"
+    try:
+        version = subprocess.check_output(["python3", "-c", ask], text=True).strip()
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        version, numbers = f"{type(error).__name__}: {error}", (0, 0)
+    if numbers < _SUPERVISOR_PYTHON:
+        expected = ".".join(map(str, _SUPERVISOR_PYTHON)) + " or later"
+        problem = Problem("there is no python3 for the supervisor", version, expected)
+        yield Finding.wrong("python3", problem)
     else:
-        yield Finding("python", OK, version)
+        yield Finding("python3", OK, version)
     pins = _pins()
     for name, distributions in _PACKAGES.items():
         found = next(filter(None, map(_version, distributions)), "")
@@ -223,7 +233,6 @@ def _gpus(expected: int | None) -> Iterator[Finding]:
     import tensorflow as tf
 
     from trainer.gpus import Build, share, unusable
-    from trainer.nvidia import ask_driver, device_nodes
 
     if expected == 0:
         yield Finding("GPUs", OK, "none are wanted")

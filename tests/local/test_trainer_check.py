@@ -60,10 +60,9 @@ def by_subject(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 def test_what_fits_is_told(environment: dict[str, str]) -> None:
     found = by_subject(without_tensorflow(environment))
-    assert {name for name, item in found.items() if item.state != OK} <= {
-        "TRAIN_OPTIONS",
-        "START_DEADLINE",
-    }
+    assert not [item for item in found.values() if item.state == WRONG]
+    assert {found[name].state for name in ("EPOCHS", "RUN_URI", "$OUTPUT_DIR", "python3")} == {OK}
+    assert found["TRAIN_OPTIONS"].state == NOTE
     assert found["TF_CONFIG"].text == "ps 0"
     assert found["tensorflow"].text == "2.21.0"
     assert "objects" in found["dataset"].text and "3 shards" in found["$DATA_DIR"].text
@@ -96,6 +95,12 @@ def test_what_does_not_fit_is_told_at_once(
     assert "train-00001.tfrecord" in problems["dataset"]
     assert "1 chief and 1 workers. Expected: 3 replicas" in problems["TF_CONFIG"]
     assert f"python -m uploader pull {address} {tmp_path}" in problems["$DATA_DIR"]
+
+
+def test_gpus_that_are_wanted_have_to_be_there(environment: dict[str, str]) -> None:
+    found = by_subject(with_tensorflow(environment | {"EXPECTED_GPUS": "1"}, None))
+    problem = str(found["GPUs"].problem)
+    assert "this replica does not see its GPUs. Received: 0 GPUs; there is no driver" in problem
 
 
 def _finished(output: Path, columns: int = COLUMNS) -> Path:

@@ -330,6 +330,7 @@ def test_what_is_the_users_to_mend_is_said(
     assert not (job.output / "completion.json").exists()
 
 
+@pytest.mark.slow
 def test_a_replica_without_its_gpus_trains_nothing(jobs: Start) -> None:
     job = jobs("gpus", EXPECTED_GPUS="1")
     assert job.end() == [2], job.log()
