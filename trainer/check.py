@@ -169,13 +169,15 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     for name in (*VARIABLES, *_OTHERS):
         value = environment.get(name, "")
         if name in wrong:
-            yield from (Finding.wrong(name, problem) for problem in wrong[name])
+            yield from (Finding.wrong(name, problem) for problem in wrong.pop(name))
         elif name == "TF_CONFIG":
             yield Finding(name, OK, place if value else "not set: this replica is alone")
         elif not value:
             yield Finding(name, NOTE, "not set")
         else:
             yield Finding(name, OK, value)
+    for name, problems in wrong.items():
+        yield from (Finding.wrong(name, problem) for problem in problems)
 
 
 def _writable(name: str, folder: Path) -> Finding:

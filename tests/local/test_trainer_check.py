@@ -80,6 +80,7 @@ def test_what_does_not_fit_is_told_at_once(
         "OUTPUT_DIR": str(tmp_path / "file"),
         "DATA_DIR": str(tmp_path),
         "EXPECTED_REPLICAS": "3",
+        "REPLICAS_ON_THIS_MACHINE": "many",
     }
     problems = {
         item.subject: str(item.problem) for item in without_tensorflow(wrong) if item.state == WRONG
@@ -88,6 +89,7 @@ def test_what_does_not_fit_is_told_at_once(
         "EPOCHS",
         "HYPERPARAMETERS",
         "TF_CONFIG",
+        "REPLICAS_ON_THIS_MACHINE",
         "$OUTPUT_DIR",
         "dataset",
         "$DATA_DIR",
