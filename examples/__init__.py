@@ -1,1 +1,1 @@
-"""A first run on real data, and what a user's own model looks like."""
+"""A first run on real data, and what a user's own model or program looks like."""

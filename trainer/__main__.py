@@ -1,6 +1,7 @@
 """`python -m trainer`: train the model the environment describes, as one replica of the job.
 
 Everything it is told is in the environment (ARCHITECTURE.md); a flag is another way to say it.
+`python -m trainer check` says what of it is missing or wrong, also for a program of your own.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def train(config: Config, started: float) -> None:
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
+        gpus = replicas.gpu_summaries()
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / "model")
@@ -135,7 +137,7 @@ def train(config: Config, started: float) -> None:
             replicas.tell(to_message(found, config.cluster.name))
         raise found from error
     export_seconds = time.monotonic() - trained
-    training.finish(result, ready - started, trained - ready, export_seconds)
+    training.finish(result, ready - started, trained - ready, export_seconds, gpus)
 
 
 def _explained(error: Exception, processes: int) -> Exception:
@@ -203,6 +205,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     logging.getLogger("botocore").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if arguments[:1] == ["check"]:
+        from trainer import check
+
+        return check.main(arguments[1:])
     try:
         config = Config.from_environment(_with_flags(arguments, os.environ))
         if config.cluster.size == 1:

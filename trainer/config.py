@@ -25,7 +25,8 @@ VARIABLES = {
     "BATCH_SIZE": "rows of one step, over all replicas together",
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping,"
     " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds, checkpoint_keep,"
-    " checkpoint_best, micro_batches, sync_batch_norm, jit_compile",
+    " checkpoint_best, micro_batches, sync_batch_norm, jit_compile, tf32,"
+    " deterministic_ops",
     "JOB_DIR": "scratch of this replica",
     "OUTPUT_DIR": "where the model goes",
     "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
@@ -42,10 +43,12 @@ class Cluster:
     Attributes:
         size: Chief and workers together.
         name: This replica, for instance `worker 1`.
+        place: Of this replica among them, from 0.
     """
 
     size: int = 1
     name: str = "chief"
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ class Options:
         micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
         sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
         jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
+        tf32: Whether GPUs may round factors of float32 products to 10 bits, which is much faster.
+        deterministic_ops: Whether to use only operations that give the same bits every time;
+            GPUs need it for that, and are slower.
     """
 
     seed: int = 0
@@ -77,6 +83,8 @@ class Options:
     micro_batches: int = 1
     sync_batch_norm: bool = False
     jit_compile: bool = False
+    tf32: bool = True
+    deterministic_ops: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,10 @@ class _Reader:
                 "chief and worker",
                 "use only Chief and Worker, or give train_options a command of your own",
             )
-        return Cluster(sum(members.values()), f"{kind} {index}" if kind == "worker" else kind)
+        if kind == "chief":
+            return Cluster(sum(members.values()))
+        place = members.get("chief", 0) + index
+        return Cluster(sum(members.values()), f"{kind} {index}", place)
 
     def options(self, name: str) -> Options:
         value = self.object(name)
@@ -279,6 +290,7 @@ class _Reader:
         return self._valid(name, value, isinstance(value, bool), "true or false", bool)
 
     _jit_compile = _sync_batch_norm
+    _tf32 = _deterministic_ops = _sync_batch_norm
 
     def _valid(
         self, name: str, value: Any, fine: bool, expected: str, cast: Callable[[Any], Any]

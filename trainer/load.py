@@ -20,6 +20,10 @@ def load(gpus: int | None) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    else:
+        # Kernels are launched by threads that do nothing else, and NCCL says why it fails.
+        os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
+        os.environ.setdefault("NCCL_DEBUG", "WARN")
     # Keras imports scikit-learn for a wrapper nobody here uses: a fifth of the time this takes.
     hidden = "sklearn" not in sys.modules
     if hidden:

@@ -160,7 +160,14 @@ class Training:
         self._call("on_train_end", metrics)
         return Result(self._position, metrics, self._state.compare_weights())
 
-    def finish(self, result: Result, start: float, train: float, export: float) -> None:
+    def finish(
+        self,
+        result: Result,
+        start: float,
+        train: float,
+        export: float,
+        gpus: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Write the last line of progress.jsonl: the training ended and the model is written.
 
         Args:
@@ -168,6 +175,7 @@ class Training:
             start: Seconds from the start of this process to that of `run`.
             train: Seconds of `run`.
             export: Seconds after it.
+            gpus: How busy those of every process have been; nothing without any.
         """
         if self._progress:
             self._progress.final(
@@ -180,6 +188,7 @@ class Training:
                 attempt=self.config.attempt,
                 restarts=self.config.restarts,
                 seconds=self._time.all(train, start=start, export=export),
+                **({"gpus": list(gpus)} if gpus else {}),
             )
             self._progress.close()
 

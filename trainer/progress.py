@@ -51,6 +51,7 @@ class Progress:
     ) -> None:
         self.epochs, self.steps, self.batch = epochs, steps, batch
         self.replicas, self.pace = replicas.count, Pace(replicas.processes)
+        self._gpu_use = replicas.gpu_use
         output.mkdir(parents=True, exist_ok=True)
         path = output / "progress.jsonl"
         _truncate(path, start)
@@ -83,7 +84,7 @@ class Progress:
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Say how far an epoch is."""
         figures = self._figures(position.step)
-        self._write("progress", position, metrics=dict(metrics), **figures)
+        self._write("progress", position, metrics=dict(metrics), **figures, **self._gpu_use())
         self._say(position, metrics, figures)
         self._measure_from(position)
 

@@ -10,15 +10,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # has the barriers of the coordination service
 
-from storage.errors import ConfigurationError, Problem
-from storage.words import counted
 from trainer import supervised
 from trainer.config import Config
+from trainer.gpus import GpuSampler, prepare, refuse_collisions
+from trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
@@ -30,6 +31,7 @@ class Replicas:
 
     Args:
         strategy: Of TensorFlow; the default one for a process that is alone.
+        gpus: Of this process.
 
     Attributes:
         count: Replicas of the job: GPUs, or processes without any.
@@ -38,8 +40,9 @@ class Replicas:
         mine: The numbers of the replicas of this process.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self.strategy = strategy
+    def __init__(self, strategy: tf.distribute.Strategy, gpus: tuple[Gpu, ...] = ()) -> None:
+        self.strategy, self.gpus = strategy, gpus
+        self._sampler = GpuSampler.start(gpus)
         self.count = strategy.num_replicas_in_sync
         self.processes = getattr(strategy.extended, "_num_workers", 1)
         self.index = getattr(strategy.extended, "_id_in_cluster", None) or 0
@@ -54,15 +57,19 @@ class Replicas:
         """Choose the devices, wait for the other replicas, and build the strategy.
 
         Raises:
-            ConfigurationError: There are fewer GPUs than the job was given.
+            ConfigurationError: There are fewer GPUs than the job was given, or they are of no use.
         """
-        gpus = _prepare_devices(config)
+        gpus = prepare(config)
+        if not gpus:
+            _share_cores(config.replicas_on_this_machine)
         if config.cluster.size > 1:
             strategy = _wait_for_peers(config, bool(gpus))
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
-        replicas = cls(strategy or tf.distribute.get_strategy())
-        what = counted(len(gpus), "GPU") if gpus else "the CPU"
+        replicas = cls(strategy or tf.distribute.get_strategy(), gpus)
+        if replicas.processes > 1:
+            refuse_collisions(gpus, config.cluster.name, replicas.index, replicas.processes)
+        what = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
         log.info(
             "%s of %d processes, %d replicas, on %s",
             config.cluster.name,
@@ -135,6 +142,25 @@ class Replicas:
         summed = self._sum_bytes(bytes(everyone)) if self.processes > 1 else bytes(everyone)
         return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
 
+    def gpu_use(self) -> dict[str, Any]:
+        """Return how busy the GPUs of this process are; nothing without any."""
+        return self._sampler.latest() if self._sampler else {}
+
+    def gpu_summaries(self) -> list[dict[str, float | None]]:
+        """Return how busy the GPUs of every process have been, by index; nothing without any."""
+        if not self.gpus:
+            return []
+        mine = self._sampler.summary() if self._sampler else {"percent": None, "memory_mib": None}
+        numbers = np.array([np.nan if mine[name] is None else mine[name] for name in sorted(mine)])
+        found = [np.frombuffer(item) for item in self.gather(numbers.tobytes())]
+        return [
+            {
+                name: None if np.isnan(value) else round(float(value), 1)
+                for name, value in zip(sorted(mine), item, strict=True)
+            }
+            for item in found
+        ]
+
     def _share(self, data: bytes | None, start: int, length: int) -> bytes:
         mine = data[start : start + length] if self.chief and data is not None else bytes(length)
         return self._sum_bytes(mine)
@@ -162,25 +188,10 @@ def parts_of(variable: object) -> Iterator[tf.Variable]:
     yield from getattr(value, "values", (value,))
 
 
-def _prepare_devices(config: Config) -> list[object]:
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < (config.expected_gpus or 0):
-        raise ConfigurationError(
-            Problem(
-                "this replica does not see its GPUs",
-                received=f"{len(gpus)} GPUs",
-                expected=f"{config.expected_gpus} (EXPECTED_GPUS)",
-                fix="check that train_image has CUDA and that the node has its driver and device"
-                " plugin; training on the CPU instead would only be slow",
-            )
-        )
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if not gpus:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        threads = max(1, (cores or 1) // config.replicas_on_this_machine)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-    return gpus
+def _share_cores(replicas: int) -> None:
+    """Use as many threads as this process has cores for, beside the others of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, (cores or 1) // replicas))
 
 
 def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:

@@ -13,7 +13,7 @@ from typing import Any
 from components.evaluate import report
 from components.evaluate.artifacts import confusion, kfp_metrics, roc
 from components.evaluate.gate import decide
-from components.evaluate.model import Scorer, Task, weights_digest
+from components.evaluate.model import Scorer, weights_digest
 from components.evaluate.opponent import Opponent
 from components.evaluate.options import parse_gate
 from components.evaluate.predictions import (
@@ -30,6 +30,7 @@ from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem
 from storage.manifest import Manifest
 from trainer.load import load
+from trainer.serving import Task
 from uploader import pull
 
 _MODEL = "output/model"  # below runs/<run_id>

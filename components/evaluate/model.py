@@ -1,15 +1,8 @@
-"""A SavedModel as something that predicts packed rows, whoever exported it.
-
-The trainer's own export has the signature `serve_packed`; a user's own model may only take its
-columns by name, or one packed input. What fits neither is refused with what was found.
-"""
+"""The model that is judged: its predictions, and what tells it apart from others."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +10,7 @@ import numpy as np
 
 from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
 from storage.errors import DataError, Problem
-
-SIGNATURES = ("serve_packed", "serve", "serving_default")
-_OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
-# Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
-_SUM_TOLERANCE = 1e-2
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a model has to predict.
-
-    Attributes:
-        name: `classification` or `regression`.
-        features: The names of the columns of a packed row, in order.
-        classes: The names of the classes; empty for a regression.
-    """
-
-    name: str
-    features: tuple[str, ...]
-    classes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, schema: dict[str, Any]) -> Task:
-        """Take it from schema.json."""
-        names = [feature["name"] for feature in schema["features"]]
-        classes = schema["label"].get("classes") or []
-        return cls(schema["task"], tuple(names), tuple(str(name) for name in classes))
+from trainer.serving import ServedModel, Task
 
 
 class Scorer:
@@ -59,27 +26,7 @@ class Scorer:
     """
 
     def __init__(self, folder: Path, task: Task, name: str) -> None:
-        import tensorflow as tf
-
-        self.task, self.name = task, name
-        try:
-            self._loaded = tf.saved_model.load(str(folder))  # kept: signatures hold no variables
-        except Exception as error:
-            raise self._unusable("cannot be loaded", error) from error
-        signatures = self._loaded.signatures
-        found = next((key for key in SIGNATURES if key in signatures), None)
-        if found is None:
-            raise DataError(
-                Problem(
-                    f"{name} has no signature to predict with",
-                    received=f"signatures {sorted(signatures) or 'none'}",
-                    expected=f"one of {', '.join(SIGNATURES)}",
-                    fix="export the model with model.export(), or name its signature so",
-                )
-            )
-        self._call = signatures[found]
-        inputs = dict(self._call.structured_input_signature[1])
-        self._feed = self._feeding(found, inputs)
+        self._model, self._task = ServedModel(folder, task, name), task
 
     def predict(self, features: Any, labels: np.ndarray) -> Predictions:
         """Predict one batch.
@@ -91,110 +38,10 @@ class Scorer:
         Raises:
             DataError: The model failed, or does not return what the task asks for.
         """
-        try:
-            outputs = self._call(**self._feed(features))
-        except Exception as error:
-            raise self._unusable("failed while it predicted", error) from error
-        values = self._output(outputs)
-        if self.task.name == "regression":
-            return ValuePredictions.of(labels, self._vector(values, len(labels)))
-        return ClassPredictions.of(labels, self._probabilities(values, len(labels)))
-
-    def _feeding(self, signature: str, inputs: dict[str, Any]) -> Any:
-        """Return how packed rows become the arguments of the signature."""
-        import tensorflow as tf
-
-        columns = _columns(self.task.features, inputs)
-        if columns:
-            shapes = {
-                name: [-1] + [1] * (len(spec.shape) - 1) if spec.shape.rank else [-1]
-                for name, spec in inputs.items()
-            }
-            return lambda features: {
-                name: tf.reshape(tf.cast(features[:, columns[name]], spec.dtype), shapes[name])
-                for name, spec in inputs.items()
-            }
-        if len(inputs) == 1:
-            ((name, spec),) = inputs.items()
-            shape = _row_shape(spec, len(self.task.features))
-            if shape is not None:
-                return lambda features: {
-                    name: tf.reshape(tf.cast(features, spec.dtype), [-1, *shape])
-                }
-        raise DataError(
-            Problem(
-                f"the signature {signature} of {self.name} does not take the columns of the data",
-                received=", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()),
-                expected=f"one input of shape (batch, {len(self.task.features)}), or one input"
-                f" (batch,) for each of {_few(self.task.features)}",
-                fix="export the model with such a signature, best named serve_packed",
-            )
-        )
-
-    def _output(self, outputs: Any) -> np.ndarray:
-        """Return the one output of the signature that is the prediction."""
-        wanted = _OUTPUTS[self.task.name]
-        if wanted in outputs:
-            return np.asarray(outputs[wanted])
-        if len(outputs) == 1:
-            return np.asarray(next(iter(outputs.values())))
-        raise DataError(
-            Problem(
-                f"{self.name} has several outputs and none is called {wanted}",
-                received=", ".join(f"{n}: {v.shape}" for n, v in sorted(outputs.items())),
-                expected=f"one output, or one called {wanted}",
-                fix=f"name the output of the signature {wanted}",
-            )
-        )
-
-    def _vector(self, values: np.ndarray, rows: int) -> np.ndarray:
-        if values.shape in ((rows,), (rows, 1)):
-            return values.reshape(rows)
-        raise self._misshapen(values, f"({rows},) or ({rows}, 1)")
-
-    def _probabilities(self, values: np.ndarray, rows: int) -> np.ndarray:
-        classes = len(self.task.classes)
-        if values.shape in ((rows,), (rows, 1)) and classes == 2:
-            second = values.reshape(rows).astype(np.float32)
-            values = np.stack([1 - second, second], axis=1)
-        if values.shape != (rows, classes):
-            raise self._misshapen(values, f"({rows}, {classes})")
-        values = values.astype(np.float32)
-        sums = values.sum(axis=1)
-        wrong = (values < -_SUM_TOLERANCE).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
-        wrong &= np.isfinite(sums)
-        if wrong.any():
-            row = values[wrong][0]
-            raise DataError(
-                Problem(
-                    f"{self.name} does not return probabilities",
-                    received=f"a row with the values {_few([f'{value:.4g}' for value in row])}",
-                    expected="values from 0 to 1 whose sum is 1",
-                    fix="end the model with a softmax, or with a sigmoid for two classes",
-                )
-            )
-        return values
-
-    def _misshapen(self, values: np.ndarray, expected: str) -> DataError:
-        return DataError(
-            Problem(
-                f"{self.name} predicts another shape than the {self.task.name} asks for",
-                received=f"shape {values.shape}",
-                expected=f"shape {expected}",
-                fix="train and export the model for the classes and the label of this data",
-            )
-        )
-
-    def _unusable(self, what: str, error: Exception) -> DataError:
-        received = f"{type(error).__name__}: {str(error).strip()[:500]}"
-        return DataError(
-            Problem(
-                f"{self.name} {what}",
-                received=received,
-                expected="a SavedModel that predicts the test rows",
-                fix="look at how the model was exported",
-            )
-        )
+        predicted = self._model.predict(features)
+        if self._task.name == "regression":
+            return ValuePredictions.of(labels, predicted)
+        return ClassPredictions.of(labels, predicted)
 
 
 def weights_digest(folder: Path) -> str:
@@ -233,32 +80,3 @@ def weights_digest(folder: Path) -> str:
             )
         ) from error
     return digest.hexdigest()
-
-
-def _columns(features: tuple[str, ...], inputs: dict[str, Any]) -> dict[str, int]:
-    """Return the column of each input; nothing when inputs and columns do not match one to one.
-
-    TensorFlow replaces what no Python name may have by `_`, so names are also compared that way.
-    """
-    for names in (features, tuple(re.sub(r"\W", "_", name, flags=re.ASCII) for name in features)):
-        columns = {name: index for index, name in enumerate(names)}
-        if set(columns) == set(inputs) and len(columns) == len(features):
-            return columns
-    return {}
-
-
-def _row_shape(spec: Any, width: int) -> list[int] | None:
-    """Return the shape of one row of an input that takes packed rows of `width`, or None."""
-    if spec.shape.rank is None:
-        return [width]
-    row = spec.shape.as_list()[1:]
-    if row in ([width], [None]):
-        return [width]
-    if row and None not in row and math.prod(row) == width:
-        return row  # an image, say, whose columns are its pixels
-    return None
-
-
-def _few(names: Any) -> str:
-    names = list(names)
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from components.evaluate.gate import Rival
-from components.evaluate.model import Scorer, Task
+from components.evaluate.model import Scorer
 from components.evaluate.predictions import Predictions
 from components.publish.champion import Champion
 from components.step import Step
 from storage.errors import DataError
+from trainer.serving import Task
 from uploader import pull
 
 log = logging.getLogger(__name__)

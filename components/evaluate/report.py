@@ -9,11 +9,11 @@ from typing import Any
 
 from components.evaluate import charts
 from components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, condense, roc_curve
-from components.evaluate.model import Task
 from components.evaluate.names import PER_CLASS
 from components.evaluate.predictions import ClassPredictions
 from components.evaluate.scored import Scored
 from components.evaluate.text import number, rough, short
+from trainer.serving import Task
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #241f31; background: #fff; }

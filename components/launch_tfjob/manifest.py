@@ -21,6 +21,7 @@ from storage.layout import Layout
 
 CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
 JOB_DIR = "/kfp-tfjob/job"
+DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
 HASH_ANNOTATION = "kfp-tfjob/spec-hash"
@@ -161,6 +162,13 @@ class _Replica:
         return self.role == "chief"
 
     @property
+    def stages_data(self) -> bool:
+        """Whether `setup` brings the dataset: our trainer does so itself, parameters need none."""
+        options = self.spec.options
+        wanted = options.command and options.stage_data and self.spec.dataset_uri
+        return bool(wanted) and self.role != "ps"
+
+    @property
     def settings(self) -> PodSettings:
         return self.spec.pod.of(self.role)
 
@@ -297,9 +305,10 @@ class _Replica:
             "BATCH_SIZE": str(spec.batch_size),
             "TRAIN_OPTIONS": _json(spec.options.for_trainer),
             "JOB_DIR": JOB_DIR,
+            "DATA_DIR": DATA_DIR if self.stages_data else "",
             "OUTPUT_DIR": self.output_dir,
             "EXPECTED_REPLICAS": str(spec.replicas),
-            "EXPECTED_GPUS": str(spec.gpus),
+            "EXPECTED_GPUS": str(spec.gpus_of(self.role)),
             "STORE_DEADLINE": str(spec.options.store_deadline_seconds),
             "START_DEADLINE": str(spec.options.start_timeout_seconds),
             **self._restarts(),

@@ -24,6 +24,8 @@ TRAINER_OPTIONS = (
     "micro_batches",
     "sync_batch_norm",
     "jit_compile",
+    "tf32",
+    "deterministic_ops",
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -138,7 +140,12 @@ class TrainOptions(Group):
         micro_batches: In how many parts, one after the other, a replica takes its rows of a step.
         sync_batch_norm: Whether every BatchNormalization is made a synchronized one.
         jit_compile: Whether XLA compiles the forward and the backward pass on GPUs.
+        tf32: Whether GPUs may round factors of float32 products to 10 bits, which is much faster.
+        deterministic_ops: Whether to use only operations that give the same bits every time; GPUs
+            need it for that, and are slower.
         command: A user's own program instead of the project's trainer; its image has python3.
+        stage_data: Whether such a program finds the dataset in DATA_DIR; without it, it reads
+            DATASET_URI itself.
         deadline_seconds: How long the pods of one attempt may run.
         start_timeout_seconds: How long a replica waits for the others to appear.
         store_deadline_seconds: How long a trained model may wait for the store.
@@ -172,7 +179,10 @@ class TrainOptions(Group):
     micro_batches: Annotated[int, Field(ge=1)] = 1
     sync_batch_norm: bool = False
     jit_compile: bool = False
+    tf32: bool = True
+    deterministic_ops: bool = False
     command: tuple[str, ...] = ()
+    stage_data: bool = True
     deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900
     store_deadline_seconds: Seconds = 3600
@@ -313,7 +323,15 @@ class EvaluatorSettings(ExtraSettings):
 
 
 class PodOptions(Group):
-    """`pod`: what the replica types have in common, and what is different for one of them."""
+    """`pod`: what the replica types have in common, and what is different for one of them.
+
+    Attributes:
+        all: For every pod.
+        chief: For the chief, and `output_claim`.
+        worker: For the workers.
+        ps: For parameter servers, with `replicas` and `gpus`; they need train_options.command.
+        evaluator: For the evaluator, with the same.
+    """
 
     all: AllSettings = AllSettings()
     chief: ChiefSettings = ChiefSettings()

@@ -36,6 +36,8 @@ class Task:
         output_dir: Where the chief writes.
         run: The run in the store.
         code: The copy of the user's code; None when the image has it.
+        dataset: The prepared dataset; None where nobody needs it in a folder.
+        data_dir: That folder.
         restore: Whether this replica goes on from what is stored: the chief.
     """
 
@@ -43,6 +45,8 @@ class Task:
     output_dir: Path
     run: RunLayout
     code: S3Address | None
+    dataset: S3Address | None
+    data_dir: Path
     restore: bool
 
     @classmethod
@@ -59,12 +63,15 @@ class Task:
             Problem(f"{name} is not set", fix="start replicas through launch_tfjob")
             for name in missing
         )
-        code = environment.get("CODE_URI")
+        code, data = environment.get("CODE_URI"), environment.get("DATA_DIR")
+        dataset = environment.get("DATASET_URI", "")
         return cls(
             Path(environment["JOB_DIR"]),
             Path(environment["OUTPUT_DIR"]),
             RunLayout(S3Address.parse(environment["RUN_URI"], "RUN_URI")),
             S3Address.parse(code, "CODE_URI") if code else None,
+            S3Address.parse(dataset, "DATASET_URI") if data else None,
+            Path(data or ""),
             environment.get("RESTORE") == "1",
         )
 
@@ -80,18 +87,21 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
         The step of the checkpoint that was restored, or None.
 
     Raises:
-        DataError: The user's code in the store is missing or damaged.
+        DataError: The user's code or the dataset in the store is missing or damaged.
     """
     from uploader import pull
 
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
         folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_REPOSITORY / "trainer/supervisor.py", task.job_dir / "supervisor.py")
-    if not (task.code or task.restore):
+    if not (task.code or task.dataset or task.restore):
         return None
     store = open_store()
     if task.code:
         pull(store, task.code, task.job_dir / "code")
+    if task.dataset:
+        # A program that could read the test rows would be judged by what it has seen.
+        pull(store, task.dataset, task.data_dir, only=lambda key: not key.startswith("test-"))
     return restore(task, store) if task.restore else None
 
 

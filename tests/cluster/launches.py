@@ -122,7 +122,8 @@ class Launch:
         """Return a spec whose program is `body`, run in every replica."""
         settings = {key: dict(value) for key, value in (pod or {}).items()}
         settings["all"] = SMALL | settings.get("all", {})
-        command = {"command": ["python3", "-c", _PROGRAM.replace("$", "$$") + body]}
+        program = ["python3", "-c", _PROGRAM.replace("$", "$$") + body]
+        command = {"command": program, "stage_data": False}
         values = self.parameters(settings, workers, gpus, command | LIMITS | options, batch)
         return JobSpec.parse(**values | ({"train_image": image} if image else {}))
 

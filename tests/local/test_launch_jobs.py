@@ -113,7 +113,7 @@ def spec(step: Step, tmp_path: Path, script: Path) -> Callable[..., JobSpec]:
             train_epochs=1,
             train_batch_size=64,
             train_image="none",
-            train_options={"command": command, "backoff_seconds": 0} | options,
+            train_options={"command": command, "stage_data": False, "backoff_seconds": 0} | options,
             pod={},
         )
 
@@ -215,7 +215,7 @@ def test_the_component_trains_and_leaves_what_people_look_at(
         train_epochs=1.0,
         train_batch_size=8.0,
         train_image="none",
-        train_options={"command": ["python3", str(script), str(tmp_path)]},
+        train_options={"command": ["python3", str(script), str(tmp_path)], "stage_data": False},
         pod={},
         curves=curves,
         job=job,

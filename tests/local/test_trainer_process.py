@@ -223,5 +223,13 @@ def test_a_callback_that_waits_for_the_others_ends_every_replica_with_2(jobs: St
         assert words in job.words(replica)
 
 
+@pytest.mark.slow
+def test_a_replica_without_its_gpus_trains_nothing(jobs: Start) -> None:
+    job = jobs("gpus", EXPECTED_GPUS="1")
+    assert job.end() == [2], job.log()
+    assert "this replica does not see its GPUs. Received: 0 GPUs; " in job.words()
+    assert not (job.output / "progress.jsonl").exists()
+
+
 def _csv(job: Job) -> list[str]:
     return (job.output / "logs" / "log.csv").read_text().splitlines()

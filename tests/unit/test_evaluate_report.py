@@ -11,7 +11,6 @@ from kfp import dsl
 from components.evaluate import report
 from components.evaluate.artifacts import confusion, kfp_metrics, roc
 from components.evaluate.gate import Rival, decide
-from components.evaluate.model import Task
 from components.evaluate.options import parse_gate
 from components.evaluate.predictions import (
     ClassPredictions,
@@ -23,6 +22,7 @@ from components.evaluate.predictions import (
 from components.evaluate.scored import Scored
 from components.evaluate.verdict import Judged, build
 from components.publish.champion import Champion
+from trainer.serving import Task
 
 NASTY = '<script>alert("x")</script>&'
 GATE = {"thresholds": {"log_loss": {"max": 3}, "rmse": {"min": 0}}}

@@ -150,6 +150,24 @@ def test_only_the_chief_restores_and_answers_for_its_output():
     assert [role for role, name in names if name == "uploader"] == ["Chief"]
 
 
+def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
+    def told(name, parameters=EVERYTHING, **options):
+        train_options = parameters["train_options"] | options
+        spec = JobSpec.parse(**parameters | {"train_options": train_options})
+        return {
+            role: {item["name"]: item.get("value") for item in container["env"]}.get(name)
+            for role, container in _containers(build_tfjob(spec, Identity(RUN_ID, 1)))
+        }
+
+    folder = "/kfp-tfjob/job/data"
+    staged = {"Chief": folder, "Worker": folder, "PS": None, "Evaluator": folder}
+    assert told("DATA_DIR") == staged
+    assert set(told("DATA_DIR", stage_data=False).values()) == {None}
+    assert set(told("DATA_DIR", DEFAULTS).values()) == {None}
+    assert told("EXPECTED_GPUS") == {"Chief": "2", "Worker": "2", "PS": "0", "Evaluator": "1"}
+    assert set(told("EXPECTED_REPLICAS").values()) == {"4"}
+
+
 def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
     spec = JobSpec.parse(**EVERYTHING)
     folders = set()

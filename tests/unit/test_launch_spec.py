@@ -35,6 +35,8 @@ def test_numbers_of_kfp_are_cast():
         "micro_batches": 4,
         "sync_batch_norm": True,
         "jit_compile": True,
+        "tf32": True,
+        "deterministic_ops": False,
     }
 
 

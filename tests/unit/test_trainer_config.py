@@ -56,6 +56,8 @@ def test_everything_can_be_said() -> None:
                     "micro_batches": 4.0,
                     "sync_batch_norm": True,
                     "jit_compile": True,
+                    "tf32": False,
+                    "deterministic_ops": True,
                 }
             ),
             "TF_CONFIG": json.dumps(
@@ -78,8 +80,10 @@ def test_everything_can_be_said() -> None:
         micro_batches=4,
         sync_batch_norm=True,
         jit_compile=True,
+        tf32=False,
+        deterministic_ops=True,
     )
-    assert config.cluster == Cluster(3, "worker 1")
+    assert config.cluster == Cluster(3, "worker 1", 2)
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}
 
@@ -114,6 +118,8 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ),
         ("TRAIN_OPTIONS", '{"reduce_lr_on_plateau": {"cool": 1}}', "did you mean 'cooldown'"),
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
+        ("TRAIN_OPTIONS", '{"tf32": 1}', "tf32 is not valid.*true or false"),
+        ("TRAIN_OPTIONS", '{"deterministic_ops": "x"}', "deterministic_ops is not valid"),
         ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
         ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
         ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),

@@ -1,0 +1,138 @@
+"""A program of your own: plain TensorFlow on any number of replicas, nothing of this project in it.
+
+    kfp-tfjob run --data FILE.csv --label COLUMN --model examples/own_train.py:main \
+        --set 'train_options.command=["python3", "$(JOB_DIR)/code/own_train.py"]'
+
+It finds its rows in DATA_DIR, keeps its checkpoints in OUTPUT_DIR and leaves a SavedModel there;
+ARCHITECTURE.md says what else a program is told, and `python -m trainer check` whether it fits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+DATA, OUTPUT = Path(os.environ["DATA_DIR"]), Path(os.environ["OUTPUT_DIR"])
+EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
+SCHEMA = json.loads((DATA / "schema.json").read_text())
+NAMES = [feature["name"] for feature in SCHEMA["features"]]
+STEPS = max(1, SCHEMA["splits"]["train"]["rows"] // BATCH)
+CHECKPOINTS = OUTPUT / "checkpoints"
+STOPPED, PEER_LOST = 143, 138
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+def build_model(units: int = 64) -> keras.Model:
+    """Return a classifier of raw rows, which it normalises itself."""
+    columns = json.loads((DATA / "statistics.json").read_text())["features"]
+    deviations = np.array([columns[name]["std"] or 1 for name in NAMES])
+    return keras.Sequential(
+        [
+            keras.Input((len(NAMES),), name="features"),
+            keras.layers.Normalization(
+                mean=[columns[name]["mean"] for name in NAMES], variance=deviations**2
+            ),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dense(len(SCHEMA["label"]["classes"]), activation="softmax"),
+        ]
+    )
+
+
+def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """Return this process's part of the training rows, without end."""
+    size = context.get_per_replica_batch_size(BATCH)
+    files = sorted(str(path) for path in DATA.glob("train-*.tfrecord"))
+    data = tf.data.TFRecordDataset(files)
+    data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
+    data = data.shuffle(10_000).repeat().batch(size, drop_remainder=True)
+    return data.map(parse).prefetch(tf.data.AUTOTUNE)  # a batch at once is ten times faster
+
+
+def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return features (batch, columns) and classes (batch,)."""
+    columns = {
+        "features": tf.io.FixedLenFeature([len(NAMES)], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    found = tf.io.parse_example(records, columns)
+    return found["features"], found["label"]
+
+
+def restore(checkpoint: tf.train.Checkpoint, strategy: tf.distribute.Strategy, chief: bool) -> int:
+    """Go on from the newest checkpoint, which only the chief has, and return its step."""
+    folders = CHECKPOINTS.iterdir() if CHECKPOINTS.exists() else ()
+    steps = [int(folder.name) for folder in folders if folder.name.isdecimal()]
+    step = max(steps, default=0) if chief else 0
+    if step:
+        checkpoint.read(str(CHECKPOINTS / str(step) / "state")).expect_partial()
+    for variable in [*checkpoint.model.variables, *checkpoint.optimizer.variables]:
+        mine = variable.numpy() if chief else np.zeros_like(variable.numpy())
+        variable.assign(strategy.reduce("SUM", tf.constant(mine), axis=None))
+    return int(strategy.reduce("SUM", tf.constant(step), axis=None))
+
+
+def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
+    """Write a checkpoint; it appears complete, by one rename, and is in S3 soon after."""
+    partial = CHECKPOINTS / f".{step}.tmp"
+    checkpoint.write(str(partial / "state"))
+    partial.rename(CHECKPOINTS / str(step))
+    for folder in CHECKPOINTS.iterdir():
+        if folder.name.isdecimal() and int(folder.name) < step - 2 * STEPS:
+            shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Train this replica's part."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    # Not earlier: TensorFlow takes the signal when the strategy is built, and then ignores it.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(STOPPED))
+    chief = (strategy.cluster_resolver.task_type or "chief") == "chief"
+    with strategy.scope():
+        model = build_model(**json.loads(os.environ["HYPERPARAMETERS"]))
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+        per_row = keras.losses.SparseCategoricalCrossentropy(reduction="none")
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    first = restore(checkpoint, strategy, chief) // STEPS
+    batches = iter(strategy.distribute_datasets_from_function(rows))
+
+    def step(features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            losses = per_row(classes, model(features, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def train_step(features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(step, args=(features, classes)), axis=None)
+
+    for epoch in range(first, EPOCHS):
+        losses = [float(train_step(*next(batches))) for _ in range(STEPS)]
+        print(f"epoch {epoch + 1}/{EPOCHS} loss {np.mean(losses):.4f}", flush=True)
+        if chief:
+            save(checkpoint, (epoch + 1) * STEPS)
+    if chief:
+        model.export(OUTPUT / "model", verbose=False)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except PEER_ERRORS as error:
+        # With 1 the run would end for good; with this another attempt goes on.
+        print(f"another replica was lost: {error}", flush=True)
+        os._exit(PEER_LOST)

@@ -1,0 +1,180 @@
+"""Asynchronous training with parameter servers, as a program of your own.
+
+    kfp-tfjob run --data FILE.csv --label COLUMN --workers 2 \
+        --model examples/parameter_server.py:main \
+        --set 'train_options.command=["python3", "$(JOB_DIR)/code/parameter_server.py"]' \
+        --set pod.ps.replicas=1 --set pod.evaluator.replicas=1
+
+Parameter servers hold the variables, workers compute gradients from rows of their own and do not
+wait for each other, the chief tells them what to do and writes, and the evaluator scores what the
+chief has written. `model.fit` of Keras 3 cannot do this, a ClusterCoordinator can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+OUTPUT = Path(os.environ["OUTPUT_DIR"])
+CHECKPOINTS = OUTPUT / "checkpoints"
+EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
+# Otherwise each parameter server would write its variables to a disk of its own.
+HERE = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
+
+
+class Data:
+    """The dataset in DATA_DIR, which every replica has but for the parameter servers."""
+
+    def __init__(self) -> None:
+        self.folder = Path(os.environ["DATA_DIR"])
+        schema = json.loads((self.folder / "schema.json").read_text())
+        statistics = json.loads((self.folder / "statistics.json").read_text())
+        columns = [statistics["features"][feature["name"]] for feature in schema["features"]]
+        self.mean = np.array([column["mean"] for column in columns])
+        self.variance = np.array([column["std"] or 1 for column in columns]) ** 2
+        self.classes = len(schema["label"]["classes"])
+        self.rows = schema["splits"]["train"]["rows"]
+
+    def batches(self, split: str) -> tf.data.Dataset:
+        """Return features (batch, columns) and classes (batch,), each row once."""
+        files = sorted(str(path) for path in self.folder.glob(f"{split}-*.tfrecord"))
+        spec = {
+            "features": tf.io.FixedLenFeature([len(self.mean)], tf.float32),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+        }
+
+        def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            found = tf.io.parse_example(records, spec)
+            return found["features"], found["label"]
+
+        data = tf.data.TFRecordDataset(files)
+        if split == "train":
+            # Every worker has all rows, in an order of its own.
+            data = data.shuffle(10_000).repeat()
+        return data.batch(BATCH).map(parse).prefetch(tf.data.AUTOTUNE)
+
+
+def build_model(data: Data, units: int = 64) -> keras.Model:
+    """Return a classifier of raw rows, which it normalises itself."""
+    return keras.Sequential(
+        [
+            keras.Input((len(data.mean),), name="features"),
+            keras.layers.Normalization(mean=data.mean, variance=data.variance),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dense(data.classes, activation="softmax"),
+        ]
+    )
+
+
+def coordinate(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
+    """Be the chief."""
+    data, arguments = Data(), json.loads(os.environ["HYPERPARAMETERS"])
+    steps = max(1, data.rows // BATCH)
+    strategy = tf.distribute.ParameterServerStrategy(cluster)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = build_model(data, **arguments)
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+        loss_function = keras.losses.SparseCategoricalCrossentropy()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    first = restore(checkpoint) // steps
+
+    @tf.function
+    def train_step(batches: tf.data.Iterator) -> tf.Tensor:
+        def step(features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = loss_function(classes, model(features, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.run(step, args=next(batches))
+
+    batches = iter(coordinator.create_per_worker_dataset(lambda: data.batches("train")))
+    for epoch in range(first, EPOCHS):
+        results = [coordinator.schedule(train_step, args=(batches,)) for _ in range(steps)]
+        coordinator.join()
+        loss = np.mean([float(result.fetch()) for result in results])
+        print(f"epoch {epoch + 1}/{EPOCHS} loss {loss:.4f}", flush=True)
+        save(checkpoint, (epoch + 1) * steps)
+    exported = build_model(data, **arguments)
+    exported.set_weights(model.get_weights())
+    exported.export(OUTPUT / "model", verbose=False)
+
+
+def restore(checkpoint: tf.train.Checkpoint) -> int:
+    """Go on from the newest checkpoint and return its step."""
+    folders = CHECKPOINTS.iterdir() if CHECKPOINTS.exists() else ()
+    step = max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
+    if step:
+        checkpoint.read(str(CHECKPOINTS / str(step) / "state"), options=HERE).expect_partial()
+    return step
+
+
+def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
+    """Write a checkpoint; it appears complete, by one rename, and is in S3 soon after."""
+    partial = CHECKPOINTS / f".{step}.tmp"
+    checkpoint.write(str(partial / "state"), options=HERE)
+    partial.rename(CHECKPOINTS / str(step))
+    for folder in CHECKPOINTS.iterdir():
+        if folder.name.isdecimal() and int(folder.name) < step:
+            shutil.rmtree(folder)
+
+
+def evaluate() -> None:
+    """Be the evaluator: score every checkpoint that reaches the store, until told to stop."""
+    from storage.address import S3Address
+    from storage.errors import StepError
+    from storage.store import Store
+    from uploader import pull
+
+    data = Data()
+    model = build_model(data, **json.loads(os.environ["HYPERPARAMETERS"]))
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    stored = S3Address.parse(os.environ["RUN_URI"]) / "output" / "checkpoints"
+    store, seen = Store(), 0
+    while True:
+        step = max(store.numbers(stored), default=0)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                if step > seen:
+                    pull(store, stored / str(step), Path(folder))
+            except StepError:
+                step = seen  # it is not complete yet, or gone already
+            if step > seen:
+                tf.train.Checkpoint(model=model).read(f"{folder}/state").expect_partial()
+                scores = model.evaluate(data.batches("validation"), return_dict=True, verbose=0)
+                print(f"step {step} {scores}", flush=True)
+                seen = step
+        time.sleep(1)
+
+
+def main() -> None:
+    """Be what TF_CONFIG says."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    kind, index, replicas = config["task"]["type"], config["task"]["index"], config["cluster"]
+    # The evaluator serves nobody; a cluster with it would wait for it for ever.
+    replicas.pop("evaluator", None)
+    cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(replicas), task_type=kind, task_id=index, rpc_layer="grpc"
+    )
+    if kind == "chief":
+        coordinate(cluster)
+    elif kind == "evaluator":
+        evaluate()
+    else:
+        # It is ended with the job, when the chief has ended.
+        tf.distribute.Server(cluster.cluster_spec(), kind, index, protocol="grpc").join()
+
+
+if __name__ == "__main__":
+    main()

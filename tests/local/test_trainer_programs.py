@@ -1,0 +1,144 @@
+"""Programs of a user's own, those of examples/, through the whole pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from test_local_run import Run
+
+from examples import digits
+from pipelines.local import processes
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import MOUNT_VARIABLE
+from storage.layout import Layout
+from uploader import pull
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "digits.csv"
+    digits.write(path)
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "home"
+    if (token := tmp_path / "home" / "token").exists():
+        processes.end(token.read_text(), 0)
+
+
+def start(home: Path, data: Path, example: str, *settings: str) -> Run:
+    command = json.dumps(["python3", f"$(JOB_DIR)/code/{example}.py"])
+    return Run(
+        home,
+        "--data",
+        str(data),
+        "--label",
+        "digit",
+        "--model",
+        str(ROOT / "examples" / f"{example}.py") + ":main",
+        *(
+            word
+            for text in (f"train_options.command={command}", *settings)
+            for word in ("--set", text)
+        ),
+    )
+
+
+def accuracy(run: Run) -> float:
+    return float(run.text.split("test       accuracy ")[1].split(",")[0])
+
+
+def test_a_plain_program_trains_in_the_same_job(home: Path, data: Path) -> None:
+    run = start(home, data, "own_train", "train_epochs=6", "model_hyperparameters.units=32")
+    assert run.wait() == 0, run.text
+    # Both replicas computed the same sums.
+    for name in ("chief-0", "worker-0"):
+        assert f"[{name}] epoch 6/6 loss " in run.text
+    losses = {line.split("loss ")[1] for line in run.lines if "epoch 6/6 loss " in line}
+    assert len(losses) == 1
+    assert accuracy(run) > 0.7
+    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
+
+
+def is_chief(process: psutil.Process) -> bool:
+    task = json.loads(process.environ().get("TF_CONFIG", "{}")).get("task", {})
+    return task.get("type") == "chief" and process.cmdline()[-1].endswith("code/own_train.py")
+
+
+@pytest.mark.slow
+def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, data: Path) -> None:
+    run = start(home, data, "own_train", "train_epochs=120", "train_options.backoff_seconds=0")
+    run.read_until("stored checkpoint")
+    run.find(is_chief).kill()
+    assert run.wait() == 0, run.text
+    assert "attempt 2" in run.text
+    second = run.text.partition("attempt 2")[2]
+    assert "[chief-0] epoch 1/120 " not in second  # it went on from a checkpoint
+    assert "[worker-0] epoch 120/120 " in second
+    assert accuracy(run) > 0.9
+
+
+@pytest.mark.slow
+def test_parameter_servers_and_an_evaluator(home: Path, data: Path, tmp_path: Path) -> None:
+    run = start(
+        home,
+        data,
+        "parameter_server",
+        "train_epochs=8",
+        "pod.ps.replicas=1",
+        "pod.evaluator.replicas=1",
+    )
+    assert run.wait() == 0, run.text
+    assert "[chief-0] epoch 8/8 loss " in run.text
+    assert accuracy(run) > 0.7
+    run.assert_nothing_left()
+
+    # The evaluator alone, as it finds a run: it scores the newest checkpoint that is stored.
+    with Server.start(home / "s3") as server:
+        store, layout = server.store(), Layout(S3Address("kfp-tfjob"))
+        (digest,) = {
+            item.address.key.split("/")[1] for item in store.list(layout.root / "datasets")
+        }
+        pull(store, layout.dataset(digest), tmp_path / "data")
+        evaluator = subprocess.Popen(
+            [sys.executable, "-u", str(ROOT / "examples" / "parameter_server.py")],
+            env=os.environ
+            | {
+                MOUNT_VARIABLE: str(server.secret),
+                "PYTHONPATH": str(ROOT),
+                "RUN_URI": str(layout.run(run.run_id).base),
+                "OUTPUT_DIR": str(tmp_path / "scratch"),
+                "DATA_DIR": str(tmp_path / "data"),
+                "HYPERPARAMETERS": "{}",
+                "EPOCHS": "8",
+                "BATCH_SIZE": "64",
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"chief": ["a:1"], "evaluator": ["b:1"]},
+                        "task": {"type": "evaluator", "index": 0},
+                    }
+                ),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            (line,) = [next(text for text in evaluator.stdout if text.startswith("step "))]
+        finally:
+            evaluator.kill()
+            evaluator.wait()
+    scores = json.loads(line.split(" ", 2)[2].replace("'", '"'))
+    assert scores["accuracy"] > 0.7

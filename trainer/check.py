@@ -1,0 +1,336 @@
+"""`python -m trainer check [OUTPUT]`: whether an image, and a program in it, fit a replica.
+
+It looks at this Python, the environment of ARCHITECTURE.md, the folders, the dataset and the GPUs;
+then, with TensorFlow, at what a finished program has left in OUTPUT. Everything is told at once,
+and what can be told without TensorFlow before it is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from storage.address import S3Address
+from storage.errors import ConfigurationError, Problem, StepError
+from trainer.config import VARIABLES, Config
+from trainer.exits import leave_last_words
+from trainer.nvidia import ask_driver, device_nodes
+from trainer.supervisor import Refused, task_of
+
+OK, NOTE, WRONG = "ok", "note", "wrong"
+_PROJECT = "kfp-tfjob"
+_SUPERVISOR_PYTHON = (3, 8)
+_PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
+# Beside those of the trainer: what only a program of one's own or the supervisor looks at.
+_OTHERS = ("RUN_URI", "DATA_DIR", "EXPECTED_REPLICAS", "TF_CONFIG")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table.
+
+    Attributes:
+        subject: What was looked at.
+        state: `ok`, `note` or `wrong`.
+        text: What was found.
+        problem: What is wrong with it, in full.
+    """
+
+    subject: str
+    state: str
+    text: str
+    problem: Problem | str | None = None
+
+    @classmethod
+    def wrong(cls, subject: str, problem: Problem | str) -> Finding:
+        """Return the finding that something has to be mended."""
+        text = problem.what if isinstance(problem, Problem) else problem.partition(". ")[0]
+        return cls(subject, WRONG, text, problem)
+
+
+def without_tensorflow(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what can be found before TensorFlow is imported."""
+    yield from _python()
+    if not any(environment.get(name) for name in VARIABLES):
+        yield Finding("environment", NOTE, "no variable of a job is set: this is no replica")
+        return
+    driver = ask_driver()
+    names = ", ".join(gpu.name for gpu in driver.gpus)
+    yield Finding("driver", OK if names else NOTE, names or driver.error or "it shows no GPU")
+    yield from _variables(environment)
+    for name in ("JOB_DIR", "OUTPUT_DIR"):
+        if environment.get(name):
+            yield _writable(name, Path(environment[name]))
+    yield from _dataset(environment)
+
+
+def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iterator[Finding]:
+    """Yield what takes TensorFlow: its GPUs, and the model a program has left.
+
+    Args:
+        environment: Of the replica.
+        output: The OUTPUT_DIR of a program that has ended; None to look at no model.
+    """
+    from trainer.load import load
+
+    expected = environment.get("EXPECTED_GPUS", "")
+    gpus = int(expected) if expected.isdecimal() else None
+    try:
+        load(gpus)
+    except Exception as error:
+        yield Finding.wrong(
+            "TensorFlow",
+            Problem(
+                "TensorFlow or Keras cannot be imported",
+                received=f"{type(error).__name__}: {error}",
+                expected="both of them, for the python3 of the image",
+                fix="install them in train_image",
+            ),
+        )
+        return
+    yield from _gpus(gpus)
+    if output:
+        yield _completion(output)
+        yield _model(output / "model", environment)
+
+
+def _python() -> Iterator[Finding]:
+    # The supervisor is started as python3, which need not be the one that runs this.
+    ask = "import sys; print(*sys.version_info[:3], sep='.')"
+    try:
+        version = subprocess.check_output(["python3", "-c", ask], text=True).strip()
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        version, numbers = f"{type(error).__name__}: {error}", (0, 0)
+    if numbers < _SUPERVISOR_PYTHON:
+        expected = ".".join(map(str, _SUPERVISOR_PYTHON)) + " or later"
+        problem = Problem("there is no python3 for the supervisor", version, expected)
+        yield Finding.wrong("python3", problem)
+    else:
+        yield Finding("python3", OK, version)
+    pins = _pins()
+    for name, distributions in _PACKAGES.items():
+        found = next(filter(None, map(_version, distributions)), "")
+        if not found:
+            problem = Problem(
+                f"{name} is not installed",
+                received="nothing",
+                expected=f"{name} {pins.get(name, '')}".strip(),
+                fix=f"install {name} in train_image",
+            )
+            yield Finding.wrong(name, problem)
+        elif found == pins.get(name, found):
+            yield Finding(name, OK, found)
+        else:
+            text = f"{found}; the project's own trainer and evaluate use {pins[name]}"
+            yield Finding(name, NOTE, text)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _pins() -> dict[str, str]:
+    """Return the versions this project is locked to, where it is installed as a package."""
+    try:
+        required = metadata.requires(_PROJECT) or []
+    except metadata.PackageNotFoundError:
+        return {}
+    found = (re.match(r"(\w+)==([\w.]+)", line) for line in required)
+    return {match[1]: match[2] for match in found if match and match[1] in _PACKAGES}
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    wrong: dict[str, list[Problem | str]] = {}
+    try:
+        # Which replicas there may be depends on the program; our trainer takes fewer kinds.
+        Config.from_environment({k: v for k, v in environment.items() if k != "TF_CONFIG"})
+    except ConfigurationError as error:
+        for problem in error.problems:
+            name = re.match(r"\w+", str(problem))
+            wrong.setdefault(name[0] if name else "", []).append(problem)
+    try:
+        kind, index = task_of(environment)
+        place = f"{kind} {index}"
+    except Refused as error:
+        wrong["TF_CONFIG"] = [str(error)]
+    for name in (*VARIABLES, *_OTHERS):
+        value = environment.get(name, "")
+        if name in wrong:
+            yield from (Finding.wrong(name, problem) for problem in wrong.pop(name))
+        elif name == "TF_CONFIG":
+            yield Finding(name, OK, place if value else "not set: this replica is alone")
+        elif not value:
+            yield Finding(name, NOTE, "not set")
+        else:
+            yield Finding(name, OK, value)
+    for name, problems in wrong.items():
+        yield from (Finding.wrong(name, problem) for problem in problems)
+
+
+def _writable(name: str, folder: Path) -> Finding:
+    subject = f"${name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+            file.write(b"0")
+            file.flush()
+    except OSError as error:
+        problem = Problem(
+            f"{name} cannot be written to",
+            received=str(error),
+            expected=f"a folder that the user {os.getuid()} may write to",
+            fix="mount a volume there; the image must not need root",
+        )
+        return Finding.wrong(subject, problem)
+    return Finding(subject, OK, "can be written to")
+
+
+def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
+    from storage import manifest as manifests
+    from storage.store import Store
+    from uploader import verify
+
+    try:
+        address = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
+    except StepError:
+        return  # told among the variables
+    try:
+        store = Store()
+        manifest = store.read_manifest(address / manifests.NAME)
+        problems: Sequence[Problem | str] = verify(store, address, manifest)
+    except StepError as error:
+        problems = error.problems
+    yield from (Finding.wrong("dataset", problem) for problem in problems)
+    if not problems:
+        text = f"{len(manifest.objects)} objects of {manifest.size} bytes are proven"
+        yield Finding("dataset", OK, text)
+    if folder := environment.get("DATA_DIR"):
+        rows = len(list(Path(folder).glob("train-*.tfrecord")))
+        if rows:
+            yield Finding("$DATA_DIR", OK, f"{rows} shards of training rows")
+        else:
+            problem = Problem(
+                "DATA_DIR has no training rows",
+                received=folder,
+                expected="train-*.tfrecord, which `setup` brings before the program starts",
+                fix=f"for a try: python -m uploader pull {address} {folder}",
+            )
+            yield Finding.wrong("$DATA_DIR", problem)
+
+
+def _gpus(expected: int | None) -> Iterator[Finding]:
+    import tensorflow as tf
+
+    from trainer.gpus import Build, share, unusable
+
+    if expected == 0:
+        yield Finding("GPUs", OK, "none are wanted")
+        return
+    visible, driver, build = tf.config.list_physical_devices("GPU"), ask_driver(), Build.here()
+    mine = share(range(len(visible)), expected, 0)
+    problems = unusable(mine, len(visible), expected, driver, build, device_nodes())
+    yield from (Finding.wrong("GPUs", problem) for problem in problems)
+    if not problems:
+        names = ", ".join(driver.gpus[at].name for at in mine)
+        yield Finding("GPUs", OK, names or "none, so this trains on the CPU")
+
+
+def _completion(output: Path) -> Finding:
+    try:
+        record = json.loads((output / "completion.json").read_text())
+        return Finding("completion.json", OK, f"run {record['run_id']}, {record['finished']}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = Problem(
+            "completion.json does not say that the program ended well",
+            received=f"{type(error).__name__}: {error}",
+            expected="the record of the supervisor",
+            fix="run the program under it: python3 trainer/supervisor.py -- COMMAND",
+        )
+        return Finding.wrong("completion.json", problem)
+
+
+def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
+    """Load the SavedModel and let it predict, as evaluate does."""
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer.serving import ServedModel, Task
+
+    try:
+        schema = _schema(environment)
+        if schema is None:
+            signatures = sorted(tf.saved_model.load(str(folder)).signatures)
+            text = f"it has {', '.join(signatures) or 'no signature'}; set DATASET_URI to see more"
+            return Finding("model", NOTE if signatures else WRONG, text, None)
+        task = Task.of(schema)
+        rows = np.zeros((3, len(task.features)), np.float32)
+        found = ServedModel(folder, task, "the model").predict(tf.constant(rows))
+    except StepError as error:
+        return Finding.wrong("model", error.problems[0])
+    except (OSError, ValueError) as error:
+        problem = Problem(
+            "the model cannot be loaded",
+            received=str(error).splitlines()[0],
+            expected=f"a SavedModel in {folder}",
+            fix="export it there when the training ends, on the chief",
+        )
+        return Finding.wrong("model", problem)
+    return Finding("model", OK, f"it answers {task.name} with the shape {found.shape} for 3 rows")
+
+
+def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    from storage.store import Store
+
+    if folder := environment.get("DATA_DIR"):
+        return json.loads((Path(folder) / "schema.json").read_text())
+    if uri := environment.get("DATASET_URI"):
+        address = S3Address.parse(uri, "DATASET_URI")
+        return json.loads(Store().read(address / "schema.json"))
+    return None
+
+
+def _tell(findings: Iterator[Finding]) -> list[Problem | str]:
+    """Print findings as they come and return what is wrong."""
+    problems = []
+    for item in findings:
+        print(f"{item.state:<6} {item.subject:<18} {item.text}", flush=True)
+        if item.state == WRONG:
+            problems.append(item.problem or f"{item.subject}: {item.text}")
+    return problems
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check this environment and return 0, or 2 when something has to be mended."""
+    parser = argparse.ArgumentParser(prog="python -m trainer check", description=__doc__)
+    parser.add_argument(
+        "output",
+        nargs="?",
+        type=Path,
+        metavar="OUTPUT",
+        help="the OUTPUT_DIR of a program that has ended",
+    )
+    output = parser.parse_args(arguments).output
+    problems = _tell(without_tensorflow(os.environ))
+    if problems:
+        print(f"\n{ConfigurationError(*problems)}\n", flush=True)
+    later = _tell(with_tensorflow(os.environ, output))
+    if later:
+        print(f"\n{ConfigurationError(*later)}")
+    if problems or later:
+        leave_last_words(str(ConfigurationError(*problems, *later)))
+        return ConfigurationError.code
+    print("\neverything fits")
+    return 0

@@ -1,0 +1,324 @@
+"""The GPUs of a replica: which it uses, what is refused before training, how busy they are.
+
+A replica that was given GPUs trains on them or not at all. What decides that are functions of what
+TensorFlow, the driver and the environment say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from storage.errors import ConfigurationError, Problem
+from trainer.config import Config
+from trainer.nvidia import Driver, Gpu, Meter, ask_driver, device_nodes
+
+log = logging.getLogger(__name__)
+_SAMPLE_SECONDS = 5.0
+_EXCHANGE_SECONDS = 60  # every replica is past its start when this begins
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Build:
+    """The TensorFlow of this image.
+
+    Attributes:
+        version: Its version.
+        with_cuda: Whether it can use GPUs of NVIDIA at all.
+        cuda: The version of CUDA it was built with: (major, minor).
+        kernels: What it has kernels for, for instance `sm_80` or `compute_90`.
+    """
+
+    version: str
+    with_cuda: bool
+    cuda: tuple[int, int]
+    kernels: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> Build:
+        """Return that of the TensorFlow that can be imported here."""
+        import tensorflow as tf
+
+        info = tf.sysconfig.get_build_info()
+        version = re.findall(r"\d+", str(info.get("cuda_version", "")))[:2]
+        return cls(
+            tf.__version__,
+            bool(info.get("is_cuda_build")),
+            (int(version[0]), int(version[1])) if len(version) == 2 else (0, 0),
+            tuple(str(name) for name in info.get("cuda_compute_capabilities", ())),
+        )
+
+
+def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
+    """Return the GPUs of one replica.
+
+    Args:
+        visible: What TensorFlow lists.
+        expected: How many this replica was given; None when nobody said, and then all are its own.
+        place: Of this replica among those of this machine, from 0. In a pod there is one; the
+            processes of a local run divide what the machine has.
+    """
+    if expected is None:
+        return list(visible)
+    return list(visible[place * expected : (place + 1) * expected])
+
+
+def has_kernels(capability: tuple[int, int], build: Build) -> bool:
+    """Tell whether a TensorFlow can compute on a GPU of this compute capability.
+
+    Kernels serve the later GPUs of their own generation. The compiler within TensorFlow knows no
+    generation after the newest it was built for, whatever the driver could translate.
+    """
+    return any(
+        major == capability[0] and minor <= capability[1]
+        for major, minor in map(_capability, build.kernels)
+    )
+
+
+def unusable(
+    mine: Sequence[int],
+    listed: int,
+    expected: int | None,
+    driver: Driver,
+    build: Build,
+    nodes: Sequence[str],
+) -> list[Problem]:
+    """Return why a replica must not start with the GPUs it has.
+
+    Args:
+        mine: Which of the GPUs that TensorFlow lists are for this replica.
+        listed: How many it lists.
+        expected: How many it was given; None when nobody said.
+        driver: What the driver says.
+        build: The TensorFlow.
+        nodes: The GPUs whose device nodes are in this container.
+    """
+    if expected == 0:
+        return []
+    there = max(len(driver.gpus), len(nodes) if driver.error else 0)
+    wanted = there if expected is None else expected
+    if len(mine) < wanted or (mine and not build.with_cuda):
+        return [_not_seen(len(mine), listed, expected, driver, build, nodes)]
+    return [
+        Problem(
+            f"this TensorFlow has no kernels for {gpu.name}",
+            received=f"compute capability {gpu.capability[0]}.{gpu.capability[1]}",
+            expected=f"one of the generations of {', '.join(build.kernels)}"
+            f" (TensorFlow {build.version}, CUDA {_dotted(build.cuda)})",
+            fix="choose nodes with another GPU by pod.all.node_selector, or a train_image whose"
+            " TensorFlow is built for this one",
+        )
+        for gpu in dict.fromkeys(driver.gpus[at] for at in mine)
+        if build.kernels and not has_kernels(gpu.capability, build)
+    ]
+
+
+def _not_seen(
+    mine: int,
+    listed: int,
+    expected: int | None,
+    driver: Driver,
+    build: Build,
+    nodes: Sequence[str],
+) -> Problem:
+    """Say where the GPUs were lost on their way to TensorFlow, from the image to the node."""
+    names = ", ".join(gpu.name for gpu in driver.gpus)
+    if not build.with_cuda:
+        why = f"TensorFlow {build.version} of this image is built without CUDA"
+        fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
+    elif driver.cuda == (0, 0) and nodes:
+        why = f"{driver.error}, although {', '.join(nodes)} is there"
+        fix = (
+            "the container runtime of the node did not bring the driver's libraries: look at the"
+            " NVIDIA container toolkit; NVIDIA_DRIVER_CAPABILITIES has to name compute,utility"
+        )
+    elif driver.cuda == (0, 0):
+        why = "there is no driver and no device node in this container"
+        fix = "check the device plugin of the node, and that pod.all.gpu_resource is what it offers"
+    elif driver.error:
+        why = driver.error
+        fix = "the node has to be mended, or the pod placed on another one"
+    elif driver.cuda[0] < build.cuda[0]:
+        why = f"the driver of the node runs programs up to CUDA {_dotted(driver.cuda)}"
+        fix = f"use nodes whose driver runs CUDA {build.cuda[0]}, best {_dotted(build.cuda)}"
+    elif listed < len(driver.gpus):
+        why = f"the driver shows {names}, but TensorFlow cannot load the libraries of CUDA"
+        fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
+    else:
+        why = f"the driver shows {names or 'no GPU'}"
+        fix = (
+            "check train_gpus, what the node has free, and CUDA_VISIBLE_DEVICES; on one machine"
+            " all replicas share what it has"
+        )
+    return Problem(
+        "this replica does not see its GPUs",
+        received=f"{mine} GPUs; {why}",
+        expected=f"{expected} (EXPECTED_GPUS)"
+        if expected is not None
+        else "those of this machine, or EXPECTED_GPUS=0 to train on the CPU",
+        fix=f"{fix}; training on the CPU instead would only be slow",
+    )
+
+
+def collisions(replicas: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """Return what is wrong between replicas whose GPUs are right each for itself.
+
+    Args:
+        replicas: `name` and `gpus`, a list of UUIDs, of every process.
+    """
+    counts = {str(replica["name"]): len(replica["gpus"]) for replica in replicas}
+    if len(set(counts.values())) > 1:
+        return [
+            Problem(
+                "the replicas have different numbers of GPUs",
+                received=", ".join(f"{name}: {count}" for name, count in counts.items()),
+                expected="the same number everywhere",
+                fix="give every replica train_gpus of them",
+            )
+        ]
+    owners: dict[str, list[str]] = {}
+    for replica in replicas:
+        for identity in replica["gpus"]:
+            owners.setdefault(str(identity), []).append(str(replica["name"]))
+    return [
+        Problem(
+            "one GPU is used by several replicas",
+            received=f"GPU {identity}: {' and '.join(names)}",
+            expected="a GPU of its own for each replica: NCCL does not work otherwise, and nothing"
+            " would be faster",
+            fix="turn time slicing of the device plugin off for these nodes, or use MIG slices;"
+            " on one machine lower train_workers or train_gpus",
+        )
+        for identity, names in owners.items()
+        if len(names) > 1
+    ]
+
+
+def prepare(config: Config) -> tuple[Gpu, ...]:
+    """Choose the GPUs of this replica and set them up, before TensorFlow uses any.
+
+    Returns:
+        The GPUs this replica uses; none when it is to train on the CPU.
+
+    Raises:
+        ConfigurationError: There are fewer than it was given, or they cannot be used.
+    """
+    import tensorflow as tf
+
+    if config.options.deterministic_ops:
+        tf.config.experimental.enable_op_determinism()
+    visible = tf.config.list_physical_devices("GPU")
+    if config.expected_gpus == 0:
+        return ()
+    driver, build = ask_driver(), Build.here()
+    place = config.cluster.place if config.replicas_on_this_machine > 1 else 0
+    mine = share(range(len(visible)), config.expected_gpus, place)
+    ConfigurationError.raise_if(
+        unusable(mine, len(visible), config.expected_gpus, driver, build, device_nodes())
+    )
+    tf.config.set_visible_devices([visible[at] for at in mine], "GPU")
+    for at in mine:
+        tf.config.experimental.set_memory_growth(visible[at], True)
+    if mine:
+        tf.config.experimental.enable_tensor_float_32_execution(config.options.tf32)
+        if driver.cuda < build.cuda:
+            log.warning(
+                "the driver runs programs up to CUDA %s and TensorFlow is built with %s: kernels"
+                " that are translated at the start may fail",
+                _dotted(driver.cuda),
+                _dotted(build.cuda),
+            )
+    return tuple(driver.gpus[at] for at in mine)
+
+
+def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int) -> None:
+    """Tell the other replicas which GPUs are ours, and stop all of them if that cannot work.
+
+    To be called by every replica, right after the strategy is built.
+
+    Args:
+        gpus: Of this replica.
+        name: Of this replica.
+        index: Of this process.
+        processes: How many there are.
+
+    Raises:
+        ConfigurationError: A GPU is used twice, or their numbers differ.
+    """
+    from tensorflow.python.eager import context
+
+    # Through the coordination service: a collective of NCCL is what would fail.
+    service = context.context()
+    content = json.dumps({"name": name, "gpus": [gpu.uuid for gpu in gpus]})
+    service.delete_config_key_value(f"kfp_tfjob_gpus/{index}")  # of this process before a restart
+    service.set_config_key_value(f"kfp_tfjob_gpus/{index}", content)
+    wait = _EXCHANGE_SECONDS * 1000
+    everyone = [
+        json.loads(service.get_config_key_value(f"kfp_tfjob_gpus/{at}", wait))
+        for at in range(processes)
+    ]
+    ConfigurationError.raise_if(collisions(everyone))
+
+
+class GpuSampler:
+    """Looks at the GPUs of this replica every few seconds, on a thread of its own.
+
+    Args:
+        meter: Reads them.
+        seconds: Between two looks.
+    """
+
+    def __init__(self, meter: Meter, seconds: float = _SAMPLE_SECONDS) -> None:
+        self._meter, self._seconds = meter, seconds
+        self._latest = meter.read()
+        self._looks = self._sum = self._peak = 0
+        threading.Thread(target=self._run, name="gpus", daemon=True).start()
+
+    @classmethod
+    def start(cls, gpus: tuple[Gpu, ...]) -> GpuSampler | None:
+        """Return a sampler, or None where there are no GPUs or nothing can be read of them."""
+        if not gpus:
+            return None
+        try:
+            return cls(Meter(gpus))
+        except (OSError, LookupError, AttributeError) as error:
+            log.warning("the use of the GPUs is not told: %s", error)
+            return None
+
+    def latest(self) -> dict[str, Any]:
+        """Return `gpu_percent` and `gpu_memory_mib` as of a moment ago: one number for each GPU."""
+        return {
+            "gpu_percent": [item["percent"] for item in self._latest],
+            "gpu_memory_mib": [item["memory_mib"] for item in self._latest],
+        }
+
+    def summary(self) -> dict[str, float | int | None]:
+        """Return `percent`, the mean over time and GPUs, and `memory_mib`, the most of any GPU."""
+        return {
+            "percent": round(self._sum / self._looks, 1) if self._looks else None,
+            "memory_mib": self._peak,
+        }
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._seconds):
+            self._latest = found = self._meter.read()
+            told = [item["percent"] for item in found if item["percent"] is not None]
+            self._sum, self._looks = self._sum + sum(told), self._looks + len(told)
+            self._peak = max(self._peak, *(item["memory_mib"] or 0 for item in found))
+
+
+def _capability(kernel: str) -> tuple[int, int]:
+    """Return the capability of a name such as `sm_80`, `sm_90a` or `compute_120`."""
+    digits = re.sub(r"\D", "", kernel)
+    return int(digits[:-1] or 0), int(digits[-1:] or 0)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,151 @@
+"""What NVIDIA's own libraries say of the GPUs, without TensorFlow and without a process to start.
+
+libcuda says which GPUs a program would get, in its order, and NVML how busy they are. Both belong
+to the driver, and the container runtime brings them from the node.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+_NO_DEVICE = 100
+# What cuInit answers when something is wrong with the node, and what it means.
+_CAUSES = {
+    34: "libcuda.so.1 is the stub of a CUDA toolkit and not that of a driver",
+    46: "the GPU is taken by another program in exclusive mode",
+    802: "the GPUs are not ready; on machines with NVSwitch the fabric manager has to run",
+    803: "the driver's library and its kernel module are of different versions",
+    804: "the compatibility library of the image does not support this GPU or driver",
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, or a MIG slice of one.
+
+    Attributes:
+        name: Of the product.
+        uuid: Unique among all GPUs and slices there are.
+        capability: Compute capability: (major, minor).
+    """
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver says.
+
+    Attributes:
+        gpus: What a program of this environment gets, in its order; CUDA_VISIBLE_DEVICES counts.
+        cuda: The newest version of CUDA it can run: (major, minor); (0, 0) without a driver.
+        error: Why nothing can be said of GPUs; empty when it can.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    cuda: tuple[int, int] = (0, 0)
+    error: str = ""
+
+
+def device_nodes() -> list[str]:
+    """Return the GPUs whose device nodes are in this container, for instance `/dev/nvidia0`."""
+    return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def ask_driver() -> Driver:
+    """Ask libcuda; no memory of a GPU is touched."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return Driver(error=f"no driver: {error}")
+    version, count = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    supported = (version.value // 1000, version.value % 1000 // 10)
+    if code := cuda.cuInit(0):
+        if code == _NO_DEVICE:
+            return Driver(cuda=supported)
+        return Driver(cuda=supported, error=_CAUSES.get(code, f"cuInit ended with error {code}"))
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    return Driver(tuple(_describe(cuda, at) for at in range(count.value)), supported)
+
+
+def _describe(cuda: Any, ordinal: int) -> Gpu:
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    identity = (ctypes.c_ubyte * 16)()
+    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    cuda.cuDeviceGetName(name, len(name), device)
+    # The second version gives a MIG slice an identity of its own; drivers before 11.4 lack it.
+    get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
+    get_uuid(ctypes.byref(identity), device)
+    capability = tuple(_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
+    return Gpu(
+        name.value.decode(errors="replace"), str(uuid.UUID(bytes=bytes(identity))), capability
+    )
+
+
+def _attribute(cuda: Any, number: int, device: ctypes.c_int) -> int:
+    value = ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+class Meter:
+    """Reads how busy GPUs are.
+
+    Args:
+        gpus: Which ones.
+
+    Raises:
+        OSError: This container has no NVML.
+        LookupError: NVML does not know one of the GPUs.
+    """
+
+    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+        self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if code := self._nvml.nvmlInit_v2():
+            raise OSError(f"nvmlInit ended with error {code}")
+        self._handles = [self._handle(gpu.uuid) for gpu in gpus]
+
+    def read(self) -> list[Mapping[str, int | None]]:
+        """Return `percent` and `memory_mib` of each GPU; None where it is not told.
+
+        NVML does not tell the use of a MIG slice.
+        """
+        return [
+            {"percent": self._percent(handle), "memory_mib": self._memory(handle)}
+            for handle in self._handles
+        ]
+
+    def _handle(self, identity: str) -> ctypes.c_void_p:
+        handle = ctypes.c_void_p()
+        for kind in ("GPU", "MIG"):
+            name = f"{kind}-{identity}".encode()
+            if self._nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) == 0:
+                return handle
+        raise LookupError(f"NVML does not know the GPU {identity}")
+
+    def _percent(self, handle: ctypes.c_void_p) -> int | None:
+        value = _Utilization()
+        failed = self._nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(value))
+        return None if failed else value.gpu
+
+    def _memory(self, handle: ctypes.c_void_p) -> int | None:
+        value = _Memory()
+        failed = self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(value))
+        return None if failed else value.used >> 20
