@@ -31,8 +31,8 @@ test: $(READY) ## lint, unit tests and tests with real processes and a real S3 s
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
-test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
-	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO
+test-cluster: $(READY) ## tests on a real control plane: root, Linux and Go, or KUBECONFIG of a cluster
+	.venv/bin/python -m tests.cluster $(ARGS)
 
 lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .

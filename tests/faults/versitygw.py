@@ -17,13 +17,9 @@ PROGRAM = "versitygw"
 
 def executable() -> Path | None:
     """Return the program, built where it is not in the cache; None where it cannot be built."""
-    program = binaries.PROGRAMS[PROGRAM]
-    path = binaries._folder(program) / PROGRAM
-    if not path.exists():
-        if not shutil.which("go"):
-            return None
-        binaries._build(program, path)
-    return path
+    if PROGRAM in binaries.unbuilt() and not shutil.which("go"):
+        return None
+    return binaries.executable(PROGRAM)
 
 
 class Versitygw:
