@@ -23,7 +23,6 @@ from tests.cluster.processes import MARK
 _SIDE_BY_SIDE = ["-n", "6", "--dist", "load", "--maxschedchunk", "1"]
 _REPORT = ["--durations", "15", "-o", "log_level=INFO"]
 _END_SECONDS = 60
-_INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +35,7 @@ def main(arguments: list[str]) -> int:
         The exit code: pytest's, or 2 with the reasons where no control plane can be had.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _terminate)
     if os.environ.get("KUBECONFIG"):
         return _tests(arguments, {})
     # A shell of root may lack the folders in which Debian keeps iptables and debootstrap.
@@ -50,7 +49,7 @@ def main(arguments: list[str]) -> int:
         print(f"there is no control plane to test on: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return 128 + signal.SIGINT
 
 
 def _tests(arguments: list[str], environment: dict[str, str]) -> int:
@@ -60,15 +59,16 @@ def _tests(arguments: list[str], environment: dict[str, str]) -> int:
     )
     try:
         return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)  # Ctrl-C is for pytest too, which sums up
+        raise
     finally:
-        if process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_SECONDS)  # Ctrl-C is for pytest too, which sums up
-            process.kill()
+        process.kill()  # its workers end with it; everything else is the cluster's to end
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _terminate(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

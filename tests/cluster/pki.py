@@ -79,12 +79,15 @@ class Authority:
         Returns:
             The kubeconfig.
         """
+        path = self.folder / f"{name}.conf"
+        if path.exists():
+            return path
         certificate, key = self.issue(name, subject)
         user = {
             "client-certificate-data": _base64(certificate),
             "client-key-data": _base64(key),
         }
-        return write_kubeconfig(self.folder / f"{name}.conf", server, self.certificate, user)
+        return write_kubeconfig(path, server, self.certificate, user)
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, user: dict[str, str]) -> Path:

@@ -114,13 +114,13 @@ def _packages() -> Problem | None:
 
 
 def _go() -> Problem | None:
-    wanted = max(_version(path.read_text()) for path in binaries.MODULES.glob("*/go.mod"))
+    wanted = max(version(path.read_text()) for path in binaries.MODULES.glob("*/go.mod"))
     if not binaries.unbuilt():
         return None
     received = "no command `go`"
     if shutil.which("go"):
         received = subprocess.run(["go", "version"], capture_output=True, text=True).stdout.strip()
-        if _version(received) >= wanted:
+        if version(received) >= wanted:
             return None
     return Problem(
         "the servers of the test cluster are built from Go modules",
@@ -130,7 +130,7 @@ def _go() -> Problem | None:
     )
 
 
-def _version(text: str) -> tuple[int, int]:
+def version(text: str) -> tuple[int, int]:
     """Return the version in `go1.26.8`, or in the line `go 1.26.0` of a go.mod; else (0, 0)."""
     match = _VERSION.search(re.sub(r"(?m)^go (\d)", r"go\1", text))
     return (int(match[1]), int(match[2])) if match else (0, 0)
