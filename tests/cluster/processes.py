@@ -22,7 +22,7 @@ from storage.errors import Problem, StepError
 MARK = "KFP_TFJOB_TEST_CLUSTER"
 _LAST_WORDS = 2000  # characters
 _END_SECONDS = 20
-_started: list[subprocess.Popen[bytes]] = []  # by this process of the session
+_started: dict[int, subprocess.Popen[bytes]] = {}  # by this process of the session
 
 
 class Process:
@@ -68,7 +68,7 @@ class Process:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C is for the tests, which stop the cluster last
             )
-        _started.append(started)
+        _started[started.pid] = started
         self._id.write_text(str(started.pid))
 
     def stop(self, grace: float = 5) -> None:
@@ -86,10 +86,13 @@ class Process:
 
     def _process(self) -> psutil.Process | None:
         """Return the process, whichever process of the session has started it."""
-        for child in _started:
-            child.poll()  # who started it is the one that must take note of its end
         try:
-            process = psutil.Process(int(self._id.read_text()))
+            number = int(self._id.read_text())
+            process = psutil.Process(number)
+            if child := _started.get(number):
+                if child.poll() is None:  # its environment may not be there yet
+                    return process
+                _started.pop(number, None)
             ours = process.environ().get(MARK) == self._environment[MARK]
             return process if ours and _alive(process) else None
         except (psutil.Error, OSError, ValueError):
