@@ -20,6 +20,7 @@ from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.launches import Launch, Row, check, new_launch, store_of
 from tests.cluster.object_store import ObjectStore
 
+_HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
 
@@ -122,7 +123,7 @@ def row(
         launch: Launch, verdict: str, code: int, jobs: int, gpus: int = 0, name: str = ""
     ) -> None:
         fault = name or request.node.name.removeprefix("test_").replace("_", " ")
-        record_property("fault", check(launch, Row(fault, verdict, code, jobs, gpus)))
+        record_property("job fault", check(launch, Row(fault, verdict, code, jobs, gpus)))
 
     return ended
 
@@ -139,7 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest, which trains; end with those that nothing may run beside."""
 
     def turn(item: pytest.Item) -> int:
-        names = getattr(item, "fixturenames", ())
+        names = getattr(item, "fixturenames", ()) if item.path.parent == _HERE else ()
         return 0 if "dataset" in names else 2 if "alone" in names else 1
 
     items.sort(key=turn)
@@ -155,7 +156,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     noted = [noted for report in reports for noted in report.user_properties]
     figures = [text for kind, text in noted if kind == "figure"]
-    rows = sorted(tuple(found) for kind, found in noted if kind == "fault")
+    rows = sorted(tuple(found) for kind, found in noted if kind == "job fault")
     if figures:
         terminalreporter.section("measured")
         terminalreporter.write_line("\n".join(figures))

@@ -71,7 +71,7 @@ def test_node_not_ready_and_back_with_the_old_chief(launch, row, node):
         "    time.sleep(0.5)\n"
     )
     there = {"chief": _preferring(node)}
-    launch.start(launch.spec(body, workers=1, pod=there))
+    launch.start(launch.spec(body, pod=there))
     launch.wait_said()
     assert launch.node_of() == node.name
     node.freeze()
