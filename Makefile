@@ -35,11 +35,8 @@ test-trainer: $(READY) ## the long proofs of the trainer: 20 kills, late peers, 
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
-test-trainer: $(READY) ## the long proofs of the trainer and of programs of one's own
-	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -k trainer
-
-test-cluster: $(READY) ## tests on a real control plane: Linux, root and Go, or KUBECONFIG of a cluster
-	.venv/bin/python -m pytest -m cluster tests/cluster -o log_cli=true -o log_cli_level=INFO
+test-cluster: $(READY) ## tests on a real control plane: root, Linux and Go, or KUBECONFIG of a cluster
+	.venv/bin/python -m tests.cluster $(ARGS)
 
 lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .

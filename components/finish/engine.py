@@ -73,9 +73,7 @@ def run_as_exit_task(
         return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("how the run ended cannot be read: %s", error)
-        return (
-            f"# Run {run_id}\n\nHow it ended cannot be read from the store.\n\n```\n{error}\n```\n"
-        ) + explain(left.ends)
+        return Mask()(_unread(run_id, error, left) + explain(left.ends))
 
 
 def _patience() -> Patience:
@@ -154,13 +152,37 @@ def _failed(step: Step, failure: Failure, left: Left) -> str:
         f"| attempts of the training job | {len(step.store.numbers(step.run.attempts))} |",
         f"| newest stored checkpoint | {_newest_checkpoint(step)} |",
         f"| everything the run left | `{step.run.base}` |",
-        *([f"| ended on the cluster | {', '.join(left.cancelled)} |"] if left.cancelled else []),
-        *([f"| the cluster was not asked | {left.trouble} |"] if left.trouble else []),
-        *(["| a person terminated the run | yes |"] if left.terminated else []),
+        *_on_cluster(left),
         "",
         "Nothing was published by this run.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _unread(run_id: str, error: StepError, left: Left) -> str:
+    """Return what can be said of a run whose store does not answer."""
+    lines = [
+        f"# Run {run_id}",
+        "",
+        "How it ended cannot be read from the store.",
+        "",
+        "```",
+        str(error),
+        "```",
+        "",
+    ]
+    if known := _on_cluster(left):
+        lines += ["| what | where |", "|---|---|", *known]
+    return "\n".join(lines) + "\n"
+
+
+def _on_cluster(left: Left) -> list[str]:
+    """Return the rows of a table that say what was found and done on the cluster."""
+    return [
+        *([f"| ended on the cluster | {', '.join(left.cancelled)} |"] if left.cancelled else []),
+        *([f"| the cluster was not asked | {left.trouble} |"] if left.trouble else []),
+        *(["| a person terminated the run | yes |"] if left.terminated else []),
+    ]
 
 
 def _failure(step: Step) -> Failure | None:

@@ -20,6 +20,7 @@ from storage.credentials import MOUNT, MOUNT_VARIABLE
 from storage.layout import Layout
 
 CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
+UPLOADER = "uploader"
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
@@ -260,7 +261,7 @@ class _Replica:
         return container | {"command": ["python3", "-m", "components.launch_tfjob.setup"]}
 
     def _uploader(self) -> dict[str, Any]:
-        container = self._container("uploader", self.spec.tools_image, _HELPER, self._environment())
+        container = self._container(UPLOADER, self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         command = ["python3", "-m", "uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
         command += ["--grace", str(self.settings.grace_seconds)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from components.launch_tfjob.manifest import CONTAINER
+from components.launch_tfjob.manifest import CONTAINER, UPLOADER
 from trainer.supervisor import MEANING
 
 _LABEL = "training.kubeflow.org/"
@@ -208,7 +208,25 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
         return Judgement(Verdict.LOST, first.sentence)
     if not causes:
         return Judgement(Verdict.LOST, f"the job failed and no container says why: {failed}")
-    return _of_containers(own or causes)
+    judgement = _of_containers(own or causes)
+    story = "; ".join(filter(None, map(_of_sidecar, pods)))
+    if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:
+        return replace(judgement, sentence=f"{judgement.sentence}; {story}")
+    return judgement
+
+
+def _of_sidecar(pod: Mapping[str, Any]) -> str:
+    """Say how the sidecar that stores has ended over and over; nothing of one that did not."""
+    for item in pod["status"].get("initContainerStatuses") or []:
+        ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
+        failed = next((end for end in ends if end.get("exitCode")), None)
+        if item["name"] == UPLOADER and item.get("restartCount") and failed:
+            reason = failed.get("reason") or "Error"
+            return (
+                f"{UPLOADER} of {replica_of(pod)} ended with exit code {failed['exitCode']}"
+                f" ({reason}) and was started again {item['restartCount']} times"
+            )
+    return ""
 
 
 @dataclass(frozen=True)

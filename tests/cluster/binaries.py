@@ -1,7 +1,7 @@
 """The programs of the test cluster, each built once from the Go modules in `go/`.
 
 `go/<module>/go.mod` and `go.sum` pin every source; what is built lies in the cache, under the hash
-of these two files and the build flags, so a second start builds nothing.
+of the module's files and the build flags, so a second start builds nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import logging
 import os
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,7 @@ _GO_ENVIRONMENT = {
     "GOWORK": "off",
     "CGO_ENABLED": "0",  # the kubelet too: with C it would compile every package a second time
 }
+_AT_ONCE = 2  # modules: one is downloaded or linked, which takes one core, while one compiles
 _GO_ERROR = 4000  # characters of the compiler's last words
 # Without these the API server calls itself v0.0.0-master.
 _KUBERNETES_FLAGS = " ".join(
@@ -53,7 +55,7 @@ class Program:
 
     Attributes:
         module: The folder in `go/` that pins it.
-        package: Go import path of its main package.
+        package: Go import path of its main package; `.` where the module has one of its own.
         ldflags: For the linker, beside leaving out debug symbols.
     """
 
@@ -73,7 +75,7 @@ PROGRAMS = {
     "training-operator": Program(
         "training-operator", f"{OPERATOR_MODULE}/cmd/training-operator.v1"
     ),
-    "coredns": Program("coredns", "github.com/coredns/coredns"),
+    "coredns": Program("coredns", "."),
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
     "kube-scheduler": _kubernetes("kube-scheduler"),
@@ -87,51 +89,73 @@ def cache() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "kfp-tfjob"
 
 
-def build(names: Collection[str] = tuple(PROGRAMS)) -> dict[str, Path]:
+def build() -> dict[str, Path]:
     """Build what is not in the cache.
 
-    Args:
-        names: Which of PROGRAMS; all of them unless said.
-
     Returns:
-        For each name the executable, and with the training-operator for `training-operator.json`
-        its manifests as one List.
+        For each name of PROGRAMS the executable, and for `training-operator.json` the operator's
+        manifests as one List.
 
     Raises:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
-    made = {name: _folder(PROGRAMS[name]) / name for name in names}
+    made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
+    manifests = made["training-operator"].with_suffix(".json")
     cache().mkdir(parents=True, exist_ok=True)
-    with open(cache() / "lock", "w") as lock:
+    with open(cache() / "lock", "w") as lock, ThreadPoolExecutor(_AT_ONCE) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for name in names:
-            if not made[name].exists():
-                _build(PROGRAMS[name], made[name])
-        if "training-operator" not in made:
-            return made
-        manifests = made["training-operator"].with_suffix(".json")
+        modules: dict[str, list[str]] = {}
+        for name in unbuilt():
+            modules.setdefault(PROGRAMS[name].module, []).append(name)
+        # The module with the most to do comes first, so that it does not end alone.
+        by_size = sorted(modules.values(), key=len, reverse=True)
+        list(pool.map(_build, by_size))
         if not manifests.exists():
             _render_operator(made["kubectl"], manifests)
     return made | {manifests.name: manifests}
 
 
+def unbuilt() -> list[str]:
+    """Return the names of the programs that are not in the cache."""
+    return [name for name, program in PROGRAMS.items() if not (_folder(program) / name).exists()]
+
+
+def executable(name: str) -> Path:
+    """Return one program, built if it is not in the cache.
+
+    Raises:
+        ConfigurationError: As of `build`.
+    """
+    path = _folder(PROGRAMS[name]) / name
+    if not path.exists():
+        _build([name])
+    return path
+
+
 def _folder(program: Program) -> Path:
     pinned = MODULES / program.module
     digest = hashlib.sha256()
-    for part in (pinned / "go.mod", pinned / "go.sum"):
+    for part in sorted(pinned.iterdir()):
         digest.update(part.read_bytes())
     digest.update(program.ldflags.encode())
     return cache() / f"{program.module}-{digest.hexdigest()[:12]}"
 
 
-def _build(program: Program, target: Path) -> None:
+def _build(names: list[str]) -> None:
+    """Build programs of one module: what they share is compiled once, and while others link."""
     began = time.monotonic()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".part")
-    flags = ["-trimpath", f"-ldflags=-s -w {program.ldflags}"]
-    _go(program.module, ["build", *flags, "-o", partial, program.package])
-    partial.replace(target)
-    log.info("built %s in %.0f s", target.name, time.monotonic() - began)
+    first = PROGRAMS[names[0]]
+    folder = _folder(first)
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = ["-trimpath", f"-ldflags=-s -w {first.ldflags}"]
+    with tempfile.TemporaryDirectory(dir=folder) as partial:
+        # Go names a program after its package, and one that is alone after the path it is given.
+        output = f"{partial}/{names[0]}" if len(names) == 1 else f"{partial}/"
+        packages = [PROGRAMS[name].package for name in names]
+        _go(first.module, ["build", *flags, "-o", output, *packages])
+        for name in names:
+            (Path(partial) / name).replace(folder / name)
+    log.info("built %s in %.0f s", ", ".join(names), time.monotonic() - began)
 
 
 def _render_operator(kubectl: Path, target: Path) -> None:

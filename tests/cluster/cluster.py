@@ -5,6 +5,9 @@
 
     python -m tests.cluster.cluster     starts one to look at, until Ctrl-C
 
+`python -m tests.cluster` starts one and runs the tests in several processes beside it. Each of them
+attaches to it: whatever a process needs to stop or start a server lies in the cluster's folder.
+
 Every server is a process of this host, every file lies below one folder, and all of it ends with
 the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
@@ -17,18 +20,19 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 from storage.errors import ConfigurationError, Problem, StepError
-from tests.cluster import binaries, host, images, training_operator
+from tests.cluster import binaries, host, images, prerequisites, training_operator
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
-from tests.cluster.node import Node, clean_up
+from tests.cluster.node import EXTRA, Node, clean_up
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
@@ -37,12 +41,17 @@ from tests.cluster.training_operator import TrainingOperator
 log = logging.getLogger(__name__)
 
 GPU = "nvidia.com/gpu"
-_STATE = Path(tempfile.gettempdir()) / "kfp-tfjob-cluster"
-_READY_SECONDS = 60
+# One name whatever TMPDIR says: the next start must find what a killed one has left.
+STATE = Path("/tmp/kfp-tfjob-cluster")
+_LOCK = STATE.with_suffix(".lock")
+_READY = STATE / "ready"
+_NODES = 2  # requests are kept small, but two cores of one node are few for tests side by side
+GPUS = 32  # of each node: enough for all that runs side by side
+_READY_SECONDS = 120
 
 
 class Cluster(Access):
-    """A cluster of one node, node-1; `add_node` gives it more. There is at most one on a host.
+    """A cluster of two nodes; `add_node` gives it more. There is at most one on a host.
 
     Attributes:
         logs: A file for each server.
@@ -58,12 +67,11 @@ class Cluster(Access):
     objects: ObjectStore
 
     def __init__(self) -> None:
-        self.logs = _STATE / "logs"
+        self.logs = STATE / "logs"
         self.phases: dict[str, float] = {}
         self.nodes: dict[str, Node] = {}
-        self._numbers = itertools.count(1)
         self._controllers: list[Process] = []
-        self._lock = None
+        self._lock: IO[str] | None = None
 
     def start(self) -> None:
         """Start everything and wait until a TFJob can be created and its pods run.
@@ -83,6 +91,15 @@ class Cluster(Access):
             sum(self.phases.values()),
             ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.phases.items()),
         )
+
+    @classmethod
+    def attached(cls) -> Cluster | None:
+        """Return the cluster that another process has started on this host, if there is one."""
+        if not (_READY.exists() and _is_locked()):
+            return None
+        found = cls()
+        found._describe(binaries.build())
+        return found
 
     def stop(self) -> None:
         """End every process, and leave nothing but the logs."""
@@ -115,7 +132,7 @@ class Cluster(Access):
         done = subprocess.run(
             [self._programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
-            env=os.environ | {"KUBECACHEDIR": str(_STATE / "kubectl")},
+            env=os.environ | {"KUBECACHEDIR": str(STATE / "kubectl")},
             capture_output=True,
             text=True,
         )
@@ -123,14 +140,15 @@ class Cluster(Access):
             raise StepError(Problem(f"kubectl {arguments[0]} failed", received=done.stderr.strip()))
         return done.stdout
 
-    def fake_gpus(self, count: int, node: str = "node-1") -> None:
+    def fake_gpus(self, count: int, node: str = "node-1", resource: str = GPU) -> None:
         """Give a node GPUs that only the scheduler believes in, and wait until they count.
 
         Args:
             count: 0 takes them away. Pods that hold some keep running.
             node: Its name. A kubelet that starts again forgets them.
+            resource: Their name; one of its own for a test in which they are scarce.
         """
-        field = GPU.replace("/", "~1")
+        field = resource.replace("/", "~1")
         self.core.patch_node_status(
             node,
             [
@@ -141,28 +159,52 @@ class Cluster(Access):
 
         def counted() -> bool:
             status = self.core.read_node(node).status
-            return status.capacity[GPU] == status.allocatable[GPU] == str(count)
+            return status.capacity[resource] == status.allocatable[resource] == str(count)
 
         if not wait_until(counted, _READY_SECONDS):
-            raise TimeoutError(f"{node} does not show {count} GPUs")
+            raise TimeoutError(f"{node} does not show {count} {resource}")
+
+    def picture(self, namespace: str) -> str:
+        """Return what there is in a namespace and what was said of it, for a test that fails."""
+        there = self.kubectl("get", "tfjobs,pods", "-n", namespace, "-o", "wide")
+        said = self.kubectl("get", "events", "-n", namespace, "--sort-by=.lastTimestamp")
+        return f"{there}\n{said}"
 
     def add_node(self) -> Node:
-        """Start one more node on this host, with its own runtime and kubelet, and wait for it."""
-        number = next(self._numbers)
-        node = Node(number, self._programs, _STATE, self.logs, self._authority)
-        host.add_address(node.address)
-        self.nodes[node.name] = node
+        """Start one more node on this host, with its own runtime and kubelet, and wait for it.
+
+        It takes only pods that tolerate the taint EXTRA: it comes and goes, and other tests run.
+        """
+        node = self._new_node(EXTRA)
         node.start_runtime()
         node.start_kubelet()
         self._wait_for_node(node)
         return node
+
+    @property
+    def authority_certificate(self) -> Path:
+        """The certificate of the authority that signs for this cluster."""
+        return self._authority.certificate
+
+    def issue(self, name: str, subject: str, addresses: tuple[str, ...]) -> tuple[Path, Path]:
+        """Return a certificate and its key, for a server of a test; as of `Authority.issue`."""
+        return self._authority.issue(name, subject, addresses)
+
+    def own_store(self) -> ObjectStore:
+        """Start an S3 server for one test, which may stop it; the caller stops it at last."""
+        with socket.socket() as free:
+            free.bind((host.BRIDGE_ADDRESS, 0))
+            port = free.getsockname()[1]
+        store = ObjectStore(self._programs, STATE, self.logs, port)
+        store.start()
+        return store
 
     def remove_node(self, node: Node) -> None:
         """Kill a node, its pods with it, and forget it."""
         node.kill()
         self.core.delete_node(node.name)
         host.remove_address(node.address)
-        host.remove(_STATE / node.name)
+        host.remove(STATE / node.name)
         del self.nodes[node.name]
 
     def load_image(self, archive: Path) -> None:
@@ -170,49 +212,74 @@ class Cluster(Access):
         for node in self.nodes.values():
             node.load_image(archive)
 
-    def storage_secret(self, namespace: str, name: str = "objstore-cred") -> None:
-        """Make the Secret with the address and keys of the S3 server."""
-        body = {"metadata": {"name": name}, "stringData": self.objects.secret}
+    def storage_secret(self, namespace: str, store: ObjectStore | None = None) -> None:
+        """Make the Secret with the address and keys of an S3 server: the cluster's, or a test's."""
+        secret = (store or self.objects).secret
+        body = {"metadata": {"name": "objstore-cred"}, "stringData": secret}
         self.core.create_namespaced_secret(namespace, body)
 
     def _start(self) -> None:
         with self._phase("programs"):
-            host.require()
-            self._programs = binaries.build()
-            images.archive()
+            programs = make_everything()
         with self._phase("host"):
             _clean()
             host.remove(self.logs)
             self.logs.mkdir(parents=True)
-            host.take(_STATE)
-            self._authority = Authority(_STATE / "pki")
-        node = Node(next(self._numbers), self._programs, _STATE, self.logs, self._authority)
-        self.nodes[node.name] = node
-        common = (self._programs, _STATE, self.logs)
+            host.take(STATE)
+            self._describe(programs)
+            nodes = [self._new_node() for _ in range(_NODES)]
         with ThreadPoolExecutor() as pool:
-            runtime = pool.submit(node.start_runtime)
+            runtimes = [pool.submit(node.start_runtime) for node in nodes]
             with self._phase("API server"):
-                self.apiserver = ApiServer(*common, self._authority)
                 self.apiserver.start()
-                admin = "/O=system:masters/CN=admin"
-                super().__init__(self._authority.kubeconfig("admin", admin, SERVER))
             with self._phase("controllers"):
-                self._controllers = controllers(*common, self._authority)
                 for process in self._controllers:
                     process.start()
-                self.objects = ObjectStore(*common)
                 self.objects.start()
             with self._phase("images"):
-                runtime.result()
-                node.start_kubelet()
+                for node, runtime in zip(nodes, runtimes, strict=True):
+                    runtime.result()
+                    node.start_kubelet()
         with self._phase("operator"):
             rendered = self._programs["training-operator.json"]
             manifests = training_operator.manifests(rendered)
             self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
-            self.operator = TrainingOperator(*common, self._authority, self.api)
             self.operator.start()
-        with self._phase("node"):
-            self._wait_for_node(node)
+        with self._phase("nodes"):
+            for node in nodes:
+                self._wait_for_node(node)
+                self.fake_gpus(GPUS, node.name)
+        _READY.touch()
+
+    def _describe(self, programs: Mapping[str, Path]) -> None:
+        """Make the objects that stand for the servers and nodes; starts nothing."""
+        self._programs = programs
+        self._authority = Authority(STATE / "pki")
+        common = (programs, STATE, self.logs)
+        self.apiserver = ApiServer(*common, self._authority)
+        self._controllers = controllers(*common, self._authority)
+        self.objects = ObjectStore(*common)
+        self.operator = TrainingOperator(*common, self._authority, lambda: self.api)
+        admin = "/O=system:masters/CN=admin"
+        super().__init__(self._authority.kubeconfig("admin", admin, SERVER))
+        for number in range(1, _NODES + 1):
+            if (STATE / f"node-{number}").exists():
+                node = Node(number, *common, self._authority)
+                self.nodes[node.name] = node
+
+    def _new_node(self, taint: str = "") -> Node:
+        """Take the next number; other processes may do so at the same time."""
+        for number in itertools.count(1):
+            try:
+                (STATE / f"node-{number}").mkdir()
+            except FileExistsError:
+                continue
+            break
+        node = Node(number, self._programs, STATE, self.logs, self._authority, taint)
+        if node.address != host.BRIDGE_ADDRESS:
+            host.add_address(node.address)
+        self.nodes[node.name] = node
+        return node
 
     def _empty(self, namespace: str) -> None:
         pods = self.core.list_namespaced_pod(namespace).items
@@ -235,10 +302,12 @@ class Cluster(Access):
         self.phases[name] = time.monotonic() - began
 
     def _take_lock(self) -> None:
-        self._lock = open(_STATE.with_suffix(".lock"), "w")  # noqa: SIM115 - held until stop
+        self._lock = open(_LOCK, "w")  # noqa: SIM115 - held until stop
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.close()
+            self._lock = None
             raise ConfigurationError(
                 Problem(
                     "another test cluster runs on this host, with the same addresses",
@@ -247,15 +316,42 @@ class Cluster(Access):
             ) from None
 
 
+def make_everything() -> Mapping[str, Path]:
+    """Install, build and make whatever is not there yet; the image while programs are built.
+
+    Returns:
+        What `binaries.build` returns.
+
+    Raises:
+        ConfigurationError: Something is missing on this host, or cannot be had.
+    """
+    prerequisites.require()
+    host.install()
+    with ThreadPoolExecutor() as pool:
+        image = pool.submit(images.archive)
+        programs = binaries.build()
+        image.result()
+    return programs
+
+
+def _is_locked() -> bool:
+    with open(_LOCK, "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
 def _clean() -> None:
     """End and remove what a cluster has on this host, be it this one or one that was killed."""
-    end_marked(_STATE)
-    for folder in _STATE.glob("node-*"):
+    end_marked(STATE)
+    for folder in STATE.glob("node-*"):
         clean_up(folder)
-    host.give_back(_STATE)
+    host.give_back(STATE)
     training_operator.remove_certificates()
-    host.unmount(_STATE)
-    for path in _STATE.glob("*"):
+    host.unmount(STATE)
+    for path in STATE.glob("*"):
         if path.name != "logs":
             host.remove(path) if path.is_dir() else path.unlink()
 

@@ -145,7 +145,8 @@ def controllers(
     scheduler = kubeconfig("scheduler", "/CN=system:kube-scheduler")
     corefile = state / "Corefile"
     reader = kubeconfig("coredns", "/O=system:masters/CN=coredns")
-    corefile.write_text(_COREFILE.format(address=BRIDGE_ADDRESS, kubeconfig=reader))
+    if not corefile.exists():
+        corefile.write_text(_COREFILE.format(address=BRIDGE_ADDRESS, kubeconfig=reader))
     commands = {
         "kube-controller-manager": [
             programs["kube-controller-manager"],

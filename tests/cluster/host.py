@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from storage.errors import ConfigurationError, Problem
 from tests.cluster.processes import kill, wait_until
+
+log = logging.getLogger(__name__)
 
 BRIDGE = "kfptfjob0"
 SUBNET = "10.244.0.0/16"
@@ -47,47 +50,46 @@ _SYSCTLS = [
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 ]
-_CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 _CONTAINER_LOGS = Path("/var/log/containers")  # links; the kubelet's path for them is fixed
 _DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")  # fixed too
-_APT_SECONDS = 600
+_APT_SECONDS = 1800
+_APT_WORDS = 1000  # characters of its last words
 
 
-def require() -> None:
-    """Check for Linux and root, and install the Debian packages that are missing.
+def missing_packages() -> list[str]:
+    """Return the Debian packages that are not installed."""
+    return [package for file, package in _PACKAGES.items() if not shutil.which(file)]
+
+
+def install() -> None:
+    """Install the Debian packages that are missing.
 
     Raises:
-        ConfigurationError: This is no such machine, or apt-get failed.
+        ConfigurationError: apt-get failed; with its last words.
     """
-    if platform.system() != "Linux" or os.geteuid() != 0:
-        raise ConfigurationError(
-            Problem(
-                "the test cluster runs containers, bridges and mounts of its own",
-                received=f"{platform.system()}, user id {os.geteuid()}",
-                expected="Linux, as root",
-                fix="run it as root in a virtual machine, or set KUBECONFIG to a cluster",
-            )
-        )
-    if missing := [package for file, package in _PACKAGES.items() if not shutil.which(file)]:
-        _install(missing)
-
-
-def _install(packages: list[str]) -> None:
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
-    problem = Problem(
-        "the test cluster needs Debian packages that could not be installed",
-        expected=", ".join(packages),
-        fix="install them, or set KUBECONFIG to a cluster that has the training-operator",
-    )
-    if not shutil.which("apt-get"):
-        raise ConfigurationError(problem)
+    packages = missing_packages()
+    if not packages:
+        return
+    log.info("installing %s", ", ".join(packages))
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-q"], install):
+    for command in (
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
+    ):
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_APT_SECONDS
         )
-    if done.returncode:
-        raise ConfigurationError(problem, done.stderr[-1000:].strip())
+    # An update that fails for one source is no reason to stop; what counts is the installation.
+    if done.returncode or missing_packages():
+        raise ConfigurationError(
+            Problem(
+                "the test cluster needs Debian packages that could not be installed",
+                received=done.stderr[-_APT_WORDS:].strip(),
+                expected=", ".join(packages),
+                fix="install them, or set KUBECONFIG to a cluster that has the training-operator",
+            )
+        )
 
 
 def take(state: Path) -> None:
@@ -155,7 +157,7 @@ def _mounts(folder: Path) -> Iterator[Path]:
 
 def make_cgroup(name: str) -> None:
     """Make a cgroup of this name in every hierarchy; a kubelet does not make its own root."""
-    for root in _hierarchies():
+    for root in hierarchies():
         group = root / name
         group.mkdir(exist_ok=True)
         for setting in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, which takes no task
@@ -165,30 +167,42 @@ def make_cgroup(name: str) -> None:
 
 def remove_cgroup(name: str) -> None:
     """Kill every process in the cgroup of this name and remove it, with all below."""
-    for root in _hierarchies():
+    for root in hierarchies():
         wait_until(lambda root=root: _removed(root / name), 10)
 
 
 def kill_in_cgroup(name: str, below: str) -> None:
     """Kill every process in the cgroups called `below` under the cgroup of this name."""
-    for root in _hierarchies():
-        for listing in (root / name).glob(f"**/{below}/**/cgroup.procs"):
-            kill([int(pid) for pid in listing.read_text().split()])
+    for root in hierarchies():
+        for group in _groups(root / name):
+            if below in group.parts:
+                _kill_in(group)
 
 
 def _removed(group: Path) -> bool:
-    for listing in group.glob("**/cgroup.procs"):
-        kill([int(pid) for pid in listing.read_text().split()])
-    for path in sorted((p for p in group.glob("**/") if p.is_dir()), reverse=True):
+    groups = _groups(group)
+    for path in groups:
+        _kill_in(path)
+    for path in reversed(groups):
         path.rmdir()  # an OSError while a process is still ending: tried again
     return not group.exists()
 
 
-def _hierarchies() -> list[Path]:
+def _groups(group: Path) -> list[Path]:
+    """Return a cgroup and those below, parents first; one that vanishes meanwhile is no error."""
+    return [Path(folder) for folder, _, _ in os.walk(group)]
+
+
+def _kill_in(group: Path) -> None:
+    with contextlib.suppress(OSError):  # it has vanished
+        kill([int(pid) for pid in (group / "cgroup.procs").read_text().split()])
+
+
+def hierarchies() -> list[Path]:
     """Return the roots of cgroup v1's hierarchies, or the only one of v2."""
-    if (_CGROUPS / "cgroup.controllers").exists():
-        return [_CGROUPS]
-    return [path for path in _CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [path for path in CGROUPS.glob("*") if (path / "cgroup.procs").exists()]
 
 
 def _run(*command: str | Path, check: bool = True) -> bool:

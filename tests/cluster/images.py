@@ -32,7 +32,7 @@ PAUSE = "kfp-tfjob-test/pause:1"
 
 _SUITE = "bookworm"  # its Python is 3.11, as the checkout's
 _USER = 1000
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _CHECKOUT, _ENVIRONMENT = "/opt/kfp-tfjob", "/opt/venv"
 _BYTECODE = "/var/cache/bytecode"
 _SITE = f"{_ENVIRONMENT}/lib/python3.11/site-packages"
@@ -137,7 +137,7 @@ def _write_archive(layer: Path, target: Path) -> None:
         for names, run in images.items():
             body = json.dumps(
                 {
-                    "architecture": _ARCHITECTURES[platform.machine()],
+                    "architecture": ARCHITECTURES[platform.machine()],
                     "os": "linux",
                     "config": run,
                     "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,11 +10,12 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
@@ -31,14 +33,14 @@ from storage.errors import StepError
 from storage.layout import Layout
 from storage.retry import Patience
 from storage.store import Store
-from tests.cluster.cluster import GPU, Cluster
-from tests.cluster.processes import wait_until
+from tests.cluster.cluster import Cluster
+from tests.cluster.object_store import ObjectStore
+from tests.cluster.processes import kill, wait_until
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "launches"
-GPUS = 8  # of node-1 while launches are tested
-_FREED_SECONDS = 60
-SECONDS = 120.0  # of one launch on a machine that is busy; an idle one needs a tenth
+_FREED_SECONDS = 120
+SECONDS = 300.0  # of one launch on a machine that is busy; an idle one needs a twentieth
 # What a chief leaves; then, and in every other replica, BODY.
 _PROGRAM = """
 import json, os, pathlib, signal, sys, time
@@ -51,19 +53,23 @@ if me == "chief-0":
     (output / "model/weights.bin").write_bytes(b"w" * 1000)
 print("hello from", me, "attempt", attempt, flush=True)
 """
-# Every limit in seconds, so that a test that waits for one does not wait long.
+# A body of attempt 1 that ends when the test says so; see `Launch.go`.
+UNTIL_GO = "while attempt == 1 and not pathlib.Path('/tmp/go').exists(): time.sleep(0.1)"
+# None is reached on a machine that is merely slow; a test that is about one sets it to seconds.
 LIMITS = {
     "backoff_seconds": 0,
-    "operator_timeout_seconds": 8,
-    "pending_timeout_seconds": 60,
-    "partly_placed_seconds": 4,
+    "operator_timeout_seconds": 120,
+    "pending_timeout_seconds": 120,
+    "partly_placed_seconds": 60,
     "image_pull_timeout_seconds": 3,
-    "stall_timeout_seconds": 60,
+    "stall_timeout_seconds": 120,
     "orphan_timeout_seconds": 600,
-    "api_timeout_seconds": 60,
-    "store_deadline_seconds": 60,
-    "deadline_seconds": 300,
+    "api_timeout_seconds": 120,
+    "store_deadline_seconds": 120,
+    "deadline_seconds": 600,
 }
+OPERATOR_SECONDS = 60  # that the webhook may be away when a job is created
+LOST_NODE_SECONDS = 5  # that pods of a dead node are waited for
 SMALL = {
     "cpu": "50m",
     "memory": "256Mi",
@@ -99,12 +105,14 @@ class Launch:
         namespace: Of this test.
         kubeconfig: Of the service account.
         step: The run and its store.
+        objects: The S3 server behind that store.
     """
 
     cluster: Cluster
     namespace: str
     kubeconfig: Path
     step: Step
+    objects: ObjectStore
     ended: Ended | None = None
     backends: list[KubernetesBackend] = field(default_factory=list)
     _thread: threading.Thread | None = None
@@ -138,7 +146,7 @@ class Launch:
         """Return the arguments of JobSpec.parse."""
         return {
             "output_uri": str(self.step.layout.root),
-            "storage_endpoint": self.cluster.objects.secret["AWS_ENDPOINT_URL"],
+            "storage_endpoint": self.objects.secret["AWS_ENDPOINT_URL"],
             "storage_region": "us-east-1",
             "storage_secret": "objstore-cred",
             "dataset_uri": str(self.step.layout.dataset("d")),
@@ -154,9 +162,12 @@ class Launch:
             "pod": dict(pod),
         }
 
-    def backend(self, kubeconfig: Path | None = None) -> KubernetesBackend:
+    def backend(
+        self, kubeconfig: Path | None = None, operator_seconds: float = OPERATOR_SECONDS
+    ) -> KubernetesBackend:
         """Return a back end of the service account."""
-        found = KubernetesBackend(client_of(kubeconfig or self.kubeconfig, self.namespace), 6)
+        api = client_of(kubeconfig or self.kubeconfig, self.namespace)
+        found = KubernetesBackend(api, operator_seconds, LOST_NODE_SECONDS)
         self.backends.append(found)
         return found
 
@@ -190,7 +201,7 @@ class Launch:
             "kubeconfig": str(self.kubeconfig),
             "run_id": self.step.run_id,
             "output_uri": str(self.step.layout.root),
-            "secret": self.cluster.objects.secret,
+            "secret": self.objects.secret,
             "spec": values,
         }
         return subprocess.Popen(
@@ -225,11 +236,40 @@ class Launch:
         """Return the GPUs of pods that have a node and have not ended."""
         pods = self.cluster.core.list_namespaced_pod(self.namespace).items
         return sum(
-            int((container.resources.requests or {}).get(GPU, 0))
+            int(count)
             for pod in pods
             if pod.spec.node_name and pod.status.phase in ("Pending", "Running")
             for container in pod.spec.containers
+            for name, count in (container.resources.requests or {}).items()
+            if name.endswith("/gpu")
         )
+
+    def go(self, replica: str = "chief-0") -> None:
+        """Let the program UNTIL_GO of attempt 1 end."""
+        pod = (f"{self.name()}-{replica}", "-n", self.namespace, "-c", "tensorflow")
+        self.cluster.kubectl("exec", *pod, "--", "touch", "/tmp/go")
+
+    def kill_sidecar(self) -> int:
+        """Kill the process of the sidecar, as the kernel would; return how many there were."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            if ["-m", "uploader", "watch"] == (process.info["cmdline"] or [])[1:4]:
+                with contextlib.suppress(psutil.Error):
+                    if process.environ().get("RUN_ID") == self.step.run_id:
+                        found.append(process.pid)
+        kill(found)
+        return len(found)
+
+    def sidecar_restarts(self) -> int:
+        """Return how often the sidecar of attempt 1 was started again."""
+        pod = self.cluster.core.read_namespaced_pod(f"{self.name()}-chief-0", self.namespace)
+        statuses = pod.status.init_container_statuses or []
+        return next((item.restart_count for item in statuses if item.name == "uploader"), 0)
+
+    def node_of(self, replica: str = "chief-0") -> str:
+        """Return the node of a pod of attempt 1."""
+        pod = self.cluster.core.read_namespaced_pod(f"{self.name()}-{replica}", self.namespace)
+        return pod.spec.node_name
 
     def phase(self, replica: str = "chief-0", attempt: int = 1) -> str:
         """Return the phase of a pod, or nothing."""
@@ -259,31 +299,37 @@ class Launch:
 
     def picture(self) -> str:
         """Return what there is in the namespace, for a test that fails."""
-        return self.cluster.kubectl("get", "tfjobs,pods", "-n", self.namespace, "-o", "wide")
+        return self.cluster.picture(self.namespace)
 
-    def close(self) -> None:
+    def __enter__(self) -> Launch:
+        """Return the launch."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Let go of every watch."""
         for backend in self.backends:
             backend.close()
         self.kubeconfig.unlink(missing_ok=True)
 
 
-def check(
-    launch: Launch, table: list[tuple[str, str, int, int, int]], name: str
-) -> Callable[..., None]:
-    """Return a function that checks how a launch ended, and adds it to the table of faults."""
+class Row(NamedTuple):
+    """A line of the table of faults."""
 
-    def ended(verdict: str, code: int, jobs: int, gpus: int = 0) -> None:
-        assert launch.ended is not None
-        found = (launch.ended.verdict, launch.ended.code)
-        assert found == (verdict, code), launch.ended.message
-        assert wait_until(lambda: launch.gpus_held() == gpus, _FREED_SECONDS), launch.picture()
-        # The job of a node that is gone goes when its pods are collected with the node.
-        assert wait_until(lambda: len(launch.jobs()) == jobs, _FREED_SECONDS), launch.picture()
-        row = (name.removeprefix("test_").replace("_", " "), verdict, code)
-        table.append((*row, len(launch.jobs()), launch.gpus_held()))
+    fault: str
+    verdict: str
+    code: int
+    jobs: int
+    gpus: int
 
-    return ended
+
+def check(launch: Launch, wanted: Row) -> list[str | int]:
+    """Check how a launch ended, and what it has left; return the line that was found."""
+    assert launch.ended is not None
+    found = (launch.ended.verdict, launch.ended.code)
+    assert found == (wanted.verdict, wanted.code), launch.ended.message
+    assert wait_until(lambda: launch.gpus_held() == wanted.gpus, _FREED_SECONDS), launch.picture()
+    assert wait_until(lambda: len(launch.jobs()) == wanted.jobs, _FREED_SECONDS), launch.picture()
+    return [wanted.fault, *found, len(launch.jobs()), launch.gpus_held()]
 
 
 def launch_as_process(settings: Mapping[str, Any]) -> None:
@@ -296,9 +342,9 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         store = Store(secret=SecretVolume(Path(folder)))
         layout = Layout.parse(settings["output_uri"])
         step = Step("launch_tfjob", settings["run_id"], layout, store)
-        objects = SimpleNamespace(secret=settings["secret"])
-        cluster: Any = SimpleNamespace(objects=objects)
-        found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step)
+        objects: Any = SimpleNamespace(secret=settings["secret"])
+        cluster: Any = None  # whose administrator a step is not
+        found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)
         launcher.Launcher(step, found.spec(**settings["spec"]), found.backend()).run()
 
 
@@ -314,19 +360,26 @@ def rules() -> list[dict[str, Any]]:
     return yaml.safe_load((ROOT / "deploy/rbac.yaml").read_text())["rules"]
 
 
-def new_launch(cluster: Cluster, namespace: str, store: Store) -> Launch:
-    """Return a new run in a namespace."""
-    cluster.storage_secret(namespace)
+def new_launch(
+    cluster: Cluster, namespace: str, store: Store, objects: ObjectStore | None = None
+) -> Launch:
+    """Return a new run in a namespace, on the S3 server of the cluster or another."""
+    cluster.storage_secret(namespace, objects)
     kubeconfig = cluster.kubeconfig_for(namespace, "runner", rules())
     run_id = uuid.uuid4().hex[:8]
     layout = Layout.parse(f"s3://{BUCKET}/{namespace}")
     step = Step("launch_tfjob", f"r{run_id}", layout, store)
-    return Launch(cluster, namespace, kubeconfig, step)
+    return Launch(cluster, namespace, kubeconfig, step, objects or cluster.objects)
 
 
-def store_of(cluster: Cluster, folder: Path) -> Iterator[Store]:
-    """Yield a store on the S3 server of the cluster, for this process and those it starts."""
-    for name, value in cluster.objects.secret.items():
+def store_of(objects: ObjectStore, folder: Path) -> Store:
+    """Return a store on an S3 server, for this process and those it starts.
+
+    Args:
+        objects: The server.
+        folder: For the files of the Secret.
+    """
+    for name, value in objects.secret.items():
         (folder / name).write_text(value)
-    cluster.objects.make_bucket(BUCKET)
-    yield Store(secret=SecretVolume(folder), patience=Patience(30))
+    objects.make_bucket(BUCKET)
+    return Store(secret=SecretVolume(folder), patience=Patience(30))

@@ -23,6 +23,8 @@ from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked
 
 _KUBELET_PORT = 10250
+EXTRA = "kfp-tfjob-test/extra=yes:NoSchedule"
+TOLERATION = {"key": "kfp-tfjob-test/extra", "operator": "Exists", "effect": "NoSchedule"}
 _CNI_RESULTS = Path("/var/lib/cni/results")
 
 _CONTAINERD = """
@@ -59,6 +61,7 @@ class Node:
         state: Of the cluster; the node's folder is made in it.
         logs: The folder of the logs.
         authority: Signs its client certificate.
+        taint: That keeps pods away which do not tolerate it; `KEY=VALUE:EFFECT`.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Node:
         state: Path,
         logs: Path,
         authority: Authority,
+        taint: str = "",
     ) -> None:
         self.number = number
         self.name = f"node-{number}"
@@ -91,6 +95,7 @@ class Node:
                 f"--cert-dir={self._folder / 'pki'}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={self.address}",
+                *([f"--register-with-taints={taint}"] if taint else []),
             ],
             logs,
             self._folder,

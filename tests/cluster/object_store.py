@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 from collections.abc import Mapping
@@ -13,36 +14,40 @@ from botocore.config import Config
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.processes import Process
 
-_PORT = 7070
+STORE_PORT = 7070
 _REGION = "us-east-1"
 
 
 class ObjectStore:
-    """The S3 server of the cluster.
+    """An S3 server; the cluster has one, and a test whose store goes away has one of its own.
 
     Args:
         programs: Of `binaries.build`.
-        state: Of the cluster; the objects are files in it.
+        state: Of the cluster; the objects and the secret key are files in it.
         logs: The folder of the logs.
+        port: Where it answers.
 
     Attributes:
         secret: Its address and keys, under the names of the Secret that pods mount.
     """
 
-    def __init__(self, programs: Mapping[str, Path], state: Path, logs: Path) -> None:
+    def __init__(
+        self, programs: Mapping[str, Path], state: Path, logs: Path, port: int = STORE_PORT
+    ) -> None:
+        self._port = port
         self.secret = {
             "AWS_ACCESS_KEY_ID": "kfp-tfjob-test",
-            "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(24),
-            "AWS_ENDPOINT_URL": f"http://{BRIDGE_ADDRESS}:{_PORT}",
+            "AWS_SECRET_ACCESS_KEY": _key(state / f"objects-{port}.key"),
+            "AWS_ENDPOINT_URL": f"http://{BRIDGE_ADDRESS}:{port}",
             "AWS_REGION": _REGION,
         }
-        folder = state / "objects"
+        folder = state / f"objects-{port}"
         self._folder = folder
         self._process = Process(
-            "versitygw",
+            f"versitygw-{port}",
             [
                 programs["versitygw"],
-                f"--port={BRIDGE_ADDRESS}:{_PORT}",
+                f"--port={BRIDGE_ADDRESS}:{port}",
                 f"--region={_REGION}",
                 "posix",
                 folder,
@@ -59,7 +64,7 @@ class ObjectStore:
         """Start it and wait until it answers."""
         self._folder.mkdir(exist_ok=True)
         self._process.start()
-        self._process.wait_until(_answers)
+        self._process.wait_until(self._answers)
 
     def stop(self) -> None:
         """End it: the store is away; `start` brings it back with everything that was stored."""
@@ -78,10 +83,20 @@ class ObjectStore:
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket, unless it is there."""
-        if name not in [bucket["Name"] for bucket in self.client().list_buckets()["Buckets"]]:
-            self.client().create_bucket(Bucket=name)
+        client = self.client()
+        with contextlib.suppress(
+            client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou
+        ):
+            client.create_bucket(Bucket=name)
+
+    def _answers(self) -> bool:
+        socket.create_connection((BRIDGE_ADDRESS, self._port), timeout=2).close()
+        return True
 
 
-def _answers() -> bool:
-    socket.create_connection((BRIDGE_ADDRESS, _PORT), timeout=2).close()
-    return True
+def _key(path: Path) -> str:
+    """Return the secret key in a file, which is made at the first use."""
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(24))
+    return path.read_text()

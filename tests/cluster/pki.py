@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ _DAYS = "2"  # a test cluster does not live longer
 
 
 class Authority:
-    """A certificate authority with its folder.
+    """A certificate authority with its folder; what is there already is not made again.
 
     Args:
         folder: Where keys, certificates and kubeconfigs are written.
@@ -19,9 +20,11 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(mode=0o700, parents=True)
         self.certificate = folder / "ca.crt"
         self.key = folder / "ca.key"
+        if self.certificate.exists():
+            return
+        folder.mkdir(mode=0o700, parents=True)
         _key(self.key)
         _openssl("req", "-x509", "-new", "-key", self.key, "-out", self.certificate,
                  "-days", _DAYS, "-subj", "/CN=kfp-tfjob-test-ca")  # fmt: skip
@@ -41,6 +44,8 @@ class Authority:
             The certificate and the key.
         """
         key, certificate = self.folder / f"{name}.key", self.folder / f"{name}.crt"
+        if certificate.exists():
+            return certificate, key
         request, extension = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         _key(key)
         _openssl("req", "-new", "-key", key, "-subj", subject, "-out", request)
@@ -50,13 +55,15 @@ class Authority:
             + (f"subjectAltName={','.join(names)}\n" if names else "")
         )
         _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key,
-                 "-CAcreateserial", "-days", _DAYS, "-extfile", extension,
+                 "-set_serial", str(secrets.randbits(64)), "-days", _DAYS, "-extfile", extension,
                  "-out", certificate)  # fmt: skip
         return certificate, key
 
     def signing_pair(self, name: str) -> tuple[Path, Path]:
         """Make a key that signs tokens; returns the private and the public key."""
         private, public = self.folder / f"{name}.key", self.folder / f"{name}.pub"
+        if public.exists():
+            return private, public
         _key(private)
         _openssl("pkey", "-in", private, "-pubout", "-out", public)
         return private, public
@@ -72,12 +79,15 @@ class Authority:
         Returns:
             The kubeconfig.
         """
+        path = self.folder / f"{name}.conf"
+        if path.exists():
+            return path
         certificate, key = self.issue(name, subject)
         user = {
             "client-certificate-data": _base64(certificate),
             "client-key-data": _base64(key),
         }
-        return write_kubeconfig(self.folder / f"{name}.conf", server, self.certificate, user)
+        return write_kubeconfig(path, server, self.certificate, user)
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, user: dict[str, str]) -> Path:

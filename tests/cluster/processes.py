@@ -1,11 +1,13 @@
 """Processes of the test cluster: started with a mark in their environment, ended by process id.
 
-The mark finds every process again, also those of a cluster whose test session was killed: the
-servers, and containerd's shims, which inherit it; what runs in containers descends from the shims.
+The id lies in a file, so that every process of a test session can stop and start a server. The mark
+finds every process again, also those of a cluster whose test session was killed: the servers, and
+containerd's shims, which inherit it; what runs in containers descends from the shims.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,9 +19,10 @@ import psutil
 
 from storage.errors import Problem, StepError
 
-_MARK = "KFP_TFJOB_TEST_CLUSTER"
+MARK = "KFP_TFJOB_TEST_CLUSTER"
 _LAST_WORDS = 2000  # characters
 _END_SECONDS = 20
+_started: dict[int, subprocess.Popen[bytes]] = {}  # by this process of the session
 
 
 class Process:
@@ -44,20 +47,20 @@ class Process:
         self.name = name
         self.log = logs / f"{name}.log"
         self._command = [str(part) for part in command]
-        self._environment = os.environ | dict(environment or {}) | {_MARK: str(mark)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = os.environ | dict(environment or {}) | {MARK: str(mark)}
+        self._id = mark / f"{name}.pid"
 
     @property
     def running(self) -> bool:
         """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
+        return self._process() is not None
 
     def start(self) -> None:
         """Start it, unless it is running; the log goes on where it ended."""
         if self.running:
             return
         with open(self.log, "ab") as output:
-            self._process = subprocess.Popen(
+            started = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -65,23 +68,35 @@ class Process:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C is for the tests, which stop the cluster last
             )
+        _started[started.pid] = started
+        self._id.write_text(str(started.pid))
 
     def stop(self, grace: float = 5) -> None:
         """End it with SIGTERM, and with SIGKILL after `grace` seconds."""
-        if self._process is None:
-            return
         self.signal(signal.SIGTERM)
-        try:
-            self._process.wait(grace)
-        except subprocess.TimeoutExpired:
+        if not wait_until(lambda: not self.running, grace):
             self.signal(signal.SIGKILL)
-            self._process.wait()
-        self._process = None
+            wait_until(lambda: not self.running, _END_SECONDS)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended."""
-        if self.running:
-            self._process.send_signal(number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process := self._process():
+                process.send_signal(number)
+
+    def _process(self) -> psutil.Process | None:
+        """Return the process, whichever process of the session has started it."""
+        try:
+            number = int(self._id.read_text())
+            process = psutil.Process(number)
+            if child := _started.get(number):
+                if child.poll() is None:  # its environment may not be there yet
+                    return process
+                _started.pop(number, None)
+            ours = process.environ().get(MARK) == self._environment[MARK]
+            return process if ours and _alive(process) else None
+        except (psutil.Error, OSError, ValueError):
+            return None
 
     def wait_until(self, ready: Callable[[], bool], seconds: float = 60) -> None:
         """Wait until `ready()`; an OSError of it counts as no.
@@ -154,7 +169,7 @@ def _marked(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get(_MARK)
+            mark = process.environ().get(MARK)
             if mark and Path(mark).is_relative_to(folder) and _alive(process):
                 found.append(process)
         except psutil.Error:

@@ -10,13 +10,14 @@ from kubernetes.client.exceptions import ApiException
 
 from components.images import TOOLS
 from tests.cluster.access import Access
-from tests.cluster.cluster import GPU, Cluster
+from tests.cluster.cluster import Cluster
+from tests.cluster.node import TOLERATION
 from tests.cluster.processes import wait_until
 from tests.cluster.workloads import container, pod, template, tfjob
 
 pytestmark = pytest.mark.cluster
 
-_SECONDS = 90
+_SECONDS = 300  # only what hangs reaches it
 
 
 def finish(cluster: Access, namespace: str, name: str) -> tuple[str, str]:
@@ -147,19 +148,20 @@ def test_unknown_image_is_refused_at_once(own_cluster: Cluster, namespace: str) 
 
 
 def test_fake_gpus_bound_what_is_scheduled(own_cluster: Cluster, namespace: str) -> None:
-    own_cluster.fake_gpus(1)
-    run(own_cluster, namespace, "fits", container("", gpus=1))
-    own_cluster.core.create_namespaced_pod(namespace, pod("waits", container("", gpus=2)))
+    gpu = f"{namespace}.test/gpu"
+    own_cluster.fake_gpus(1, resource=gpu)
+    run(own_cluster, namespace, "fits", container("", {gpu: 1}))
+    own_cluster.core.create_namespaced_pod(namespace, pod("waits", container("", {gpu: 2})))
 
     def unschedulable() -> str:
         found = own_cluster.core.read_namespaced_pod("waits", namespace).status.conditions or []
         return next((c.message for c in found if c.reason == "Unschedulable"), "")
 
     assert wait_until(unschedulable, _SECONDS)
-    assert f"Insufficient {GPU}" in unschedulable()
-    own_cluster.fake_gpus(2)
+    assert f"Insufficient {gpu}" in unschedulable()
+    own_cluster.fake_gpus(2, resource=gpu)
     assert finish(own_cluster, namespace, "waits")[0] == "Succeeded"
-    own_cluster.fake_gpus(0)
+    own_cluster.fake_gpus(0, resource=gpu)
 
 
 def test_pod_stores_an_object(own_cluster: Cluster, namespace: str) -> None:
@@ -171,37 +173,18 @@ def test_pod_stores_an_object(own_cluster: Cluster, namespace: str) -> None:
     assert stored["Body"].read() == b"from a pod"
 
 
-def test_operator_away_and_back(own_cluster: Cluster, namespace: str) -> None:
-    body = tfjob("late", {"Chief": template(container(""))})
-    own_cluster.operator.stop()
-    try:
-        with pytest.raises(ApiException) as refused:
-            own_cluster.create_tfjob(namespace, body)
-        assert refused.value.status == 500
-        assert "failed calling webhook" in refused.value.body
-    finally:
-        own_cluster.operator.start()
-    succeed(own_cluster, namespace, body)
-
-
-def test_api_server_restart_is_survived(own_cluster: Cluster, namespace: str) -> None:
-    body = tfjob("through", {"Chief": template(container("import time; time.sleep(10)"))})
-    own_cluster.create_tfjob(namespace, body)
-    running = {"Running"}
-    assert wait_until(lambda: running <= own_cluster.conditions(namespace, "through"), _SECONDS)
-    own_cluster.apiserver.restart()
-    ended = {"Succeeded", "Failed"}
-    assert wait_until(lambda: ended & own_cluster.conditions(namespace, "through"), _SECONDS)
-    assert "Succeeded" in own_cluster.conditions(namespace, "through")
-    assert all(own_cluster.node_is_ready(name) for name in own_cluster.nodes)
-
-
-def test_lost_node_loses_its_pods(own_cluster: Cluster, namespace: str) -> None:
+def test_node_freezes_comes_back_and_is_lost(own_cluster: Cluster, namespace: str) -> None:
     node = own_cluster.add_node()
     try:
+        node.freeze()
+        assert wait_until(lambda: not own_cluster.node_is_ready(node.name), _SECONDS)
+        node.thaw()
+        assert wait_until(lambda: own_cluster.node_is_ready(node.name), _SECONDS)
+
         where = {"kubernetes.io/hostname": node.name}
         main = container("import time; print('here', flush=True); time.sleep(600)")
-        own_cluster.core.create_namespaced_pod(namespace, pod("lost", main, nodeSelector=where))
+        body = pod("lost", main, nodeSelector=where, tolerations=[TOLERATION])
+        own_cluster.core.create_namespaced_pod(namespace, body)
 
         def phase() -> str:
             return own_cluster.core.read_namespaced_pod("lost", namespace).status.phase
@@ -217,18 +200,8 @@ def test_lost_node_loses_its_pods(own_cluster: Cluster, namespace: str) -> None:
         assert wait_until(deleted, _SECONDS)
     finally:
         own_cluster.remove_node(node)
-    assert [item.metadata.name for item in own_cluster.core.list_node().items] == ["node-1"]
-
-
-def test_frozen_node_comes_back(own_cluster: Cluster) -> None:
-    node = own_cluster.add_node()
-    try:
-        node.freeze()
-        assert wait_until(lambda: not own_cluster.node_is_ready(node.name), _SECONDS)
-        node.thaw()
-        assert wait_until(lambda: own_cluster.node_is_ready(node.name), _SECONDS)
-    finally:
-        own_cluster.remove_node(node)
+    there = [item.metadata.name for item in own_cluster.core.list_node().items]
+    assert node.name not in there and set(own_cluster.nodes) <= set(there)
 
 
 def test_namespace_leaves_no_process(own_cluster: Cluster) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 
 from components.finish import engine as finish
 from components.finish.cluster import end_jobs_on
 from components.images import TOOLS
 from components.launch_tfjob.verdict import judge
-from tests.cluster.launches import SMALL, Ended, Launch
+from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
 from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
@@ -22,24 +22,21 @@ pytestmark = pytest.mark.cluster
 _WORKFLOWS = ("argoproj.io", "v1alpha1")
 
 
-@pytest.fixture(scope="module")
-def workflows(cluster) -> Iterator[None]:
-    """Workflows of Argo as objects that nobody cares for; that is what Kubernetes itself knows."""
-    extensions = client.ApiextensionsV1Api(cluster.api)
+@pytest.fixture
+def workflow(launch: Launch) -> str:
+    """A Workflow: the run that the step of a test belongs to."""
+    return _new_workflow(launch)
+
+
+def _new_workflow(launch: Launch) -> str:
+    """Make a Workflow of Argo as an object that nobody cares for: what Kubernetes itself knows."""
     names = {"plural": "workflows", "singular": "workflow", "kind": "Workflow"}
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1alpha1", "served": True, "storage": True}
     version["schema"] = {"openAPIV3Schema": schema}
     spec = {"group": "argoproj.io", "names": names, "scope": "Namespaced", "versions": [version]}
-    body = {"metadata": {"name": "workflows.argoproj.io"}, "spec": spec}
-    extensions.create_custom_resource_definition(body)
-    yield
-    extensions.delete_custom_resource_definition("workflows.argoproj.io")
-
-
-@pytest.fixture
-def workflow(workflows, launch: Launch) -> str:
-    """A Workflow with a pod of its own: the step this process stands for."""
+    definition = {"metadata": {"name": "workflows.argoproj.io"}, "spec": spec}
+    extensions = client.ApiextensionsV1Api(launch.cluster.api)
     body = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
     body |= {"metadata": {"name": "run-x"}, "spec": {}}
     path = (*_WORKFLOWS, launch.namespace, "workflows")
@@ -47,48 +44,57 @@ def workflow(workflows, launch: Launch) -> str:
     def create() -> bool:
         try:
             launch.cluster.custom.create_namespaced_custom_object(*path, body)
-        except client.ApiException:
+        except ApiException:
             return False  # the API server has not seen the definition yet
         return True
 
+    try:
+        extensions.create_custom_resource_definition(definition)
+    except ApiException as error:
+        if error.status != 409:  # another test needed it before
+            raise
     launch.wait_for(create)
     return "run-x"
 
 
 def test_launcher_killed_and_started_again(launch, row):
-    process = launch.start_process("time.sleep(8)", gpus=1)
+    process = launch.start_process(UNTIL_GO, gpus=1)
     try:
         launch.wait_said()
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    ended = launch.run(launch.spec("time.sleep(8)", gpus=1))
-    row("succeeded", 0, jobs=1)
+    launch.start(launch.spec(UNTIL_GO, gpus=1))
+    launch.go()
+    ended = launch.join()
+    row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 1
 
 
 def test_launcher_terminated_leaves_its_job(launch, row):
-    process = launch.start_process("time.sleep(10)", gpus=1)
+    process = launch.start_process(UNTIL_GO, gpus=1)
     try:
         launch.wait_said()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
     finally:
         process.kill()
     assert launch.phase() == "Running" and launch.gpus_held() == 1
-    ended = launch.run(launch.spec("time.sleep(10)", gpus=1), retry=True)
-    row("succeeded", 0, jobs=1)
+    launch.start(launch.spec(UNTIL_GO, gpus=1), retry=True)
+    launch.go()
+    ended = launch.join()
+    row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 1
 
 
 def test_launcher_gone_for_good(launch, row):
     """The dead-man's switch: without a heartbeat the chief saves, stops and frees the GPUs."""
-    body = "time.sleep(0 if attempt > 1 else 90)"
-    limits = {"gpus": 1, "workers": 1, "orphan_timeout_seconds": 6}
+    body = "time.sleep(0 if attempt > 1 else 600)"
+    limits = {"gpus": 1, "workers": 1, "orphan_timeout_seconds": 12}
     process = launch.start_process(body, **limits)
     try:
         launch.wait_said()
-        time.sleep(8)  # longer than the timeout: the heartbeat keeps the chief alive
+        time.sleep(14)  # longer than the timeout: the heartbeat keeps the chief alive
         assert launch.phase() == "Running"
     finally:
         process.kill()
@@ -103,7 +109,7 @@ def test_launcher_gone_for_good(launch, row):
     assert verdict() == "orphaned"
     launch.wait_for(lambda: launch.gpus_held() == 0)
     ended = launch.run(launch.spec(body, **limits))
-    row("succeeded", 0, jobs=1)
+    row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 2
 
 
@@ -111,7 +117,7 @@ def test_chief_pending_and_launcher_gone(launch, row):
     """Workers that hold GPUs wait for the chief's name only so long."""
     nowhere = {"chief": {"node_selector": {"kubernetes.io/hostname": "nowhere"}}}
     arguments = {"workers": 2, "gpus": 1, "pod": nowhere, "start_timeout_seconds": 5}
-    process = launch.start_process("time.sleep(90)", **arguments)
+    process = launch.start_process("time.sleep(600)", **arguments)
     try:
         launch.wait_for(lambda: launch.gpus_held() == 2)
     finally:
@@ -120,19 +126,19 @@ def test_chief_pending_and_launcher_gone(launch, row):
     launch.wait_for(lambda: launch.gpus_held() == 0)
     # Whoever starts it again learns that the infrastructure was at fault, and waits for a node.
     limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 8}
-    launch.run(launch.spec("time.sleep(90)", **arguments | limits))
-    row("partly_placed", 2, jobs=0)
+    launch.run(launch.spec("time.sleep(600)", **arguments | limits))
+    row(launch, "partly_placed", 2, jobs=0)
 
 
 def test_workflow_object_deleted(launch, workflow, row, monkeypatch):
     backend = launch.backend()
     owner = _owner(launch, monkeypatch, workflow, backend)
-    launch.start(launch.spec("time.sleep(90)", gpus=1), backend, owner=owner)
+    launch.start(launch.spec("time.sleep(600)", gpus=1), backend, owner=owner)
     launch.wait_said()
     path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
     launch.cluster.custom.delete_namespaced_custom_object(*path)
     launch.join()
-    row("cancelled", 2, jobs=0)
+    row(launch, "cancelled", 2, jobs=0)
 
 
 def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
@@ -154,9 +160,7 @@ def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
         process.kill()
         process.wait()
     assert owner["name"] == workflow
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    stop = {"spec": {"activeDeadlineSeconds": 0}}
-    launch.cluster.custom.patch_namespaced_custom_object(*path, stop)
+    _terminate(launch, workflow)
 
     began = time.monotonic()
     left = end_jobs_on(backend, launch.step.run_id)
@@ -169,7 +173,7 @@ def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
     assert "hello from chief-0" in markdown and f"describe tfjob {launch.name()}" in markdown
     failure = json.loads(launch.step.store.read(launch.step.run.failure("json")))
     launch.ended = Ended(failure["verdict"], failure["code"])
-    row("cancelled", 143, jobs=0)
+    row(launch, "cancelled", 143, jobs=0)
 
 
 def test_why_it_failed(launch):
@@ -179,7 +183,8 @@ def test_why_it_failed(launch):
     )
     left = end_jobs_on(launch.backend(), launch.step.run_id)
     markdown = finish.explain(left.ends)
-    assert "| worker-0 | Failed | node-1 | tensorflow | terminated | 3 |" in markdown
+    node = launch.node_of("worker-0")
+    assert f"| worker-0 | Failed | {node} | tensorflow | terminated | 3 |" in markdown
     assert "no column y" in markdown and "| Failed | True |" in markdown
     assert f"kubectl -n {launch.namespace} logs {launch.name()}-worker-0 -c tensorflow" in markdown
     assert left.cancelled == () and launch.jobs() == [launch.name()]
@@ -187,10 +192,8 @@ def test_why_it_failed(launch):
 
 def _owner(launch: Launch, monkeypatch, workflow: str, backend) -> dict:
     """Make the pod of this step, owned by the Workflow, and return what a job's owner would be."""
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    uid = launch.cluster.custom.get_namespaced_custom_object(*path)["metadata"]["uid"]
-    reference = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
-    reference |= {"name": workflow, "uid": uid, "controller": True, "blockOwnerDeletion": True}
+    reference = _reference(launch, workflow)
+    reference |= {"controller": True, "blockOwnerDeletion": True}
     step = {"name": "step", "image": "none", "command": ["true"]}
     spec = {"containers": [step], "nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
     metadata = {"name": "step", "ownerReferences": [reference]}
@@ -199,7 +202,10 @@ def _owner(launch: Launch, monkeypatch, workflow: str, backend) -> dict:
     )
     monkeypatch.setenv("KFP_POD_NAME", "step")
     found = backend.owner()
-    assert found["uid"] == uid and found["controller"] is found["blockOwnerDeletion"] is False
+    assert (
+        found["uid"] == reference["uid"]
+        and found["controller"] is found["blockOwnerDeletion"] is False
+    )
     return found
 
 
@@ -227,49 +233,95 @@ with step("launch_tfjob", *where) as context:
 
 def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
     """As on a cluster: the pod's own token, namespace and Workflow; the next pod takes over."""
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    uid = launch.cluster.custom.get_namespaced_custom_object(*path)["metadata"]["uid"]
-    spec = launch.spec("time.sleep(15)", gpus=1)
+    spec = launch.spec(UNTIL_GO, gpus=1)
     options = spec.options.model_dump(mode="json", exclude_none=True)
     values = launch.parameters({"all": SMALL}, 0, 1, options)
     program = STEP.format(values=json.dumps(values), run_id=launch.step.run_id)
-
-    def start(retry: str) -> None:
-        main = container(program, image=TOOLS)
-        main["resources"]["limits"]["memory"] = "1Gi"
-        main["env"] = [
-            {"name": "KFP_POD_NAME", "value": "step"},
-            {"name": "KFP_RETRY_INDEX", "value": retry},
-            {"name": "STORAGE_SECRET_DIR", "value": "/etc/kfp-tfjob/storage"},
-        ]
-        mount = {"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}
-        main["volumeMounts"] = [mount]
-        secret = {"name": "storage", "secret": {"secretName": "objstore-cred"}}
-        body = pod("step", main, serviceAccountName="runner", volumes=[secret])
-        reference = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
-        body["metadata"]["ownerReferences"] = [reference | {"name": workflow, "uid": uid}]
-        launch.cluster.core.create_namespaced_pod(launch.namespace, body)
-
-    def ended() -> str:
-        found = launch.cluster.core.read_namespaced_pod("step", launch.namespace)
-        return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
-
-    def said() -> str:
-        return launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
-
-    start("0")
-    launch.wait_for(lambda: launch.said("hello") or ended())
+    _start_step(launch, workflow, program)
+    launch.wait_for(lambda: launch.said("hello") or _step_ended(launch))
     owners = launch.cluster.tfjob(launch.namespace, launch.name())["metadata"]["ownerReferences"]
-    assert [(item["kind"], item["uid"]) for item in owners] == [("Workflow", uid)]
+    assert [(item["kind"], item["name"]) for item in owners] == [("Workflow", workflow)]
     launch.cluster.core.delete_namespaced_pod("step", launch.namespace, grace_period_seconds=1)
     launch.wait_for(lambda: "step" not in _pods(launch))
     assert launch.phase() == "Running"
-    start("0")
-    launch.wait_for(ended)
-    assert ended() == "Succeeded", said()
-    assert f"launched {launch.name()} 1 ['gpu_hours_lost'" in said()
+    _start_step(launch, workflow, program)
+    launch.go()
+    launch.wait_for(lambda: _step_ended(launch))
+    said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
+    assert _step_ended(launch) == "Succeeded", said
+    assert f"launched {launch.name()} 1 ['gpu_hours_lost'" in said
     launch.ended = Ended("succeeded", 0)
-    row("succeeded", 0, jobs=1)
+    row(launch, "succeeded", 0, jobs=1)
+
+
+EXIT_TASK = """
+from components.finish.engine import run_as_exit_task
+print(run_as_exit_task(*{arguments!r}))
+"""
+
+
+def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
+    """It ends the job all the same, and what it cannot store it still says."""
+    launch = launch_on_own_store
+    workflow = _new_workflow(launch)
+    body = "print('a key:', os.environ['AWS_SECRET_ACCESS_KEY'], flush=True); time.sleep(600)"
+    process = launch.start_process(body, gpus=1)
+    try:
+        launch.wait_said("a key:")
+    finally:
+        process.kill()
+        process.wait()
+    _terminate(launch, workflow)
+    launch.objects.stop()
+    secret = launch.objects.secret
+    storage = (secret["AWS_ENDPOINT_URL"], secret["AWS_REGION"])
+    arguments = (launch.step.run_id, str(launch.step.layout.root), *storage, "test")
+    _start_step(launch, workflow, EXIT_TASK.format(arguments=arguments))
+    launch.wait_for(lambda: _step_ended(launch))
+    said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
+    assert _step_ended(launch) == "Succeeded", said
+    assert "How it ended cannot be read from the store" in said
+    assert f"| ended on the cluster | {launch.name()} |" in said
+    assert "| a person terminated the run | yes |" in said
+    assert "## Attempt 1: cancelled" in said and "hello from chief-0" in said
+    assert "a key: ******" in said and secret["AWS_SECRET_ACCESS_KEY"] not in said
+    launch.ended = Ended("cancelled", 0)
+    row(launch, "cancelled", 0, jobs=0)
+
+
+def _terminate(launch: Launch, workflow: str) -> None:
+    """Do what Kubeflow Pipelines does when a person ends a run."""
+    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
+    stop = {"spec": {"activeDeadlineSeconds": 0}}
+    launch.cluster.custom.patch_namespaced_custom_object(*path, stop)
+
+
+def _start_step(launch: Launch, workflow: str, program: str) -> None:
+    """Start a pod of a Workflow as Kubeflow Pipelines does; it is called `step`."""
+    main = container(program, image=TOOLS)
+    main["resources"]["limits"]["memory"] = "1Gi"
+    main["env"] = [
+        {"name": "KFP_POD_NAME", "value": "step"},
+        {"name": "KFP_RETRY_INDEX", "value": "0"},
+        {"name": "STORAGE_SECRET_DIR", "value": "/etc/kfp-tfjob/storage"},
+    ]
+    main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
+    secret = {"name": "storage", "secret": {"secretName": "objstore-cred"}}
+    body = pod("step", main, serviceAccountName="runner", volumes=[secret])
+    body["metadata"]["ownerReferences"] = [_reference(launch, workflow)]
+    launch.cluster.core.create_namespaced_pod(launch.namespace, body)
+
+
+def _step_ended(launch: Launch) -> str:
+    found = launch.cluster.core.read_namespaced_pod("step", launch.namespace)
+    return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
+
+
+def _reference(launch: Launch, workflow: str) -> dict[str, str]:
+    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
+    uid = launch.cluster.custom.get_namespaced_custom_object(*path)["metadata"]["uid"]
+    kind = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
+    return kind | {"name": workflow, "uid": uid}
 
 
 def _pods(launch: Launch) -> list[str]:

@@ -6,7 +6,7 @@ import base64
 import json
 import shutil
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kubernetes import client
@@ -63,7 +63,7 @@ class TrainingOperator:
         state: Of the cluster.
         logs: The folder of the logs.
         authority: Signs its client certificate.
-        api: An administrator's client, which reads the certificate the operator makes for itself.
+        api: Returns an administrator's client, which reads the certificate the operator makes.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TrainingOperator:
         state: Path,
         logs: Path,
         authority: Authority,
-        api: client.ApiClient,
+        api: Callable[[], client.ApiClient],
     ) -> None:
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_NAME}"
         kubeconfig = authority.kubeconfig(_NAME, account, SERVER)
@@ -103,7 +103,7 @@ class TrainingOperator:
 
     def _mount_certificates(self) -> bool:
         """Do what the volume of the Deployment does with the Secret the operator fills."""
-        data = client.CoreV1Api(self._api).read_namespaced_secret(_SECRET, NAMESPACE).data or {}
+        data = client.CoreV1Api(self._api()).read_namespaced_secret(_SECRET, NAMESPACE).data or {}
         if not {"tls.crt", "tls.key", "ca.crt"} <= set(data):
             return False
         _CERTIFICATES.mkdir(parents=True, exist_ok=True)

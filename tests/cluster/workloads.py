@@ -16,18 +16,23 @@ _SECURITY = {
 
 
 def container(
-    code: str, gpus: int = 0, secret: str = "", image: str = TRAINER, name: str = "tensorflow"
+    code: str,
+    gpus: Mapping[str, int] | None = None,
+    secret: str = "",
+    image: str = TRAINER,
+    name: str = "tensorflow",
 ) -> dict[str, object]:
     """Return a container that runs Python code.
 
     Args:
         code: The program.
-        gpus: How many it asks for.
+        gpus: How many it asks for, by the name of the resource.
         secret: Of this Secret every key is in its environment.
         image: Its image.
         name: Its name.
     """
-    resources = {"cpu": "50m", "memory": "64Mi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    resources = {"cpu": "50m", "memory": "64Mi"}
+    resources |= {resource: str(count) for resource, count in (gpus or {}).items()}
     body: dict[str, object] = {
         "name": name,
         "image": image,

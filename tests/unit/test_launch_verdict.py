@@ -139,3 +139,16 @@ def test_a_job_that_is_being_deleted_was_cancelled_unless_it_is_over():
     assert judge(job("Running") | gone, [pod("chief-0")]).verdict == Verdict.CANCELLED
     assert judge(job("Succeeded") | gone, [pod("chief-0", 0)]).verdict == Verdict.SUCCEEDED
     assert judge(job("Failed") | gone, [pod("chief-0", 2)]).verdict == Verdict.USER_ERROR
+
+
+def test_a_sidecar_that_ends_over_and_over_is_named_where_nothing_was_stored():
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    sidecar = {"name": "uploader", "restartCount": 3, "lastState": ended, "state": {"waiting": {}}}
+    pods = [pod("chief-0", 145, initContainerStatuses=[sidecar])]
+    found = judge(job("Failed"), pods)
+    assert found.verdict == Verdict.STORE_UNAVAILABLE and found.code == 145
+    assert found.sentence.endswith(
+        "uploader of chief-0 ended with exit code 137 (OOMKilled) and was started again 3 times"
+    )
+    pods = [pod("chief-0", 1, initContainerStatuses=[sidecar])]
+    assert "uploader" not in judge(job("Failed"), pods).sentence

@@ -142,15 +142,19 @@ class ClusterClient:
         body = {"metadata": {"annotations": dict(values)}}
         self.request("PATCH", path, {}, body, _MERGE)
 
-    def delete(self, path: str) -> None:
-        """Delete an object after everything it owns; none is no error.
+    def delete(self, path: str, propagation: str = "Foreground") -> None:
+        """Delete an object; none is no error.
+
+        Args:
+            path: The object.
+            propagation: `Foreground` after everything it owns, `Background` before it.
 
         Raises:
             ForbiddenError: RBAC.
             ClusterUnavailableError: The patience is used up.
         """
         try:
-            self.request("DELETE", path, {"propagationPolicy": "Foreground"})
+            self.request("DELETE", path, {"propagationPolicy": propagation})
         except NotThereError:
             return
 

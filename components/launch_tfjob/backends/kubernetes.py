@@ -48,11 +48,17 @@ class KubernetesBackend:
     Args:
         api: The cluster.
         operator_seconds: How long the operator's webhook may be away when a job is created.
+        lost_node_seconds: How long a deletion waits for pods of a node that does not answer.
     """
 
-    def __init__(self, api: ClusterClient, operator_seconds: float = 60) -> None:
+    def __init__(
+        self,
+        api: ClusterClient,
+        operator_seconds: float = 60,
+        lost_node_seconds: float = _LOST_NODE_SECONDS,
+    ) -> None:
         self._api = api
-        self._operator_seconds = operator_seconds
+        self._operator_seconds, self._lost_node_seconds = operator_seconds, lost_node_seconds
         self._watching: dict[str, Watching] = {}
         self._logs: dict[str, PodLogs] = {}
         self._lock = threading.Lock()
@@ -224,9 +230,13 @@ class KubernetesBackend:
                 period = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
                 grace = max(grace, min(period, _LONGEST_GRACE))
             waited = time.monotonic() - began
-            if waited > _LOST_NODE_SECONDS + (grace if living else 0):
+            if waited > self._lost_node_seconds + (grace if living else 0):
                 names = ", ".join(replica_of(pod) for pod in pods)
                 log.warning("%s is deleted, but these pods are still there: %s", name, names)
+                if not living:
+                    # Else the job stays for as long as its node: pods that nobody hears of are
+                    # collected when the node comes back or is removed, with their job or without.
+                    self._api.delete(self._api.tfjobs(name), "Background")
                 break
             time.sleep(_POLL)
         if watching := self._watching.pop(name, None):

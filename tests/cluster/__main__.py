@@ -1,0 +1,75 @@
+"""`make test-cluster`: start a control plane, run the tests side by side on it, and stop it.
+
+    python -m tests.cluster [arguments of pytest]
+
+With KUBECONFIG set the tests use that cluster, and those that stop servers or nodes are skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from storage.errors import StepError
+from tests.cluster.cluster import STATE, Cluster
+from tests.cluster.processes import MARK
+
+# Most of a test is waiting for seconds to pass, so there are more of them than cores.
+_SIDE_BY_SIDE = ["-n", "6", "--dist", "load", "--maxschedchunk", "1"]
+_REPORT = ["--durations", "15", "-o", "log_level=INFO"]
+_END_SECONDS = 60
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests.
+
+    Args:
+        arguments: For pytest, such as `-k stalled`.
+
+    Returns:
+        The exit code: pytest's, or 2 with the reasons where no control plane can be had.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    signal.signal(signal.SIGTERM, _terminate)
+    if os.environ.get("KUBECONFIG"):
+        return _tests(arguments, {})
+    # A shell of root may lack the folders in which Debian keeps iptables and debootstrap.
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    try:
+        with Cluster():
+            temporary = STATE / "tmp"  # what a killed test leaves goes with the cluster
+            temporary.mkdir()
+            return _tests(arguments, {"TMPDIR": str(temporary), MARK: str(STATE)})
+    except StepError as error:
+        print(f"there is no control plane to test on: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _tests(arguments: list[str], environment: dict[str, str]) -> int:
+    command = [sys.executable, "-m", "pytest", "-m", "cluster", str(Path(__file__).parent)]
+    process = subprocess.Popen(
+        [*command, *_SIDE_BY_SIDE, *_REPORT, *arguments], env=os.environ | environment
+    )
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)  # Ctrl-C is for pytest too, which sums up
+        raise
+    finally:
+        process.kill()  # its workers end with it; everything else is the cluster's to end
+
+
+def _terminate(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
