@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 
 PROOF, KEPT = 200, 4
 # Shows a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps four.
-# The next one lies ready before its time comes, and where it is allowed the process takes the core
-# whenever it wants to, so that other work on the machine delays none.
+# The next one lies ready in memory before its time comes, and where that is allowed the process
+# takes the core whenever it wants to: neither a busy disk nor other work delays it.
 TRAINER = f"""
 import os, shutil, sys, time
 from contextlib import suppress
@@ -120,13 +121,13 @@ def restore(store: Store, run: RunLayout, folder: Path) -> int:
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Iterator[Path]:
-    output = tmp_path / "output"
-    output.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", TRAINER, str(output)])
-    yield output
-    process.kill()
-    process.wait()
+def trainer() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as output:
+        process = subprocess.Popen([sys.executable, "-c", TRAINER, output])
+        yield Path(output)
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.fault("the sidecar is killed at any moment")
