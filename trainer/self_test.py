@@ -75,9 +75,10 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
     except Exception as error:
         log.warning("the loss could not be tried out: %s: %.300s", type(error).__name__, error)
         return
-    model.reset_metrics()
-    if not np.isfinite(whole) or whole != again:
-        return  # random rows say nothing about this loss
+    finally:
+        model.reset_metrics()
+    if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
+        return  # it is random, or not finite: random rows say nothing about this loss
     mean = sum(parts) * replicas.count / 2
     total = sum(parts) if micro_batches == 1 else mean  # of a loss that is a sum over rows
     sixteen = keras.mixed_precision.dtype_policy().compute_dtype != "float32"

@@ -187,20 +187,20 @@ class Steps:
 
     def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
         """Return the gradients and the loss over all replicas, and the seconds that took."""
-        seconds = tf.constant(0.0, tf.float64)
+        nothing = tf.constant(0.0, tf.float64)
         if self.replicas.count == 1:
-            return gradients, loss, seconds
+            return gradients, loss, nothing
         present = [at for at, gradient in enumerate(gradients) if gradient is not None]
         mine = [*(gradients[at] for at in present), loss]
         context = tf.distribute.get_replica_context()
-        ready = _timestamp(mine)
+        visible = not tf.config.list_logical_devices("GPU")
+        ready = _timestamp(mine) if visible else nothing
         *summed, total = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
-        if not tf.config.list_logical_devices("GPU"):
-            seconds = _timestamp([*summed, total]) - ready
+        done = _timestamp([*summed, total]) if visible else nothing
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
             result[at] = gradient
-        return result, total, seconds
+        return result, total, done - ready
 
     def _update_metrics(self, x: Any, y: Any, predicted: Any, weight: Any, loss: Any) -> None:
         rows = tf.shape(x)[0]
