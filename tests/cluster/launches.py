@@ -294,8 +294,13 @@ class Launch:
         assert wait_until(true, seconds), (self.ended, self.picture())
 
     def wait_said(self, words: str = "hello", replica: str = "chief-0", attempt: int = 1) -> None:
-        """Wait until the program of a replica has said something."""
-        self.wait_for(lambda: self.said(words, replica, attempt))
+        """Wait until the program of a replica has said something, or the launch has failed."""
+
+        def said() -> bool:
+            return self.said(words, replica, attempt)
+
+        self.wait_for(lambda: said() or (self.ended and self.ended.code))
+        assert not (self.ended and self.ended.code) or said(), self.ended
 
     def picture(self) -> str:
         """Return what there is in the namespace, for a test that fails."""

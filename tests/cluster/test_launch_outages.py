@@ -143,7 +143,7 @@ def test_operator_goes_away(launch, another_launch, row, alone):
     """One outage: for a job that ends in it, for launchers with and without patience."""
     patient, impatient, new, late = launch, *(another_launch() for _ in range(3))
     patient.start(patient.spec(UNTIL_GO, gpus=1))
-    impatient.start(impatient.spec(UNTIL_GO, gpus=1, operator_timeout_seconds=6))
+    impatient.start(impatient.spec(UNTIL_GO, gpus=1, operator_timeout_seconds=20))
     for each in (patient, impatient):
         each.wait_said()
     alone.operator.stop()

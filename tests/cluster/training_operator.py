@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ _WEBHOOK_PORT = 9443
 _PROBE = "127.0.0.1:18081"
 # Constants of the operator.
 _SECRET = "training-operator-webhook-cert"
-_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
+_CERTIFICATES = "k8s-webhook-server/serving-certs"  # below the folder for temporary files
 
 
 def manifests(rendered: Path) -> str:
@@ -77,6 +76,7 @@ class TrainingOperator:
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_NAME}"
         kubeconfig = authority.kubeconfig(_NAME, account, SERVER)
         self._api = api
+        self._certificates = state / _NAME / _CERTIFICATES
         self._process = Process(
             _NAME,
             [
@@ -88,7 +88,7 @@ class TrainingOperator:
             ],
             logs,
             state,
-            {"KUBECONFIG": str(kubeconfig)},
+            {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(state / _NAME)},
         )
 
     def start(self) -> None:
@@ -106,15 +106,10 @@ class TrainingOperator:
         data = client.CoreV1Api(self._api()).read_namespaced_secret(_SECRET, NAMESPACE).data or {}
         if not {"tls.crt", "tls.key", "ca.crt"} <= set(data):
             return False
-        _CERTIFICATES.mkdir(parents=True, exist_ok=True)
+        self._certificates.mkdir(parents=True, exist_ok=True)
         for name, value in data.items():
-            (_CERTIFICATES / name).write_bytes(base64.b64decode(value))
+            (self._certificates / name).write_bytes(base64.b64decode(value))
         return True
-
-
-def remove_certificates() -> None:
-    """Remove what the operator's fixed path holds."""
-    shutil.rmtree(_CERTIFICATES.parent, ignore_errors=True)
 
 
 def _ready() -> bool:
