@@ -106,7 +106,7 @@ def _kills() -> list[Kill]:
         replica = number // 3 % replicas
         starting = number in (12, 14)
         step = STARTING if starting else draw.randrange(1, 4 * STEPS)
-        pause = draw.uniform(0, 8) if starting else draw.uniform(0, 1)
+        pause = draw.uniform(0, 8) if starting else draw.uniform(0, 0.3)
         found.append(Kill(number, replicas, whom, replica, sends, step, pause))
     return found
 
