@@ -349,6 +349,7 @@ def _clean() -> None:
     for folder in STATE.glob("node-*"):
         clean_up(folder)
     host.give_back(STATE)
+    training_operator.remove_certificates()
     host.unmount(STATE)
     for path in STATE.glob("*"):
         if path.name != "logs":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ _WEBHOOK_PORT = 9443
 _PROBE = "127.0.0.1:18081"
 # Constants of the operator.
 _SECRET = "training-operator-webhook-cert"
-_CERTIFICATES = "k8s-webhook-server/serving-certs"  # below the folder for temporary files
+_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
 
 
 def manifests(rendered: Path) -> str:
@@ -76,7 +77,6 @@ class TrainingOperator:
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_NAME}"
         kubeconfig = authority.kubeconfig(_NAME, account, SERVER)
         self._api = api
-        self._certificates = state / _NAME / _CERTIFICATES
         self._process = Process(
             _NAME,
             [
@@ -88,7 +88,8 @@ class TrainingOperator:
             ],
             logs,
             state,
-            {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(state / _NAME)},
+            # Its webhook server looks for the certificates below TMPDIR, its rotator below /tmp.
+            {"KUBECONFIG": str(kubeconfig), "TMPDIR": "/tmp"},
         )
 
     def start(self) -> None:
@@ -106,10 +107,15 @@ class TrainingOperator:
         data = client.CoreV1Api(self._api()).read_namespaced_secret(_SECRET, NAMESPACE).data or {}
         if not {"tls.crt", "tls.key", "ca.crt"} <= set(data):
             return False
-        self._certificates.mkdir(parents=True, exist_ok=True)
+        _CERTIFICATES.mkdir(parents=True, exist_ok=True)
         for name, value in data.items():
-            (self._certificates / name).write_bytes(base64.b64decode(value))
+            (_CERTIFICATES / name).write_bytes(base64.b64decode(value))
         return True
+
+
+def remove_certificates() -> None:
+    """Remove what the operator's fixed path holds."""
+    shutil.rmtree(_CERTIFICATES.parent, ignore_errors=True)
 
 
 def _ready() -> bool:
