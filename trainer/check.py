@@ -24,7 +24,7 @@ from storage.errors import ConfigurationError, Problem, StepError
 from trainer.config import VARIABLES, Config
 from trainer.exits import leave_last_words
 from trainer.nvidia import ask_driver, device_nodes
-from trainer.supervisor import Refused, task_of
+from trainer.supervisor import Cluster, Refused
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _PROJECT = "kfp-tfjob"
@@ -162,8 +162,8 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             name = re.match(r"\w+", str(problem))
             wrong.setdefault(name[0] if name else "", []).append(problem)
     try:
-        kind, index = task_of(environment)
-        place = f"{kind} {index}"
+        cluster = Cluster.read(environment)
+        place = f"{cluster.kind} {cluster.index}"
     except Refused as error:
         wrong["TF_CONFIG"] = [str(error)]
     for name in (*VARIABLES, *_OTHERS):
