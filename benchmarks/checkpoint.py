@@ -117,10 +117,11 @@ def measure(kind: str) -> dict[str, Any]:
     logging.shutdown()
     output = Path(os.environ["OUTPUT_DIR"])
     final = json.loads((output / "progress.jsonl").read_text().splitlines()[-1])
+    seconds = final["seconds"]
     sizes = [path.stat().st_size for path in output.glob("checkpoints/*/variables.bin")]
     return {
         "blocked": blocked,
-        "train": final["seconds"]["train"],
+        "train": sum(seconds.values()) - seconds["start"] - seconds["export"],
         "megabytes": round(max(sizes) / 1e6, 1),
     }
 
