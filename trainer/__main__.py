@@ -86,6 +86,7 @@ def train(config: Config, started: float) -> None:
     from trainer.replicas import Replicas
     from trainer.staging import check_writable, stage
 
+    store = Store()
     if spare:
         supervised.wait_for_go()
         started = time.monotonic()
@@ -97,7 +98,7 @@ def train(config: Config, started: float) -> None:
         signals = _Signals()
         signals.listen()
         supervised.started()
-        dataset = Dataset.load(stage(Store(), config.dataset_uri, config.job_dir / "data"))
+        dataset = Dataset.load(stage(store, config.dataset_uri, config.job_dir / "data"))
         if replicas.chief:
             check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)

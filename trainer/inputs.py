@@ -123,6 +123,7 @@ def _parser(dataset: Dataset, weights: np.ndarray | None) -> Callable[[tf.Tensor
     }
     table = None if weights is None else tf.constant(weights)
 
+    @tf.autograph.experimental.do_not_convert
     def parse(batch: tf.Tensor) -> Any:
         columns = tf.io.parse_example(batch, spec)
         label = columns["label"]

@@ -49,7 +49,9 @@ class Replicas:
         local = self.count // self.processes
         self.mine = range(self.index * local, (self.index + 1) * local)
         self._sum = tf.function(
-            self._sum_in_graph, input_signature=[tf.TensorSpec([None], tf.int32)]
+            self._sum_in_graph,
+            input_signature=[tf.TensorSpec([None], tf.int32)],
+            autograph=False,
         )
 
     @classmethod

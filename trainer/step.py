@@ -75,9 +75,10 @@ class Steps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        self._train = tf.function(self._train_in_graph)
-        self._evaluate = tf.function(self._evaluate_in_graph)
-        self._results = tf.function(lambda: model.get_metrics_result())
+        # Converting Python to a graph takes a good part of the time of a restart.
+        self._train = tf.function(self._train_in_graph, autograph=False)
+        self._evaluate = tf.function(self._evaluate_in_graph, autograph=False)
+        self._results = tf.function(lambda: model.get_metrics_result(), autograph=False)
         if jit_compile:
             self._forward_and_backward = tf.function(
                 self._forward_and_backward, autograph=False, jit_compile=True
@@ -110,9 +111,13 @@ class Steps:
 
     def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         strategy = self.replicas.strategy
-        done, loss = tf.constant(0), tf.constant(0.0)
-        data = communication = tf.constant(0.0, tf.float64)
-        while (done < steps) & tf.math.is_finite(loss):
+
+        def goes_on(done: tf.Tensor, loss: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+            return (done < steps) & tf.math.is_finite(loss)
+
+        def step(
+            done: tf.Tensor, _: tf.Tensor, data: tf.Tensor, communication: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
                 batch = next(iterator)
@@ -120,12 +125,18 @@ class Steps:
             total, seconds = strategy.run(self._train_replica, args=(batch,))
             loss = strategy.experimental_local_results(total)[0]
             communication += strategy.experimental_local_results(seconds)[0]
-            done += 1
-        return done, loss, data, communication
+            return done + 1, loss, data, communication
+
+        nothing = tf.constant(0.0, tf.float64)
+        start = (tf.constant(0), tf.constant(0.0), nothing, nothing)
+        return tf.while_loop(goes_on, step, start, parallel_iterations=1)
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
-        for _ in tf.range(steps):
+        def step(done: tf.Tensor) -> tf.Tensor:
             self.replicas.strategy.run(self._evaluate_replica, args=(next(iterator),))
+            return done + 1
+
+        tf.while_loop(lambda done: done < steps, step, (tf.constant(0),), parallel_iterations=1)
 
     @tf.autograph.experimental.do_not_convert
     def _train_replica(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
