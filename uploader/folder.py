@@ -84,7 +84,11 @@ def push(
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
     log.info(
-        "sent %d of %s to %s: %s", len(missing), counted(len(files), "file"), address, progress
+        "sent %s of %s to %s: %s",
+        f"{len(missing):,}",
+        counted(len(files), "file"),
+        address,
+        progress,
     )
     return manifest
 
@@ -145,8 +149,8 @@ def pull(
             progress.add(item.size)
     DataError.raise_if(sorted(problems, key=str))
     log.info(
-        "fetched %d of %s from %s: %s",
-        len(missing),
+        "fetched %s of %s from %s: %s",
+        f"{len(missing):,}",
         counted(len(wanted), "file"),
         address,
         progress,
