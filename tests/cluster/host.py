@@ -32,6 +32,7 @@ _PACKAGES = {
     "debootstrap": "debootstrap",
     "openssl": "openssl",
 }
+_BRIDGE_MAC = "02:6b:66:70:00:01"  # administered locally
 _COMMENT = ["-m", "comment", "--comment", "kfp-tfjob-test-cluster"]
 # What kube-proxy would do: pods reach the API server at its Service. And pods may talk to each
 # other where the host filters bridges.
@@ -96,7 +97,9 @@ def take(state: Path) -> None:
     """Make the bridge and the rules; the values the kubelet will change are kept in `state`."""
     values = {name: Path("/proc/sys", name).read_text().strip() for name in _SYSCTLS}
     (state / "sysctl.json").write_text(json.dumps(values))
-    _run("ip", "link", "add", BRIDGE, "type", "bridge")
+    # Without an address of its own a bridge takes the lowest one of its ports: it would change as
+    # pods come and go, and those that know the old one would not reach the bridge for a minute.
+    _run("ip", "link", "add", BRIDGE, "address", _BRIDGE_MAC, "type", "bridge")
     _run("ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", BRIDGE)
     _run("ip", "link", "set", BRIDGE, "up")
     for table, name, chain, *rule in _RULES:
