@@ -105,12 +105,12 @@ config = json.loads(os.environ["TF_CONFIG"])
 cluster, task = config["cluster"], config["task"]
 if task["type"] == "chief":
     server = socket.create_server(("", 2222))
-    server.settimeout(60)
+    server.settimeout(240)
     for _ in cluster["worker"]:
         print(server.accept()[0].makefile().readline(), flush=True)
 else:
     host, port = cluster["chief"][0].split(":")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             socket.create_connection((host, port), 5).sendall(json.dumps(config).encode() + b"\\n")
