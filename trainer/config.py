@@ -278,13 +278,11 @@ class _Reader:
         fine = _is_whole(value) and value >= 1
         return self._valid(name, value, fine, "a whole number, 1 or more", int)
 
+    _micro_batches = _checkpoint_keep
+
     def _checkpoint_best(self, name: str, value: Any) -> str | None:
         expected = "the name of a metric, or null for none"
         return self._valid(name, value, isinstance(value, str) and bool(value), expected, str)
-
-    def _micro_batches(self, name: str, value: Any) -> int | None:
-        fine = _is_whole(value) and value >= 1
-        return self._valid(name, value, fine, "a whole number, 1 or more", int)
 
     def _sync_batch_norm(self, name: str, value: Any) -> bool | None:
         return self._valid(name, value, isinstance(value, bool), "true or false", bool)
