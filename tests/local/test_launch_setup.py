@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from trainer_jobs import SECONDS, STEPS, Job, Start
 
 from components.launch_tfjob.restore import restore
 from components.launch_tfjob.setup import Task, run
 from storage import manifest as manifests
 from storage.address import S3Address
-from storage.errors import DataError
+from storage.checksum import file_crc64nvme
+from storage.errors import DataError, ObjectNotFoundError
 from storage.layout import RunLayout
+from storage.manifest import Manifest
 from storage.retry import Patience
 from storage.store import Store
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
@@ -237,3 +243,93 @@ def test_nothing_is_written_outside_of_the_output(
         "output/checkpoints/5/data",
         "output/good",
     }
+
+
+# The loss only falls, so `best.keras` is that of the first epoch; the first attempt does not end.
+CODE = """
+import os, time
+import keras
+from trainer.models import mlp
+
+class Hold(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        while epoch == 3 and os.environ["ATTEMPT"] == "1":
+            time.sleep(0.1)
+
+def build_model(dataset):
+    return mlp(dataset)
+
+def callbacks(dataset):
+    best = {"monitor": "loss", "mode": "max", "save_best_only": True}
+    return [keras.callbacks.ModelCheckpoint("own/best.keras", **best), Hold()]
+"""
+
+
+@contextmanager
+def _sidecar(output: Path, layout: RunLayout, attempt: int, log: Path) -> Iterator[None]:
+    output.mkdir(parents=True, exist_ok=True)
+    line = [sys.executable, "-m", "uploader", "watch", str(output), str(layout.base)]
+    line += ["--interval", "0.05", "--attempt", str(attempt)]
+    with open(log, "wb") as file:
+        process = subprocess.Popen(line, stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _points(folder: Path) -> list[int]:
+    """Return the steps of a curve that TensorBoard would show."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    return [event.step for event in board.Tensors("epoch_loss")]
+
+
+@pytest.mark.fault("the chief's node is lost, and its disk with it")
+def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
+    jobs: Start, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    layout = RunLayout(base / "runs" / "moved")
+    manifest = layout.checkpoints / str(3 * STEPS) / manifests.NAME
+    output, log = tmp_path / "0" / "output", tmp_path / "sidecar.log"
+
+    def stored() -> Manifest | None:
+        try:
+            return store.read_manifest(manifest)
+        except ObjectNotFoundError:
+            return None
+
+    with _sidecar(output, layout, 1, log):
+        job: Job = jobs(
+            "moved",
+            code=CODE,
+            folder=tmp_path,
+            EPOCHS="5",
+            TRAIN_OPTIONS='{"checkpoint_seconds": 0.01}',
+            FLUSH_BARRIER="1",
+            STORE_DEADLINE=str(SECONDS),
+        )
+        job.until(lambda: stored() is not None)
+    job.processes[0].kill()
+    job.processes[0].wait()
+    best = file_crc64nvme(output / "own" / "best.keras")
+    curves = {path for path in scan(output).files if path.startswith("logs/")}
+    assert len(curves) == 2
+    shutil.rmtree(output)
+
+    assert restore(store, layout, output) == 3 * STEPS
+    assert curves | {"own/best.keras", "progress.jsonl"} <= scan(output).files.keys()
+    job.environment["ATTEMPT"] = "2"
+    with _sidecar(output, layout, 2, log):
+        assert job.start().end() == [0], job.log() + log.read_text()
+
+    objects = {item.key: item for item in store.read_manifest(layout.manifest).objects}
+    assert objects["output/own/best.keras"].crc64nvme == best
+    assert {f"output/{path}" for path in curves} < {key for key in objects if "/logs/" in key}
+    assert "stored already: " in log.read_text()
+    assert [line["epoch"] for line in job.events("epoch")] == [1, 2, 3, 4, 5]
+    for split in ("train", "validation"):
+        assert _points(output / "logs" / split) == [0, 1, 2, 3, 4]
