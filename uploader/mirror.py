@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -85,7 +86,7 @@ class Mirror:
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
         self._learned = False
-        self._logged: dict[str, str] = {}
+        self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
     def missing(self, scan: Scan) -> list[str]:
         """Return, sorted, the paths that are not in the store as the scan saw them."""
@@ -149,11 +150,13 @@ class Mirror:
                     or self._is_due(file, file == before.files.get(file.path), with_step)
                 ]
 
+            failed = (False, False)
             if new and not everything:
                 # Whoever goes on from a checkpoint finds what was written before it. Only when
                 # there may be no time for both, the checkpoint comes first.
                 self._store_plain([f for f in due(True) if f.path != _COMPLETION], ended)
-                self.away = self.refused = False  # a file that fails holds back no checkpoint
+                # A file that fails holds back no checkpoint.
+                failed, self.away, self.refused = (self.away, self.refused), False, False
             for step in new:
                 if not ended():
                     try:
@@ -162,6 +165,7 @@ class Mirror:
                         raise
                     except StepError as error:
                         self.note(f"checkpoints/{step}", error)
+            self.away, self.refused = self.away or failed[0], self.refused or failed[1]
             self._store_plain(due(), ended)
         except FencedError:
             raise
@@ -170,6 +174,8 @@ class Mirror:
         if self._said_away and not self.away:
             log.info("the store answers again")
             self._said_away = False
+        if not self.refused:
+            self._logged.pop("the store", None)
         if not self.away and not self.trouble and not self.missing(scan):
             self._settled = scan
 
@@ -319,7 +325,9 @@ class Mirror:
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan sees what became of it
             except Exception as error:  # whatever it is, it must not end the sidecar
-                self.note(file.path, error)
+                # What refuses one file refuses all that are on their way.
+                if not (self.refused and isinstance(error, ConfigurationError)):
+                    self.note(file.path, error)
             else:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
@@ -353,8 +361,8 @@ class Mirror:
         if isinstance(error, ConfigurationError):
             self.refused, what = True, "the store"
         self.trouble[what] = text
-        if self._logged.get(what) != text:
-            self._logged[what] = text
+        if text not in self._logged[what]:
+            self._logged[what].add(text)
             log.warning("%r is not right in the store yet: %s", what, text)
 
 
