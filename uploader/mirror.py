@@ -46,7 +46,8 @@ class Mirror:
         run_id: The run.
         attempt: The attempt that writes.
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
-        snapshot_seconds: How often at most a file that grows is sent anew.
+        snapshot_seconds: How often at most a file that grows is sent anew; one up to 16 MiB is
+            sent before each checkpoint too.
         tick: Called about twice a second while files are sent.
         journal: What an earlier life stored; None for a new one in memory.
         check_owner: Asked before anything is written, with True right before a manifest; it raises
