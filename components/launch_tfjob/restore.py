@@ -2,7 +2,8 @@
 
 A checkpoint is proven by its manifest. The manifest also names the files that lay beside it, such
 as those of TensorBoard and ModelCheckpoint; each of them is what it is in the store by now, proven
-by the checksum the store keeps. No training fails for want of one.
+by the checksum the store keeps or, where it keeps none, by a second reading. No training fails for
+want of one.
 """
 
 from __future__ import annotations
