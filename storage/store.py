@@ -172,25 +172,33 @@ class Store:
         finally:
             partial.unlink(missing_ok=True)
 
-    def prove(self, address: S3Address, expected: ManifestObject) -> None:
-        """Prove that an object in the store has the bytes of the manifest.
+    def entry(self, address: S3Address, key: str) -> ManifestObject:
+        """Return what a manifest would say of an object under `key`, where none names it.
 
-        The store's own checksum is taken where it keeps one; otherwise the bytes are read back.
+        The store's own checksum is taken where it keeps one; otherwise the bytes are read.
 
         Raises:
-            DataError: The object is missing or differs.
+            ObjectNotFoundError: There is no such object.
         """
         head = self._call(
-            f"prove {address}",
+            f"look at {address}",
             address,
             lambda: self._client.head_object(
                 Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
             ),
         )
-        size, stored = head["ContentLength"], head.get("ChecksumCRC64NVME")
-        if size == expected.size and not stored:
-            stored = read_ranges(self.link, address, size, head["ETag"]).base64
-        _compare(address, (size, stored or "not computed"), expected)
+        size, checksum = head["ContentLength"], head.get("ChecksumCRC64NVME")
+        checksum = checksum or read_ranges(self.link, address, size, head["ETag"]).base64
+        return ManifestObject(key, size, checksum)
+
+    def prove(self, address: S3Address, expected: ManifestObject) -> None:
+        """Prove that an object in the store has the bytes of the manifest.
+
+        Raises:
+            DataError: The object is missing or differs.
+        """
+        found = self.entry(address, expected.key)
+        _compare(address, (found.size, found.crc64nvme), expected)
 
     def read_manifest(self, address: S3Address) -> Manifest:
         """Return the manifest at an address.

@@ -57,7 +57,7 @@ class Progress:
         _truncate(path, start)
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._writers = {
-            name: tf.summary.create_file_writer(str(output / "logs" / name))
+            name: _writer(output / "logs" / name, start.epoch)
             for name in ("train", "validation")
             if board
         }
@@ -98,6 +98,8 @@ class Progress:
                 with self._writers[split].as_default():
                     tag = f"epoch_{name.removeprefix('val_')}"
                     tf.summary.scalar(tag, value, position.epoch)
+        for writer in self._writers.values():
+            writer.flush()  # or it is not on the disk when the next checkpoint is
         last = position.epoch + 1 == self.epochs
         if last or time.monotonic() - self._said >= _EPOCH_LINE_SECONDS:
             self._say(position, metrics, figures)
@@ -163,6 +165,18 @@ class Progress:
             self.steps,
             " | ".join(parts),
         )
+
+
+def _writer(folder: Path, epoch: int) -> Any:
+    """Return a writer for TensorBoard, which forgets what older files say from this epoch on.
+
+    The process that wrote them may have come further than its checkpoint.
+    """
+    writer = tf.summary.create_file_writer(str(folder))
+    begin = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    event = tf.compat.v1.Event(wall_time=time.time(), step=epoch, session_log=begin)
+    tf.raw_ops.ImportEvent(writer=writer._resource, event=event.SerializeToString())
+    return writer
 
 
 def _truncate(path: Path, start: Position) -> None:

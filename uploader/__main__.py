@@ -139,7 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         "--snapshots",
         type=float,
         default=30.0,
-        help="seconds between two snapshots of a file that grows; default 30",
+        help="seconds between two snapshots of a file that grows, not counting those before"
+        " checkpoints; default 30",
     )
     sidecar.add_argument(
         "--grace",

@@ -57,6 +57,11 @@ class Journal:
             self._load(self._path)
             self._rewrite(self._path)
 
+    def has(self, file: LocalFile) -> bool:
+        """Tell whether a file is stored as it is."""
+        stored = self.stored.get(file.path)
+        return stored is not None and (stored.file, stored.object.size) == (file, file.size)
+
     def add(self, stored: Stored) -> None:
         """Remember a file that was stored; `flush` brings it to the disk."""
         self.stored[stored.file.path] = stored

@@ -2,16 +2,17 @@
 
 A checkpoint is an immutable directory. Its objects go first and its manifest last; it is removed
 manifest first. So whoever reads through manifests finds whole checkpoints only, whenever the mirror
-or the trainer dies. What is stored is remembered in a journal: a pass without changes is one scan
-and no request, and so is a restart.
+or the trainer dies. The manifest also says which files lay beside it, because nothing else is ever
+removed from the store; those that nothing writes to are stored before it. What is stored is
+remembered in a journal: a pass without changes is one scan and no request, and so is a restart.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -23,7 +24,8 @@ from storage.manifest import Manifest, ManifestObject
 from storage.parts import Resumable
 from storage.store import PART, FileChangedError, Store
 from storage.words import counted
-from uploader.folder import manifest_at, name_problem, same_content
+from uploader.earlier import Earlier, step_of
+from uploader.folder import name_problem
 from uploader.inventory import LocalFile, Scan
 from uploader.journal import Journal, Stored
 from uploader.ownership import FencedError
@@ -31,7 +33,7 @@ from uploader.parallel import Progress, each, workers_for
 
 log = logging.getLogger(__name__)
 
-_STEP = re.compile(r"checkpoints/(0|[1-9][0-9]*)/")
+_COMPLETION = "completion.json"
 
 
 class Mirror:
@@ -44,7 +46,8 @@ class Mirror:
         run_id: The run.
         attempt: The attempt that writes.
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
-        snapshot_seconds: How often at most a file that grows is sent anew.
+        snapshot_seconds: How often at most a file that grows is sent anew; one up to 16 MiB is
+            sent before each checkpoint too.
         tick: Called about twice a second while files are sent.
         journal: What an earlier life stored; None for a new one in memory.
         check_owner: Asked before anything is written, with True right before a manifest; it raises
@@ -80,17 +83,18 @@ class Mirror:
         self._check_owner = check_owner
         self._published = self._journalled_steps()
         self._settled: Scan | None = None  # the last scan of which everything is stored
+        self._earlier = Earlier(store, folder, run, self._journal)
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
         self._learned = False
-        self._logged: dict[str, str] = {}
+        self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
     def missing(self, scan: Scan) -> list[str]:
         """Return, sorted, the paths that are not in the store as the scan saw them."""
         steps, _ = _by_step(scan)
         manifest = manifests.NAME
         return sorted(
-            [path for path, file in scan.files.items() if not self._has(file)]
+            [path for path, file in scan.files.items() if not self._journal.has(file)]
             + [
                 f"checkpoints/{step}/{manifest}"
                 for step, files in steps.items()
@@ -132,29 +136,38 @@ class Mirror:
                 self._learn(scan)
             steps, plain = _by_step(scan)
             steps_before, _ = _by_step(before)
-            for step in sorted(steps, reverse=True):
-                files = steps[step]
-                settled = everything or files == steps_before.get(step)
-                if settled and files != self._published.get(step) and not ended():
+            new = [
+                step
+                for step, files in sorted(steps.items(), reverse=True)
+                if (everything or files == steps_before.get(step))
+                and files != self._published.get(step)
+            ]
+
+            def due(with_step: bool = False) -> list[LocalFile]:
+                return [
+                    file
+                    for file in plain
+                    if everything
+                    or self._is_due(file, file == before.files.get(file.path), with_step)
+                ]
+
+            failed = (False, False)
+            if new and not everything:
+                # Whoever goes on from a checkpoint finds what was written before it. Only when
+                # there may be no time for both, the checkpoint comes first.
+                self._store_plain([f for f in due(True) if f.path != _COMPLETION], ended)
+                # A file that fails holds back no checkpoint.
+                failed, self.away, self.refused = (self.away, self.refused), False, False
+            for step in new:
+                if not ended():
                     try:
-                        self._store_step(step, files, ended)
+                        self._store_step(step, steps[step], plain, ended)
                     except FencedError:
                         raise
                     except StepError as error:
                         self.note(f"checkpoints/{step}", error)
-            due = [
-                file
-                for file in plain
-                if not self._has(file)
-                and (everything or self._is_due(file, file == before.files.get(file.path)))
-            ]
-            # The record of completion comes after everything that it speaks for.
-            due.sort(key=lambda file: (file.path == "completion.json", file.path))
-            if due and not ended():
-                self._check_owner(False)
-                sent = self._send(due, ended)
-                if sent.files:
-                    log.info("stored %s, %s", counted(sent.files, "file"), sent)
+            self.away, self.refused = self.away or failed[0], self.refused or failed[1]
+            self._store_plain(due(), ended)
         except FencedError:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
@@ -162,6 +175,8 @@ class Mirror:
         if self._said_away and not self.away:
             log.info("the store answers again")
             self._said_away = False
+        if not self.refused:
+            self._logged.pop("the store", None)
         if not self.away and not self.trouble and not self.missing(scan):
             self._settled = scan
 
@@ -169,7 +184,7 @@ class Mirror:
         """Remove the steps that two scans no longer saw and that a newer stored step replaces."""
         if scan.errors or before.errors or not self._published or self.away:
             return
-        here = {_step_of(path) for path in (*scan.files, *before.files)}
+        here = {step_of(path) for path in (*scan.files, *before.files)}
         for step in sorted(self._remote - here):
             if step < max(self._published):
                 address = self._run.checkpoints / str(step)
@@ -177,7 +192,7 @@ class Mirror:
                     self._check_owner(False)
                     self._published.pop(step, None)
                     self._journal.publish(step, False)
-                    self._journal.forget([p for p in self._stored if _step_of(p) == step])
+                    self._journal.forget([p for p in self._stored if step_of(p) == step])
                     self._store.delete(address / manifests.NAME)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
@@ -207,21 +222,18 @@ class Mirror:
         self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
         return manifest
 
-    def _has(self, file: LocalFile) -> bool:
-        stored = self._stored.get(file.path)
-        return stored is not None and (stored.file, stored.object.size) == (file, file.size)
-
-    def _is_due(self, file: LocalFile, settled: bool) -> bool:
+    def _is_due(self, file: LocalFile, settled: bool, with_step: bool) -> bool:
         if not _appending(file.path):
             return settled
         last = self._snapshots.get(file.path)
-        return last is None or time.monotonic() - last >= self._snapshot_seconds
+        waited = last is None or time.monotonic() - last >= self._snapshot_seconds
+        return waited or (with_step and file.size <= PART)
 
     def _journalled_steps(self) -> dict[int, frozenset[LocalFile]]:
         """Return the steps whose manifests the journal says are written, with their files."""
         steps: dict[int, set[LocalFile]] = {step: set() for step in self._journal.published}
         for path, stored in self._stored.items():
-            if (step := _step_of(path)) in steps:
+            if (step := step_of(path)) in steps:
                 steps[step].add(stored.file)
         return {step: frozenset(files) for step, files in steps.items()}
 
@@ -229,62 +241,43 @@ class Mirror:
         """Find out, once, what an earlier life of this sidecar or an earlier attempt stored."""
         try:
             self._check_owner(False)
-            self._remote |= set(self._store.numbers(self._run.checkpoints))
+            self._earlier.look(scan.files)
+            self._remote |= self._earlier.steps
             self._published = {s: f for s, f in self._published.items() if s in self._remote}
-            self._abort_dead_uploads(scan)
             for step, files in _by_step(scan)[0].items():
-                if step in self._remote and self._published.get(step) != files:
-                    self._recognise(step, files)
-            manifest = manifest_at(self._store, self._run.base)
-            if manifest and (manifest.run_id, manifest.attempt) == (self._run_id, self._attempt):
-                known = {item.key.removeprefix("output/"): item for item in manifest.objects}
-                self._adopt(scan.files, known)
+                if (
+                    step in self._remote
+                    and self._published.get(step) != files
+                    and self._earlier.recognise_step(step, files)
+                ):
+                    self._published[step] = files
+                    self._journal.publish(step)
+                    log.info("checkpoint %d is stored already", step)
         except (ConfigurationError, FencedError, StoreUnavailableError):
             raise
         except StepError as error:
             self.note("what an earlier attempt stored", error)
         self._learned = True
 
-    def _abort_dead_uploads(self, scan: Scan) -> None:
-        """Throw away what was sent in parts and can never become a file of this pod."""
-        for path, (file, _) in list(self._journal.uploads.items()):
-            if scan.files.get(path) != file:
-                self._journal.upload(file, "")
-        alive = {upload_id for _, upload_id in self._journal.uploads.values()}
-        try:
-            for address, upload_id in self._store.unfinished(self._run.output):
-                if upload_id not in alive:
-                    log.info("an unfinished upload of %s is thrown away", address)
-                    self._store.abort(address, upload_id)
-        except StoreUnavailableError:
-            raise
-        except StepError as error:  # it costs space and nothing else
-            log.warning("unfinished uploads are not looked for: %s", error)
-
-    def _adopt(self, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]) -> None:
-        """Count the files as stored that have the very bytes of objects in the store."""
-        new = {path: file for path, file in files.items() if not self._has(file)}
-        for file in same_content(self._folder, new, known):
-            self._journal.add(Stored(file, known[file.path]))
-        self._journal.flush()
-
-    def _recognise(self, step: int, files: frozenset[LocalFile]) -> None:
-        """Count a checkpoint as stored that was here before this process, with the same bytes."""
-        prefix = f"checkpoints/{step}/"
-        paths = {file.path: file for file in files}
-        manifest = manifest_at(self._store, self._run.checkpoints / str(step))
-        known = {
-            prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
-            for item in (manifest.objects if manifest else ())
-        }
-        self._adopt(paths, known)
-        if known.keys() == paths.keys() and all(self._has(file) for file in files):
-            self._published[step] = files
-            self._journal.publish(step)
-            log.info("checkpoint %d is stored already: %s", step, counted(len(files), "file"))
+    def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
+        """Store files outside of checkpoints."""
+        due = [file for file in due if not self._journal.has(file)]
+        if not due or ended():
+            return
+        self._check_owner(False)
+        self._earlier.recognise_files(due, self._tick)
+        # The record of completion comes after everything that it speaks for.
+        due.sort(key=lambda file: (file.path == _COMPLETION, file.path))
+        sent = self._send([file for file in due if not self._journal.has(file)], ended)
+        if sent.files:
+            log.info("stored %s, %s", counted(sent.files, "file"), sent)
 
     def _store_step(
-        self, step: int, files: frozenset[LocalFile], ended: Callable[[], bool]
+        self,
+        step: int,
+        files: frozenset[LocalFile],
+        plain: Sequence[LocalFile],
+        ended: Callable[[], bool],
     ) -> None:
         address = self._run.checkpoints / str(step)
         prefix = f"checkpoints/{step}/"
@@ -296,8 +289,8 @@ class Mirror:
             self._journal.publish(step, False)
             self._store.delete(address / manifests.NAME)
         self._remote.add(step)
-        sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
-        if not all(self._has(file) for file in files):
+        sent = self._send((file for file in sorted(files) if not self._journal.has(file)), ended)
+        if not all(map(self._journal.has, files)):
             return
         objects = [self._stored[path].object for path in paths]
         manifest = Manifest.of(
@@ -305,7 +298,7 @@ class Mirror:
             [replace(item, key=item.key.removeprefix(f"output/{prefix}")) for item in objects],
             self._run_id,
             self._attempt,
-            {"step": step},
+            {"step": step, "files": sorted(f.path for f in plain if not name_problem(f.path))},
         )
         self._check_owner(True)
         self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
@@ -333,7 +326,9 @@ class Mirror:
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan sees what became of it
             except Exception as error:  # whatever it is, it must not end the sidecar
-                self.note(file.path, error)
+                # What refuses one file refuses all that are on their way.
+                if not (self.refused and isinstance(error, ConfigurationError)):
+                    self.note(file.path, error)
             else:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
@@ -367,8 +362,8 @@ class Mirror:
         if isinstance(error, ConfigurationError):
             self.refused, what = True, "the store"
         self.trouble[what] = text
-        if self._logged.get(what) != text:
-            self._logged[what] = text
+        if text not in self._logged[what]:
+            self._logged[what].add(text)
             log.warning("%r is not right in the store yet: %s", what, text)
 
 
@@ -376,11 +371,6 @@ def _appending(path: str) -> bool:
     """Tell whether a file only ever grows, so that it is never settled while the trainer runs."""
     name = path.rpartition("/")[2]
     return name.startswith("events.out.tfevents.") or path == "progress.jsonl"
-
-
-def _step_of(path: str) -> int | None:
-    match = _STEP.match(path)
-    return int(match[1]) if match else None
 
 
 def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFile]]:
@@ -392,7 +382,7 @@ def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFil
     steps: dict[int, list[LocalFile]] = {}
     plain = []
     for path, file in scan.files.items():
-        step = _step_of(path)
+        step = step_of(path)
         if step is None or f"checkpoints/{step}/{manifests.NAME}" in scan.files:
             plain.append(file)
         else:

@@ -52,7 +52,8 @@ class Settings:
         run_id: The run.
         attempt: The attempt, from 1.
         interval: Seconds between two scans.
-        snapshot_seconds: How often at most a file that grows is sent anew.
+        snapshot_seconds: How often at most a file that grows is sent anew; one up to 16 MiB is
+            sent before each checkpoint too.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
     """

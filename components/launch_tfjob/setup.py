@@ -1,12 +1,11 @@
 """The init container of every replica: `python -m components.launch_tfjob.setup`.
 
 It puts into JOB_DIR what the replica runs, and on the chief into OUTPUT_DIR what an earlier attempt
-of the run has stored. Every byte that comes from the store is proven by a manifest.
+of the run has stored. Every byte that comes from the store is proven.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem, StepError
+from storage.errors import ConfigurationError, Problem, StepError
 from storage.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -102,66 +101,11 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     if task.dataset:
         # A program that could read the test rows would be judged by what it has seen.
         pull(store, task.dataset, task.data_dir, only=lambda key: not key.startswith("test-"))
-    return restore(task, store) if task.restore else None
-
-
-def restore(task: Task, store: Store) -> int | None:
-    """Bring the newest stored checkpoint that verifies, and the lines written before it.
-
-    The one that the trainer calls the best comes too, or the sidecar would remove it from the
-    store as one that the trainer has removed.
-
-    Returns:
-        Its step, or None when there is no checkpoint to go on from.
-    """
-    stored = store.numbers(task.run.checkpoints)
-    for step in reversed(stored):
-        if (task.output_dir / "checkpoints" / str(step)).exists():
-            return step
-        if _fetch_checkpoint(task, store, step):
-            _restore_progress(task, store)
-            log.info("checkpoint %d is restored", step)
-            best = _best_step(task.output_dir / "checkpoints" / str(step))
-            if best in stored and best != step and _fetch_checkpoint(task, store, best):
-                log.info("checkpoint %d is restored, the best one", best)
-            return step
-    return None
-
-
-def _fetch_checkpoint(task: Task, store: Store, step: int) -> bool:
-    """Bring a checkpoint, which appears whole or not at all; tell whether it did."""
-    from uploader import pull
-
-    folder = task.output_dir / "checkpoints"
-    partial = folder / f".{step}.part"
-    try:
-        pull(store, task.run.checkpoints / str(step), partial)
-    except ObjectNotFoundError:
-        log.info("checkpoint %d is not complete in the store", step)
-    except DataError as error:
-        log.warning("checkpoint %d is not used: %s", step, error)
-    else:
-        partial.rename(folder / str(step))
-        return True
-    shutil.rmtree(partial, ignore_errors=True)
-    return False
-
-
-def _best_step(folder: Path) -> int | None:
-    """Return the step that a checkpoint of the project's trainer calls the best, if it does."""
-    try:
-        return json.loads((folder / "checkpoint.json").read_text())["best_checkpoint"]["step"]
-    except (OSError, ValueError, KeyError, TypeError):
+    if not task.restore:
         return None
+    from components.launch_tfjob.restore import restore
 
-
-def _restore_progress(task: Task, store: Store) -> None:
-    """Bring the progress lines, which the trainer cuts back to its checkpoint."""
-    try:
-        lines = store.read(task.run.output / "progress.jsonl")
-    except ObjectNotFoundError:
-        return
-    (task.output_dir / "progress.jsonl").write_bytes(lines)
+    return restore(store, task.run, task.output_dir)
 
 
 def _open_store() -> Store:

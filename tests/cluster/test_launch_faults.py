@@ -81,13 +81,30 @@ def test_quota_of_the_namespace(launch, row):
     assert "exceeded quota: gpus" in ended.message
 
 
+# The first attempt leaves a checkpoint, and a file beside it that no other attempt writes.
+LEAVES_FILES = """
+if me == "chief-0" and attempt == 1:
+    (output / "own").mkdir()
+    (output / "own/best.keras").write_bytes(b"best")
+    (output / "checkpoints/.1.tmp").mkdir(parents=True)
+    (output / "checkpoints/.1.tmp/weights").write_bytes(b"w")
+    (output / "checkpoints/.1.tmp").rename(output / "checkpoints/1")
+time.sleep(0 if attempt > 1 else 600)
+"""
+
+
 def test_chief_pod_deleted(launch, row):
-    launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", workers=1, gpus=1))
+    store, run = launch.step.store, launch.step.run
+    launch.start(launch.spec(LEAVES_FILES, workers=1, gpus=1))
     launch.wait_said()
+    stored = run.checkpoints / "1" / "manifest.json"
+    launch.wait_for(lambda: stored in [item.address for item in store.list(run.checkpoints)])
     launch.cluster.core.delete_namespaced_pod(f"{launch.name()}-chief-0", launch.namespace)
     ended = launch.join()
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 2
+    keys = {item.key for item in store.read_manifest(run.manifest).objects}
+    assert {"output/checkpoints/1/weights", "output/own/best.keras"} <= keys
 
 
 def test_worker_pod_deleted(launch, row):

@@ -332,6 +332,13 @@ def damage(exchange: Exchange) -> bool:
     return False
 
 
+def damage_reply(exchange: Exchange) -> bool:
+    """One bit of the reply changes on the way."""
+    status, headers, data = exchange.ask()
+    exchange.reply(status, headers, bytes([data[0] ^ 1]) + data[1:])
+    return True
+
+
 def slowly(rate: float) -> Callable[[Exchange], bool]:
     """The network takes so many bytes a second."""
 

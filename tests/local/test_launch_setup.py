@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from trainer_jobs import SECONDS, STEPS, Job, Start
 
-from components.launch_tfjob.setup import Task, restore, run
+from components.launch_tfjob.restore import restore
+from components.launch_tfjob.setup import Task, run
 from storage import manifest as manifests
 from storage.address import S3Address
-from storage.errors import DataError
+from storage.checksum import file_crc64nvme
+from storage.errors import DataError, ObjectNotFoundError
 from storage.layout import RunLayout
+from storage.manifest import Manifest
+from storage.retry import Patience
 from storage.store import Store
+from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
 from uploader import push
+from uploader.inventory import scan
+from uploader.mirror import Mirror
 
 
 @pytest.fixture
@@ -71,30 +86,24 @@ def _checkpoint(store: Store, layout: RunLayout, folder: Path, step: int, best: 
     push(store, source, layout.checkpoints / str(step), "checkpoint")
 
 
-def _task(layout: RunLayout, folder: Path) -> Task:
-    environment = {
-        "JOB_DIR": str(folder / "job"),
-        "OUTPUT_DIR": str(folder / "output"),
-        "RUN_URI": str(layout.base),
-        "RESTORE": "1",
-    }
-    return Task.from_environment(environment)
-
-
 def test_the_newest_and_the_best_checkpoint_come_back(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     layout = RunLayout(base)
     for step, best in {3: None, 5: 3, 7: 5, 9: 5}.items():
         _checkpoint(store, layout, tmp_path, step, best)
-    store.write(layout.output / "progress.jsonl", b"{}\n")
     store.delete(layout.checkpoints / "9" / manifests.NAME)  # it was being stored when the pod died
-    task = _task(layout, tmp_path)
-    checkpoints = task.output_dir / "checkpoints"
-    assert restore(task, store) == 7
+    environment = {
+        "JOB_DIR": str(tmp_path / "job"),
+        "OUTPUT_DIR": str(tmp_path / "output"),
+        "RUN_URI": str(layout.base),
+        "RESTORE": "1",
+    }
+    assert run(Task.from_environment(environment), lambda: store) == 7
+    checkpoints = tmp_path / "output" / "checkpoints"
     assert {item.name for item in checkpoints.iterdir()} == {"5", "7"}
     assert (checkpoints / "5" / "variables.bin").read_bytes() == b"\5"
-    assert (task.output_dir / "progress.jsonl").read_bytes() == b"{}\n"
+    assert run(Task.from_environment(environment), lambda: store) == 7, "it is there"
 
 
 def test_a_best_checkpoint_that_is_gone_or_unknown_is_no_error(
@@ -102,13 +111,225 @@ def test_a_best_checkpoint_that_is_gone_or_unknown_is_no_error(
 ) -> None:
     layout = RunLayout(base)
     _checkpoint(store, layout, tmp_path, 7, best=5)
-    task = _task(layout, tmp_path)
-    assert restore(task, store) == 7
+    assert restore(store, layout, tmp_path / "output") == 7
     other = RunLayout(base / "other")
     source = tmp_path / "plain"
     source.mkdir()
     (source / "weights").write_bytes(b"x")  # of a program of the user's own
     push(store, source, other.checkpoints / "4", "checkpoint")
-    task = _task(other, tmp_path / "second")
-    assert restore(task, store) == 4
-    assert [item.name for item in (task.output_dir / "checkpoints").iterdir()] == ["4"]
+    assert restore(store, other, tmp_path / "second") == 4
+    assert [item.name for item in (tmp_path / "second" / "checkpoints").iterdir()] == ["4"]
+
+
+BESIDE = {
+    "progress.jsonl": b"{}\n",
+    "logs/train/events.out.tfevents.1.host": b"event" * 100,
+    "own/best.keras": bytes(3_000_000),
+    "own/\u00fcn\u00ef + %\ncode.txt": b"",
+}
+MADE_ANEW = ("model/saved_model.pb", "model.keras", "completion.json")
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+
+
+def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirror:
+    """Store what a folder holds, as the sidecar does."""
+    mirror = Mirror(store, folder, layout, "r", attempt)
+    mirror.store(scan(folder), scan(folder))
+    return mirror
+
+
+@pytest.fixture
+def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
+    """A run of which a checkpoint is stored, and what its pod has left beside it and later."""
+    layout, first = RunLayout(base), tmp_path / "first"
+    _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
+    _write(first, {"own/x.tmp": b"half", ".uploader/state.json": b"{}"})
+    mirror = _mirror(store, layout, first, 1)
+    _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
+    mirror.store(scan(first), scan(first))
+    store.write(layout.output / "own/removed.txt", b"the callback itself has removed it")
+    return layout
+
+
+def test_what_lay_beside_the_checkpoint_comes_back_and_is_not_sent_again(
+    stored: RunLayout, proxy: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    output, store = tmp_path / "second", Store(proxy.endpoint)
+    assert restore(store, stored, output) == 5
+    found = scan(output).files
+    assert found.keys() == BESIDE.keys() | {"checkpoints/5/data"}
+    for path, data in BESIDE.items():
+        assert (output / path).read_bytes() == data
+    assert "restoring 4 files beside the checkpoint, 3.0 MB" in caplog.text
+    assert not proxy.of("PUT")
+
+    second = _mirror(store, stored, output, 2)
+    assert second.missing(scan(output)) == []
+    assert not proxy.of("PUT", "/output/")
+    keys = {item.key for item in second.publish(scan(output)).objects}
+    assert keys == {f"output/{path}" for path in found}
+
+
+@pytest.mark.fault("a file beside the checkpoint is missing or damaged at a restore")
+def test_a_file_that_cannot_be_had_is_left_out(
+    stored: RunLayout, store: Store, proxy: FaultProxy, tmp_path: Path, caplog
+) -> None:
+    store.delete(stored.output / "progress.jsonl")
+    proxy.faults = [Fault(damage_reply, "GET", "tfevents", times=1)]
+    output = tmp_path / "second"
+    assert restore(Store(proxy.endpoint), stored, output) == 5
+    assert {path for path in BESIDE if (output / path).exists()} == {
+        "own/best.keras",
+        "own/\u00fcn\u00ef + %\ncode.txt",
+    }
+    assert "2 files beside the checkpoint not restored: " in caplog.text
+    assert "'progress.jsonl': it is not in the store" in caplog.text
+    assert "events.out.tfevents.1.host': " in caplog.text
+    assert (output / "checkpoints/5/data").read_bytes() == b"five"
+
+
+@pytest.mark.fault("the store goes away while files beside the checkpoint are restored")
+def test_no_training_waits_for_its_logs(
+    stored: RunLayout, proxy: FaultProxy, tmp_path: Path, caplog
+) -> None:
+    proxy.faults = [Fault(slow_down, "GET|HEAD", "own/|logs/|progress", times=float("inf"))]
+    output = tmp_path / "second"
+    assert restore(Store(proxy.endpoint, patience=Patience(0.1)), stored, output) == 5
+    assert scan(output).files.keys() == {"checkpoints/5/data"}
+    assert "4 files beside the checkpoint not restored" in caplog.text
+
+
+def test_the_largest_files_are_left_out_where_there_is_no_space(
+    stored: RunLayout, store: Store, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    usage = namedtuple("usage", "free")(2_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    output = tmp_path / "second"
+    assert restore(store, stored, output) == 5
+    assert scan(output).files.keys() == BESIDE.keys() - {"own/best.keras"} | {"checkpoints/5/data"}
+    assert "'own/best.keras': there is no space for its 3.0 MB" in caplog.text
+
+
+def test_a_training_that_begins_anew_finds_nothing_of_the_old_one(
+    stored: RunLayout, store: Store, tmp_path: Path
+) -> None:
+    store.delete(stored.checkpoints / "5" / manifests.NAME)
+    assert restore(store, stored, tmp_path / "second") is None
+    assert not scan(tmp_path / "second").files
+
+
+def test_nothing_is_written_outside_of_the_output(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    layout = RunLayout(base)
+    names = ["../evil", "own/../../evil", "/evil", ".uploader/flush-reply.json", "a//b", "good"]
+    _write(tmp_path / "source", {"data": b"x"})
+    details = {"step": 5, "files": names}
+    push(store, tmp_path / "source", layout.checkpoints / "5", "checkpoint", details=details)
+    for name in names:
+        store.write(S3Address(base.bucket, f"{layout.output.key}/{name}"), b"x")
+    output = tmp_path / "deep" / "output"
+    assert restore(store, layout, output) == 5
+    assert {p.relative_to(tmp_path / "deep").as_posix() for p in tmp_path.glob("deep/**/*")} == {
+        "output",
+        "output/checkpoints",
+        "output/checkpoints/5",
+        "output/checkpoints/5/data",
+        "output/good",
+    }
+
+
+# The loss only falls, so `best.keras` is that of the first epoch; the first attempt does not end.
+CODE = """
+import os, time
+import keras
+from trainer.models import mlp
+
+class Hold(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        while epoch == 3 and os.environ["ATTEMPT"] == "1":
+            time.sleep(0.1)
+
+def build_model(dataset):
+    return mlp(dataset)
+
+def callbacks(dataset):
+    best = {"monitor": "loss", "mode": "max", "save_best_only": True}
+    return [keras.callbacks.ModelCheckpoint("own/best.keras", **best), Hold()]
+"""
+
+
+@contextmanager
+def _sidecar(output: Path, layout: RunLayout, attempt: int, log: Path) -> Iterator[None]:
+    output.mkdir(parents=True, exist_ok=True)
+    line = [sys.executable, "-m", "uploader", "watch", str(output), str(layout.base)]
+    line += ["--interval", "0.05", "--attempt", str(attempt)]
+    with open(log, "wb") as file:
+        process = subprocess.Popen(line, stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _points(folder: Path) -> list[int]:
+    """Return the steps of a curve that TensorBoard would show."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    return [event.step for event in board.Tensors("epoch_loss")]
+
+
+@pytest.mark.fault("the chief's node is lost, and its disk with it")
+def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
+    jobs: Start, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    layout = RunLayout(base / "runs" / "moved")
+    manifest = layout.checkpoints / str(3 * STEPS) / manifests.NAME
+    output, log = tmp_path / "0" / "output", tmp_path / "sidecar.log"
+
+    def stored() -> Manifest | None:
+        try:
+            return store.read_manifest(manifest)
+        except ObjectNotFoundError:
+            return None
+
+    with _sidecar(output, layout, 1, log):
+        job: Job = jobs(
+            "moved",
+            code=CODE,
+            folder=tmp_path,
+            EPOCHS="5",
+            TRAIN_OPTIONS='{"checkpoint_seconds": 0.01}',
+            FLUSH_BARRIER="1",
+            STORE_DEADLINE=str(SECONDS),
+        )
+        job.until(lambda: stored() is not None)
+    job.processes[0].kill()
+    job.processes[0].wait()
+    best = file_crc64nvme(output / "own" / "best.keras")
+    curves = {path for path in scan(output).files if path.startswith("logs/")}
+    assert len(curves) == 2
+    shutil.rmtree(output)
+
+    assert restore(store, layout, output) == 3 * STEPS
+    assert curves | {"own/best.keras", "progress.jsonl"} <= scan(output).files.keys()
+    job.environment["ATTEMPT"] = "2"
+    with _sidecar(output, layout, 2, log):
+        assert job.start().end() == [0], job.log() + log.read_text()
+
+    objects = {item.key: item for item in store.read_manifest(layout.manifest).objects}
+    assert objects["output/own/best.keras"].crc64nvme == best
+    assert {f"output/{path}" for path in curves} < {key for key in objects if "/logs/" in key}
+    assert "stored already: " in log.read_text()
+    assert [line["epoch"] for line in job.events("epoch")] == [1, 2, 3, 4, 5]
+    for split in ("train", "validation"):
+        assert _points(output / "logs" / split) == [0, 1, 2, 3, 4]

@@ -95,11 +95,13 @@ def test_a_growing_file_is_sent_as_snapshots(store, run, start, tmp_path):
 def test_a_checkpoint_has_a_manifest_of_its_own(store, run, start, tmp_path):
     write(tmp_path / "checkpoints/7/shard 0", b"a")
     write(tmp_path / "checkpoints/7/deep/index", b"b")
+    for path in ("own/best.keras", "progress.jsonl", os.fsdecode(b"\xff")):
+        write(tmp_path / path, b"beside")
     settle(start(attempt=3), tmp_path)
     manifest = store.read_manifest(run.checkpoints / "7" / "manifest.json")
     assert [item.key for item in manifest.objects] == ["deep/index", "shard 0"]
     assert (manifest.kind, manifest.run_id, manifest.attempt) == ("checkpoint", "r", 3)
-    assert manifest.details == {"step": 7}
+    assert manifest.details == {"step": 7, "files": ["own/best.keras", "progress.jsonl"]}
 
 
 def test_what_a_restart_finds_is_not_sent_again(proxy, run, tmp_path):
@@ -118,6 +120,62 @@ def test_what_a_restart_finds_is_not_sent_again(proxy, run, tmp_path):
     assert restarted.missing(scan(tmp_path)) == []
     assert "PUT" not in (requests := made(proxy)) and requests
     assert restarted.publish(scan(tmp_path)).attempt == 1
+
+
+def test_files_with_other_bytes_are_sent_anew(proxy, run, tmp_path):
+    """A pod made anew has some that are the same and others that are not, of the same size too."""
+    names = ("same", "longer", "different", "grows/events.out.tfevents.1")
+    for name in names:
+        write(tmp_path / name, b"as it was")
+    store = Store(proxy.endpoint)
+    settle(Mirror(store, tmp_path, run, "r", 1), tmp_path)
+    write(tmp_path / "longer", b"as it was before")
+    write(tmp_path / "different", b"as it is.")
+    write(tmp_path / "new", b"new")
+    made(proxy)
+
+    second = Mirror(store, tmp_path, run, "r", 2)
+    settle(second, tmp_path)
+
+    sent = {seen.target.rpartition("/")[2] for seen in proxy.of("PUT", "/output/")}
+    assert sent == {"longer", "different", "new"}
+    assert second.missing(scan(tmp_path)) == []
+    for item in second.publish(scan(tmp_path)).objects:
+        store.prove(run.base / item.key, item)
+
+    write(tmp_path / "same", b"as it is.")
+    settle(second, tmp_path)
+    assert store.read(run.output / "same") == b"as it is."
+
+
+def test_what_was_there_before_a_checkpoint_is_stored_before_it(proxy, run, tmp_path):
+    write(tmp_path / "logs/events.out.tfevents.1", b"1")
+    write(tmp_path / "own/best.keras", b"best")
+    write(tmp_path / "completion.json", b"{}")
+    mirror = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 1, snapshot_seconds=3600)
+    mirror.store(scan(tmp_path), scan(tmp_path / "nowhere"))
+    write(tmp_path / "logs/events.out.tfevents.1", b"12")
+    write(tmp_path / "checkpoints/7/data", b"seven")
+    made(proxy)
+    settle(mirror, tmp_path)
+    order = [seen.target.partition("/output/")[2] for seen in proxy.of("PUT", "/output/")]
+    assert sorted(order[:2]) == ["logs/events.out.tfevents.1", "own/best.keras"]
+    assert order[2:] == ["checkpoints/7/data", "checkpoints/7/manifest.json", "completion.json"]
+
+
+@pytest.mark.fault("a file beside a checkpoint cannot be stored")
+def test_a_file_that_fails_holds_back_no_checkpoint(proxy, run, tmp_path):
+    proxy.faults = [Fault(slow_down, target="best", times=float("inf"))]
+    write(tmp_path / "best.keras", b"best")
+    write(tmp_path / "checkpoints/7/data", b"seven")
+    store = Store(proxy.endpoint, patience=Patience(0.1))
+    mirror = Mirror(store, tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    assert store.read_manifest(run.checkpoints / "7" / "manifest.json")
+    assert mirror.missing(scan(tmp_path)) == ["best.keras"]
+    proxy.faults = []
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
 
 
 def test_the_journal_survives_a_restart(proxy, run, tmp_path):
@@ -141,7 +199,7 @@ def test_the_journal_survives_a_restart(proxy, run, tmp_path):
 
     other = Journal(tmp_path / ".uploader", "another run, attempt or store")
     settle(Mirror(store, tmp_path, run, "r", 1, journal=other), tmp_path)
-    assert made(proxy).count("PUT") >= 2
+    assert made(proxy).count("HEAD") == 2, "what it names is not believed without a look"
 
 
 def test_an_upload_in_parts_goes_on_after_a_restart(proxy, run, tmp_path):

@@ -1,0 +1,181 @@
+"""What a chief on a new disk goes on from: the newest stored checkpoint, and what lay beside it.
+
+A checkpoint is proven by its manifest. The manifest also names the files that lay beside it, such
+as those of TensorBoard and ModelCheckpoint; each of them is what it is in the store by now, proven
+by the checksum the store keeps or, where it keeps none, by a second reading. No training fails for
+want of one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from storage.errors import DataError, ObjectNotFoundError, StepError, StoreUnavailableError
+from storage.layout import RunLayout
+from storage.manifest import Manifest
+from storage.store import Listed, Store
+from storage.words import counted
+from uploader import pull
+from uploader.inventory import counts
+from uploader.parallel import WORKERS, Progress, each
+
+log = logging.getLogger(__name__)
+
+# The training makes these at its end, and checkpoints have manifests of their own.
+_NOT_BESIDE = ("checkpoints", "model", "model.keras", "completion.json")
+_CHECKPOINTS_TO_COME = 2  # before an old one is removed; the disk must have room for them
+_MOST_REASONS = 5  # in a line of the log
+
+
+def restore(store: Store, run: RunLayout, output: Path) -> int | None:
+    """Bring the newest checkpoint that verifies, and the files that lay beside it.
+
+    The one that the trainer calls the best comes too, or the sidecar would remove it from the
+    store as one that the trainer has removed. The newest appears last: a restore that is cut off
+    is made again.
+
+    Args:
+        store: Where from.
+        run: The run in the store.
+        output: OUTPUT_DIR.
+
+    Returns:
+        Its step, or None when there is no checkpoint to go on from, and then nothing is brought.
+    """
+    stored = store.numbers(run.checkpoints)
+    for step in reversed(stored):
+        if (output / "checkpoints" / str(step)).exists():
+            return step
+        if manifest := _fetch_checkpoint(store, run, output, step):
+            best = _best_step(_partial(output, step))
+            if best in stored and best != step and _bring_best(store, run, output, best):
+                log.info("checkpoint %d is restored, the best one", best)
+            _restore_files(store, run, output, manifest)
+            _publish(output, step)
+            log.info("checkpoint %d is restored", step)
+            return step
+    return None
+
+
+def _fetch_checkpoint(store: Store, run: RunLayout, output: Path, step: int) -> Manifest | None:
+    """Bring a checkpoint under a name that nobody reads, unless it is not right in the store."""
+    partial = _partial(output, step)
+    try:
+        return pull(store, run.checkpoints / str(step), partial)
+    except ObjectNotFoundError:
+        log.info("checkpoint %d is not complete in the store", step)
+    except DataError as error:
+        log.warning("checkpoint %d is not used: %s", step, error)
+    shutil.rmtree(partial, ignore_errors=True)
+    return None
+
+
+def _bring_best(store: Store, run: RunLayout, output: Path, step: int) -> bool:
+    if not (output / "checkpoints" / str(step)).exists():
+        if not _fetch_checkpoint(store, run, output, step):
+            return False
+        _publish(output, step)
+    return True
+
+
+def _partial(output: Path, step: int) -> Path:
+    return output / "checkpoints" / f".{step}.part"
+
+
+def _publish(output: Path, step: int) -> None:
+    _partial(output, step).rename(output / "checkpoints" / str(step))
+
+
+def _best_step(folder: Path) -> int | None:
+    """Return the step that a checkpoint of the project's trainer calls the best, if it does."""
+    try:
+        return json.loads((folder / "checkpoint.json").read_text())["best_checkpoint"]["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manifest) -> None:
+    """Bring the files that lay beside a checkpoint; what cannot be had is logged and left out.
+
+    What was written for the first time after it stays in the store: the training writes it again.
+    """
+    named = {path for path in map(str, checkpoint.details.get("files", ())) if _lies_beside(path)}
+    if not named:
+        return
+    start = len(run.output.key) + 1
+    try:
+        objects = {item.address.key[start:]: item for item in store.list(run.output)}
+    except StepError as error:
+        log.warning(
+            "%s beside the checkpoint: not restored, %s", counted(len(named), "file"), error
+        )
+        return
+    left_out = {path: "it is not in the store" for path in named - objects.keys()}
+    room = shutil.disk_usage(output).free - _CHECKPOINTS_TO_COME * checkpoint.size
+    found = sorted(named & objects.keys(), key=lambda path: (objects[path].size, path))
+    fitting = []
+    for path in found:
+        room -= objects[path].size
+        if room < 0:
+            left_out[path] = f"there is no space for its {objects[path].size / 1e6:.1f} MB"
+        else:
+            fitting.append(objects[path])
+    left_out |= _fetch_files(store, output, start, fitting)
+    if left_out:
+        reasons = [f"{path!r}: {why}" for path, why in sorted(left_out.items())[:_MOST_REASONS]]
+        more = len(left_out) - len(reasons)
+        reasons += [f"and {more} more"] if more else []
+        log.warning(
+            "%s beside the checkpoint not restored: %s",
+            counted(len(left_out), "file"),
+            "; ".join(reasons),
+        )
+
+
+def _lies_beside(path: str) -> bool:
+    """Tell whether a path is one of a file beside checkpoints, and below OUTPUT_DIR."""
+    parts = path.split("/")
+    return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)
+
+
+def _fetch_files(
+    store: Store, output: Path, start: int, objects: Sequence[Listed]
+) -> dict[str, str]:
+    """Bring objects, each by one rename; return the paths of those that failed, and why.
+
+    Args:
+        store: Where from.
+        output: OUTPUT_DIR.
+        start: Where the path below it begins in a key.
+        objects: What to bring.
+    """
+    if not objects:
+        return {}
+    size = sum(item.size for item in objects)
+    progress = Progress("restoring", len(objects), size)
+    what = counted(len(objects), "file")
+    log.info("restoring %s beside the checkpoint, %.1f MB", what, size / 1e6)
+    failed = {item.address.key[start:]: "the store is away" for item in objects}
+    away = False
+
+    def fetch(item: Listed) -> None:
+        path = item.address.key[start:]
+        store.fetch(item.address, output / path, store.entry(item.address, path))
+
+    # When the store is away, the others are not waited for as well.
+    wanted = takewhile(lambda _: not away, objects)
+    for item, fetched in each(fetch, wanted, min(WORKERS, len(objects)), progress.tick):
+        path = item.address.key[start:]
+        if fetched.error is None:
+            del failed[path]
+            progress.add(item.size)
+        else:
+            failed[path] = str(fetched.error)
+            away = away or isinstance(fetched.error, StoreUnavailableError)
+    log.info("restored %d of %s: %s", progress.files, what, progress)
+    return failed

@@ -1,0 +1,130 @@
+"""What the store has of a run's output when a sidecar begins: it is recognised, not sent again.
+
+An earlier life of the sidecar has sent it, or that of an earlier attempt, whose files `setup` has
+brought back. Nothing is believed because of a name or a time: the bytes have to be the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from storage.checksum import file_crc64nvme
+from storage.errors import StepError, StoreUnavailableError
+from storage.layout import RunLayout
+from storage.manifest import ManifestObject
+from storage.store import Store
+from storage.words import counted
+from uploader.folder import manifest_at, same_content
+from uploader.inventory import LocalFile
+from uploader.journal import Journal, Stored
+from uploader.parallel import each
+
+log = logging.getLogger(__name__)
+
+_STEP = re.compile(r"checkpoints/(0|[1-9][0-9]*)/")
+
+
+class Earlier:
+    """What was stored before this process.
+
+    Args:
+        store: Where.
+        folder: The chief's OUTPUT_DIR.
+        run: The run's directory in the store.
+        journal: Learns what is recognised.
+
+    Attributes:
+        steps: Steps that have objects in the store, complete or not.
+    """
+
+    def __init__(self, store: Store, folder: Path, run: RunLayout, journal: Journal) -> None:
+        self.steps: set[int] = set()
+        self._sizes: dict[str, int] = {}  # of the objects outside of checkpoints, by path
+        self._store, self._folder, self._run, self._journal = store, folder, run, journal
+
+    def look(self, files: Mapping[str, LocalFile]) -> None:
+        """Look once, and throw away unfinished uploads that can never become one of the files.
+
+        Args:
+            files: What lies in the folder, by path.
+
+        Raises:
+            StepError: The store did not answer.
+        """
+        start = len(self._run.output.key) + 1
+        for item in self._store.list(self._run.output):
+            path = item.address.key[start:]
+            step = step_of(path)
+            if step is None:
+                self._sizes[path] = item.size
+            else:
+                self.steps.add(step)
+        self._abort_dead_uploads(files)
+
+    def recognise_step(self, step: int, files: Collection[LocalFile]) -> bool:
+        """Count the files of a checkpoint as stored that are those of its manifest.
+
+        Returns:
+            Whether they are all of them.
+        """
+        prefix = f"checkpoints/{step}/"
+        manifest = manifest_at(self._store, self._run.checkpoints / str(step))
+        known = {
+            prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
+            for item in (manifest.objects if manifest else ())
+        }
+        new = {file.path: file for file in files if not self._journal.has(file)}
+        for file in same_content(self._folder, new, known):
+            self._journal.add(Stored(file, known[file.path]))
+        self._journal.flush()
+        return known.keys() == {file.path for file in files} and all(map(self._journal.has, files))
+
+    def recognise_files(self, files: Iterable[LocalFile], tick: Callable[[], None]) -> None:
+        """Count the files as stored, of those outside of checkpoints, that the store has.
+
+        Each is compared once, before it would be sent for the first time.
+
+        Args:
+            files: Which are to be sent.
+            tick: Called about twice a second.
+        """
+        alike = [file for file in files if self._sizes.pop(file.path, None) == file.size]
+        found = 0
+        for file, proven in each(self._prove, alike, tick=tick) if alike else ():
+            if proven.error is None:  # else it differs, or cannot be read: sending it will tell
+                self._journal.add(Stored(file, proven.result()))
+                found += 1
+        self._journal.flush()
+        if found:
+            log.info("stored already: %s", counted(found, "file"))
+
+    def _prove(self, file: LocalFile) -> ManifestObject:
+        checksum = file_crc64nvme(self._folder / file.path)
+        entry = ManifestObject(f"output/{file.path}", file.size, checksum)
+        self._store.prove(self._run.output / file.path, entry)
+        return entry
+
+    def _abort_dead_uploads(self, files: Mapping[str, LocalFile]) -> None:
+        for path, (file, _) in list(self._journal.uploads.items()):
+            if files.get(path) != file:
+                self._journal.upload(file, "")
+        alive = {upload_id for _, upload_id in self._journal.uploads.values()}
+        try:
+            for address, upload_id in self._store.unfinished(self._run.output):
+                if upload_id not in alive:
+                    log.info("an unfinished upload of %s is thrown away", address)
+                    self._store.abort(address, upload_id)
+        except StoreUnavailableError:
+            raise
+        except StepError as error:  # it costs space and nothing else
+            log.warning("unfinished uploads are not looked for: %s", error)
+
+
+def step_of(path: str) -> int | None:
+    """Return the step of the checkpoint that a path below OUTPUT_DIR belongs to, if any."""
+    match = _STEP.match(path)
+    return int(match[1]) if match else None
