@@ -1,7 +1,7 @@
 """Weights that are not the same on all replicas any more, because a layer changes them by itself.
 
-Gradients are summed, so what is trained stays the same everywhere. What a layer computes of the rows
-it sees, and keeps, does not.
+Gradients are summed, so what is trained stays the same everywhere; what a layer computes of its
+rows and keeps does not.
 """
 
 from __future__ import annotations
