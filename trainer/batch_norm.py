@@ -25,6 +25,9 @@ def problems(model: keras.Model, replicas: int, options: Options) -> list[Proble
         model: Built or not.
         replicas: Of the job.
         options: Of the training.
+
+    Returns:
+        Every problem; what a mask does is seen by `refusing_masks` only.
     """
     layers = _trained(model)
     names = f"layers {', '.join(layer.name for layer in layers)}"

@@ -243,11 +243,9 @@ class Training:
                     " in the data",
                 )
             )
-        if not self._started:
+        if not self._started:  # what drifts does so from the first step on
             with self._time.spent_on("start"):
-                compare_weights(
-                    self.model, self.replicas
-                )  # what drifts does so from the first step on
+                compare_weights(self.model, self.replicas)
         if every and (at % every == 0 or at == self.steps_per_epoch):
             self._call("on_train_batch_end", at - 1, self._steps.results())
         elapsed = time.monotonic() - self._saved
