@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -34,6 +33,8 @@ from trainer.load import load
 log = logging.getLogger("trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
+# What TensorFlow makes of an error in the Python code that reads rows.
+_OF_INPUT = "DataError: "
 # Exit codes that another start would not change, so that no replica has to wait for this one.
 _FINAL = range(1, 5)
 _PEER_WORDS = (
@@ -145,19 +146,9 @@ def _explained(error: Exception, processes: int) -> Exception:
     """Return an error of TensorFlow as one whose exit code says whose fault it is."""
     if isinstance(error, StepError):
         return error
-    from trainer.inputs import WRONG_LABEL
-
     kind, text = type(error).__name__, str(error)
-    if WRONG_LABEL in text:
-        labels = re.findall(r"\[([-\d .]+)\]", text[text.find(WRONG_LABEL) :])
-        return DataError(
-            Problem(
-                "a label of the dataset is not one of its classes",
-                received=f"a batch with the labels {labels[0] if labels else '?'}",
-                expected="whole numbers below the number of classes in schema.json",
-                fix="prepare the dataset again",
-            )
-        )
+    if _OF_INPUT in text:
+        return DataError(text.partition(_OF_INPUT)[2].partition("\nTraceback")[0].strip())
     if "gRPC server" in text:
         return NotStartedError(
             Problem(
@@ -176,15 +167,6 @@ def _explained(error: Exception, processes: int) -> Exception:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         why = next((it for it in lines if any(w in it.lower() for w in _PEER_WORDS)), lines[0])
         return PeerLostError(f"another replica was lost ({kind}: {why[:300]})")
-    if kind in ("DataLossError",) or "Could not parse example" in text:
-        return DataError(
-            Problem(
-                "a record of the dataset cannot be read",
-                received=f"{kind}: {text.splitlines()[0][:300]}",
-                expected="tf.train.Example with `features` and `label`",
-                fix="prepare the dataset again",
-            )
-        )
     return error
 
 

@@ -27,11 +27,12 @@ from trainer.config import Config
 from trainer.dataset import Dataset
 from trainer.drift import compare_weights
 from trainer.exits import NotFiniteError, StoppedError
-from trainer.inputs import distribute, open_split, read_labels
+from trainer.inputs import distribute, open_split
 from trainer.pace import Run, TimeSplit
 from trainer.progress import Progress
 from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
+from trainer.rows import Rows
 from trainer.state import Running, State
 from trainer.step import Steps, jit_compile_here
 
@@ -357,7 +358,7 @@ class Training:
     def _open_batches(self) -> Iterator[Any]:
         weights = None
         if (option := self.config.options.class_weight) is not None:
-            labels = read_labels(self.dataset, self._records)
+            labels = Rows(self.dataset, self._records).labels()
             weights = self.dataset.class_weights(option, labels)
         place = (self._position.epoch, self._position.step_in_epoch)
         rows, seed, replicas = len(self._records), self.config.options.seed, self.replicas

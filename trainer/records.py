@@ -30,12 +30,12 @@ class Records:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._maps: list[mmap.mmap] = []
+        self._maps: list[memoryview] = []
         files, offsets, lengths = [], [], []
         for number, path in enumerate(path for path in paths if path.stat().st_size):
             with open(path, "rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._maps.append(content)
+            self._maps.append(memoryview(content))
             starts, sizes = _index(content, path)
             files.append(np.full(len(starts), number, np.int32))
             offsets.append(starts)
@@ -48,8 +48,8 @@ class Records:
     def __len__(self) -> int:
         return len(self._files)
 
-    def take(self, rows: np.ndarray) -> list[bytes]:
-        """Return the records of these rows, in their order."""
+    def take(self, rows: np.ndarray) -> list[memoryview]:
+        """Return the records of these rows, in their order, where they lie in their files."""
         places = zip(
             self._files[rows].tolist(),
             self._offsets[rows].tolist(),

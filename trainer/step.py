@@ -120,7 +120,8 @@ class Steps:
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
                 batch = next(iterator)
-            data += _timestamp(batch) - asked
+            batch, got = _timed(batch)
+            data += got - asked
             total, seconds = strategy.run(self._train_replica, args=(batch,))
             loss = strategy.experimental_local_results(total)[0]
             communication += strategy.experimental_local_results(seconds)[0]
@@ -204,9 +205,9 @@ class Steps:
         mine = [*(gradients[at] for at in present), loss]
         context = tf.distribute.get_replica_context()
         visible = not tf.config.list_logical_devices("GPU")
-        ready = _timestamp(mine) if visible else nothing
-        *summed, total = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
-        done = _timestamp([*summed, total]) if visible else nothing
+        mine, ready = _timed(mine) if visible else (mine, nothing)
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+        (*summed, total), done = _timed(summed) if visible else (summed, nothing)
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
             result[at] = gradient
@@ -278,10 +279,17 @@ def _added(first: Any, second: Any) -> Any:
     return None if first is None else first + second
 
 
-def _timestamp(after: Any) -> tf.Tensor:
-    """Return () float64, the time in seconds when all these tensors are there."""
-    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
-        return tf.timestamp()
+def _timed(tensors: Any) -> tuple[Any, tf.Tensor]:
+    """Return these tensors, and () float64, the time in seconds when all of them were there.
+
+    What uses them waits for the clock to be read: on one core, it would be read much later.
+    """
+    parts = tf.nest.flatten(tensors, expand_composites=True)
+    with tf.control_dependencies(parts):
+        now = tf.timestamp()
+    with tf.control_dependencies([now]):
+        parts = [tf.identity(part) for part in parts]
+    return tf.nest.pack_sequence_as(tensors, parts, expand_composites=True), now
 
 
 def _unpack(batch: Any) -> tuple[Any, Any, Any]:

@@ -67,6 +67,8 @@ class Encoder:
             rows * record_bytes bytes.
         """
         rows, size = len(features), self.record_bytes
+        if not rows:
+            return memoryview(b"")
         buffer = np.empty((rows, size), np.uint8)
         buffer[:] = self._template
         values = np.ndarray((rows, self._features), "<f4", buffer, self._features_at, (size, 4))
@@ -88,7 +90,7 @@ class Encoder:
             rows,
         )
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = _masked(checksums)
-        return memoryview(buffer).cast("B") if rows else memoryview(b"")
+        return memoryview(buffer).cast("B")
 
 
 def _masked(checksum: int | np.ndarray) -> int | np.ndarray:

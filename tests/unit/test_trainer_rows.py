@@ -1,0 +1,154 @@
+"""Rows out of records: by their places in the bytes, or parsed, with the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.prepare_data.tfrecord import Encoder
+from storage.errors import DataError
+from trainer.dataset import Dataset
+from trainer.records import Records
+from trainer.rows import Rows
+
+
+def _dataset(columns: int, classes: int | None) -> Dataset:
+    splits = {"train": {"rows": 0, "shards": []}}
+    names = tuple(f"x{at}" for at in range(columns))
+    classes_names = tuple(f"c{at}" for at in range(classes or 0))
+    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset))
+    values |= {"feature_names": names, "class_names": classes_names, "schema": {"splits": splits}}
+    return Dataset(**values | {"task": "regression" if classes is None else "classification"})
+
+
+def _rows(folder: Path, columns: int, classes: int | None, shards: Sequence[bytes]) -> Rows:
+    paths = []
+    for shard in shards:
+        paths.append(folder / f"train-{len(paths):05d}.tfrecord")
+        paths[-1].write_bytes(shard)
+    return Rows(_dataset(columns, classes), Records(paths))
+
+
+def _framed(*records: bytes) -> bytes:
+    return b"".join(struct.pack("<QI", len(item), 0) + item + bytes(4) for item in records)
+
+
+def _example(features: Sequence[float], label: int | float, **more: list[int]) -> bytes:
+    import tensorflow as tf
+
+    kinds = {"features": ("float_list", features)} | {
+        name: ("int64_list" if isinstance(value[0], int) else "float_list", value)
+        for name, value in ({"label": [label]} | more).items()
+    }
+    example = tf.train.Example()
+    for name, (kind, values) in kinds.items():
+        getattr(example.features.feature[name], kind).value.extend(values)
+    return example.SerializeToString(deterministic=True)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rows")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.sampled_from([None, 1, 2, 128, 129, 40_000]),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_what_prepare_data_writes_is_read_in_any_order(
+    folder: Path, columns: int, classes: int | None, seed: int, two_shards: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    features = random.integers(0, 2**32, (7, columns), np.uint32).view(np.float32)
+    values = random.normal(size=7).astype(np.float32)
+    labels = values if classes is None else random.integers(0, classes, 7)
+    encode = Encoder(columns, classes).encode
+    cut = 3 if two_shards else 7
+    shards = [bytes(encode(features[a:b], labels[a:b])) for a, b in ((0, cut), (cut, 7))]
+    rows = _rows(folder, columns, classes, shards)
+    order = random.permutation(7)
+    assert rows._layout
+    found, found_labels = rows.take(order)
+    assert found.tobytes() == features[order].tobytes()
+    assert found_labels.tolist() == labels[order].tolist()
+    assert (found.dtype, found_labels.dtype) == (np.float32, rows.label_type)
+    assert rows.labels().tolist() == labels.tolist()
+    rows._layout = None
+    found, found_labels = rows.take(order)
+    # A signalling NaN becomes a quiet one when it is parsed.
+    assert np.array_equal(found, features[order], equal_nan=True)
+    assert found_labels.tolist() == labels[order].tolist()
+
+
+def test_what_others_write_is_read_too(tmp_path: Path) -> None:
+    unpacked = b"".join(b"\x0d" + struct.pack("<f", value) for value in (1, 2))
+    entries = {"features": _field(2, unpacked), "label": _field(3, _field(1, b"\x02"))}
+    old = b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, feature))
+        for name, feature in entries.items()
+    )
+    records = [
+        _example([1, 2], 2),
+        _example([3, 4], 200),  # a longer label
+        _example([5, 6], 1, other=[7, 8]),
+        _example([7, 8], 0),
+        _field(1, old),
+    ]
+    rows = _rows(tmp_path, 2, 300, [_framed(*records)])
+    features, labels = rows.take(np.array([4, 3, 2, 1, 0]))
+    assert features.tolist() == [[1, 2], [7, 8], [5, 6], [3, 4], [1, 2]]
+    assert labels.tolist() == [2, 0, 1, 200, 2]
+
+
+def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(
+    tmp_path: Path,
+) -> None:
+    other = _example([3, 4], 1).replace(b"features", b"Features")
+    rows = _rows(tmp_path, 2, 3, [_framed(_example([1, 2], 0), other)])
+    assert rows.take(np.array([0]))[0].tolist() == [[1, 2]]
+    with pytest.raises(DataError, match=r"0 floats in `features`, 1 int64 in `label`"):
+        rows.take(np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (b"nonsense", "a record of the dataset cannot be read"),
+        (b"", "0 floats in `features`, 0 int64 in `label`"),
+        ((1, 2, 3), "3 floats in `features`"),
+    ],
+)
+def test_what_is_no_row_is_refused(tmp_path: Path, record: bytes | tuple, words: str) -> None:
+    content = record if isinstance(record, bytes) else _example(record, 0)
+    with pytest.raises(DataError, match=words):
+        _rows(tmp_path, 2, 3, [_framed(content)]).take(np.array([0]))
+
+
+def test_a_float_as_a_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="0 int64 in `label`"):
+        _rows(tmp_path, 2, 3, [_framed(_example([1, 2], 1.0))]).take(np.array([0]))
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**40])
+def test_a_label_that_is_no_class_is_refused(tmp_path: Path, label: int) -> None:
+    rows = _rows(tmp_path, 2, 3, [_framed(_example([1, 2], label), _example([1, 2], label))])
+    with pytest.raises(DataError, match=f"2 such labels, the first is {label}"):
+        rows.labels()
+
+
+def test_a_split_without_rows_has_no_labels(tmp_path: Path) -> None:
+    assert _rows(tmp_path, 2, 3, [b""]).labels().tolist() == []
