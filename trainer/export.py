@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import keyword
 import re
@@ -65,28 +66,29 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     names = argument_names(dataset.feature_names)
     outputs = _outputs(model, dataset)
 
-    @tf.function
-    def serve(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-        return outputs(tf.stack([columns[name] for name in names], axis=1))
+    def serve(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        return outputs(tf.stack(columns, axis=1))
 
-    @tf.function
     def serve_packed(features: tf.Tensor) -> dict[str, tf.Tensor]:
         return outputs(features)
 
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    serve.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    columns = [tf.TensorSpec([None], tf.float32, name) for name in names]
+    packed = [tf.TensorSpec([None, dataset.num_features], tf.float32, "features")]
     holder = tf.Module()
     # Not the model itself, which would bring the state of its optimizer.
     holder.layers = list(model.layers)
     holder.weights = list(model.variables)
-    serve_columns = serve.get_concrete_function(
-        **{name: tf.TensorSpec([None], tf.float32, name) for name in names}
-    )
-    packed = tf.TensorSpec([None, dataset.num_features], tf.float32, "features")
+    # They are traced while they are saved: traced before, one that sets a variable, like the state
+    # of random numbers, would be about all replicas and could not be saved.
+    serve_columns = tf.function(serve, input_signature=columns)
     tf.saved_model.save(
         holder,
         str(folder),
         signatures={
             "serve": serve_columns,
-            "serve_packed": serve_packed.get_concrete_function(packed),
+            "serve_packed": tf.function(serve_packed, input_signature=packed),
             "serving_default": serve_columns,
         },
     )

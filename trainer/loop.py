@@ -18,13 +18,14 @@ import keras
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
-from trainer import supervised
+from trainer import randomness, supervised
 from trainer.best import DEFAULT, BestCheckpoint
 from trainer.callback_choice import choose
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Position
 from trainer.config import Config
 from trainer.dataset import Dataset
+from trainer.drift import compare_weights
 from trainer.exits import NotFiniteError, StoppedError
 from trainer.inputs import distribute, open_split
 from trainer.pace import Run, TimeSplit
@@ -33,7 +34,7 @@ from trainer.records import evaluation_slices, train_batch_size, train_slices
 from trainer.replicas import Replicas
 from trainer.rows import Rows
 from trainer.state import Running, State
-from trainer.step import Steps, jit_compile_here, separate_dropout
+from trainer.step import Steps, jit_compile_here
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.
@@ -130,11 +131,11 @@ class Training:
         Raises:
             StoppedError: Somebody was told to stop; the state is saved.
             NotFiniteError: The loss is not finite.
-            StepError: The replicas do not have equal weights.
+            ConfigurationError: The replicas do not have equal weights.
         """
         with self._time.spent_on("checkpoint"):
             self._position = self._state.restore()
-        separate_dropout(self.model, self.replicas)
+        randomness.separate(self.model, self.replicas)
         epochs, total = self.config.epochs, self.config.epochs * self.steps_per_epoch
         if self.replicas.chief:
             output = self.config.output_dir
@@ -159,7 +160,8 @@ class Training:
             self._state.wait()
         self._steps.finish()
         self._call("on_train_end", metrics)
-        return Result(self._position, metrics, self._state.compare_weights())
+        compare_weights(self.model, self.replicas)
+        return Result(self._position, metrics, self._state.weights_sha256())
 
     def finish(
         self,
@@ -242,6 +244,9 @@ class Training:
                     " in the data",
                 )
             )
+        if not self._started:  # what drifts does so from the first step on
+            with self._time.spent_on("start"):
+                compare_weights(self.model, self.replicas)
         if every and (at % every == 0 or at == self.steps_per_epoch):
             self._call("on_train_batch_end", at - 1, self._steps.results())
         elapsed = time.monotonic() - self._saved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from storage.errors import StepError
-from trainer import checkpoint
+from trainer import checkpoint, randomness
 from trainer.best import BestCheckpoint
 from trainer.callback_state import CallbackState
 from trainer.callbacks import Callbacks
@@ -31,10 +31,13 @@ class Running(NamedTuple):
     Attributes:
         metric_sums: The running sums of the metrics of this process, to the last bit.
         callbacks: What the callbacks remember; empty on workers.
+        random: The states of the random numbers of replica 0, by their place among the variables:
+            what draws in an evaluation too has to draw the same when it is done again.
     """
 
     metric_sums: bytes
     callbacks: CallbackState
+    random: Mapping[int, np.ndarray]
 
 
 class State:
@@ -67,6 +70,8 @@ class State:
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
+        random = {id(item) for item in randomness.states(model)}
+        self._random = [at for at, (_, it) in enumerate(self._variables) if id(it) in random]
         self._copy = HostCopy(self._variables if replicas.chief else ())
         self._writer = CheckpointWriter(folder, keep)
         self._best, self._saved_step = best, -1
@@ -74,7 +79,8 @@ class State:
 
     def running(self) -> Running:
         """Return the state of this moment beside the variables."""
-        return Running(self._metric_sums(), self._callbacks.state())
+        random = {at: self._variables[at][1].numpy() for at in self._random}
+        return Running(self._metric_sums(), self._callbacks.state(), random)
 
     @property
     def saving(self) -> bool:
@@ -102,11 +108,14 @@ class State:
         if not self._replicas.chief:
             return
         self._writer.wait()
+        variables = self._copy.take()
+        for at, value in running.random.items():
+            variables[at] = (variables[at][0], value)
         self._writer.begin(
             Checkpoint(
                 position,
                 self._settings,
-                self._copy.take(),
+                variables,
                 everyone,
                 running.callbacks.content,
                 running.callbacks.arrays,
@@ -147,6 +156,7 @@ class State:
         if self._replicas.chief:
             checkpoint.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
+                found = _with_unseeded(found, self._variables)
                 found.check_fits(self._variables, self._settings)
                 self._saved_step = found.position.step
                 best = found.best_checkpoint
@@ -174,22 +184,12 @@ class State:
         values = [item.numpy() for item in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 
-    def compare_weights(self) -> str:
-        """Return the SHA-256 of the weights, which is that of every process.
-
-        Raises:
-            StepError: The replicas have different weights.
-        """
+    def weights_sha256(self) -> str:
+        """Return the SHA-256 of the weights."""
         digest = sha256()
         for item in self._weights:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
         log.info("weights sha256 %s", digest.hexdigest())
-        everyone = [item.hex() for item in self._replicas.gather(digest.digest())]
-        if len(set(everyone)) > 1:
-            raise StepError(
-                "the replicas ended with different weights: "
-                + ", ".join(f"process {at}: {item[:12]}" for at, item in enumerate(everyone))
-            )
         return digest.hexdigest()
 
     def _metric_sums(self) -> bytes:
@@ -230,6 +230,19 @@ class State:
                 old = part.numpy()
                 part.assign(np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape))
                 at += old.nbytes
+
+
+def _with_unseeded(found: Checkpoint, variables: Sequence[tuple[str, Any]]) -> Checkpoint:
+    """Return a checkpoint with the random numbers that name no seed, which older ones lack.
+
+    They begin anew then.
+    """
+    name = f"model/{randomness.UNSEEDED}/seed_generator_state"
+    at = [it for it, _ in variables].index(name)
+    if any(then == name for then, _ in found.variables):
+        return found
+    mine = (name, variables[at][1].numpy())
+    return replace(found, variables=[*found.variables[:at], mine, *found.variables[at:]])
 
 
 def _header(found: Checkpoint | None) -> bytes:

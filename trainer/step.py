@@ -15,12 +15,11 @@ import keras
 import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem, StepError
-from trainer.replicas import Replicas, parts_of
+from trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"
 INSTALL = "install the versions of uv.lock"
-_STREAMS = 1000003  # apart lie the dropout seeds of two replicas
 
 
 class Ran(NamedTuple):
@@ -218,19 +217,6 @@ class Steps:
         rows = tf.shape(x)[0]
         self.model._loss_tracker.update_state(loss * self.replicas.count, sample_weight=rows)
         self.model.compute_metrics(x, y, predicted, weight)
-
-
-def separate_dropout(model: keras.Model, replicas: Replicas) -> None:
-    """Give every replica random numbers of its own; Keras gives all of them the same.
-
-    It is called when the states of all replicas are those of replica 0: after the model was built
-    and after a checkpoint was restored.
-    """
-    for layer in model._flatten_layers():
-        for generator in layer._seed_generators:
-            for replica, part in zip(replicas.mine, parts_of(generator.state), strict=True):
-                seed, count = part.numpy()
-                part.assign([(int(seed) + _STREAMS * replica) % 2**32, count])
 
 
 def jit_compile_here(wanted: bool) -> bool:

@@ -8,6 +8,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import keras
 
 from storage.errors import ConfigurationError, Problem, StepError
+from trainer import batch_norm, randomness
 from trainer.config import Options
 from trainer.dataset import CLASSIFICATION, Dataset
 from trainer.step import innermost
@@ -125,7 +127,7 @@ def check(
         function: For messages.
         dataset: What it is trained on.
         replicas: Of the job.
-        options: Those of TRAIN_OPTIONS that change what a step computes.
+        options: Those of TRAIN_OPTIONS that change what a step computes, and the seed.
 
     Raises:
         ConfigurationError: It cannot; all reasons that can be seen at once.
@@ -142,14 +144,16 @@ def check(
             )
         )
     if options.sync_batch_norm:
-        for layer in _batch_normalizations(model):
-            layer.synchronized = True
+        batch_norm.synchronize(model)
     ConfigurationError.raise_if(_unsupported(model, replicas, options))
     output = _output_shape(model, dataset)
     if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
     try:
-        model._symbolic_build(data_batch=_example(dataset))
+        with batch_norm.refusing_masks(model) if replicas > 1 else nullcontext():
+            model._symbolic_build(data_batch=_example(dataset))
+    except StepError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             Problem(
@@ -162,6 +166,7 @@ def check(
                 else "use a loss and metrics for numbers, for instance mean_squared_error",
             )
         ) from error
+    randomness.adopt_unseeded(model, options.seed)
 
 
 def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> None:
@@ -217,53 +222,10 @@ def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Pr
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
-    return (
-        problems + _batch_normalization(model, replicas, options) + _accumulation(model, replicas)
-    )
-
-
-def _batch_normalization(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
-    layers = _batch_normalizations(model)
-    names = f"layers {', '.join(layer.name for layer in layers)}"
-    problems = []
-    if layers and options.micro_batches > 1:
-        problems.append(
-            Problem(
-                "BatchNormalization would have the statistics of a part of the batch",
-                received=f"{names} with micro_batches={options.micro_batches}",
-                expected="no micro_batches, or a normalization that needs no other rows",
-                fix="leave micro_batches out, or use LayerNormalization or GroupNormalization",
-            )
-        )
-    plain = [layer.name for layer in layers if not layer.synchronized]
-    if plain and replicas > 1:
-        problems.append(
-            Problem(
-                "BatchNormalization would have other statistics on every replica",
-                received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
-                expected="keras.layers.BatchNormalization(synchronized=True)",
-                fix="add synchronized=True, give the train option sync_batch_norm=true that does so"
-                " for every layer, or train with one replica",
-            )
-        )
-    elif layers and replicas > 1 and options.jit_compile:
-        problems.append(
-            Problem(
-                "XLA cannot compile what speaks to other replicas",
-                received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
-                expected="no jit_compile, or a normalization that needs no other rows",
-                fix="leave jit_compile out, or use LayerNormalization or GroupNormalization",
-            )
-        )
-    return problems
-
-
-def _batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return those that are trained; the others normalise with what they have learned before."""
     return [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        *problems,
+        *batch_norm.problems(model, replicas, options),
+        *_accumulation(model, replicas),
     ]
 
 

@@ -26,12 +26,13 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from storage.address import S3Address  # noqa: E402
-from trainer import self_test, user_code  # noqa: E402
+from trainer import randomness, self_test, user_code  # noqa: E402
 from trainer.dataset import Dataset  # noqa: E402
+from trainer.drift import compare_weights  # noqa: E402
 from trainer.inputs import distribute, open_split  # noqa: E402
 from trainer.records import train_slices  # noqa: E402
 from trainer.replicas import Replicas, parts_of  # noqa: E402
-from trainer.step import Steps, separate_dropout  # noqa: E402
+from trainer.step import Steps  # noqa: E402
 
 BATCH, STEPS, SEED = 48, 24, 5
 layers, optimizers = keras.layers, keras.optimizers
@@ -74,6 +75,42 @@ class OwnScaledLoss(OwnLoss):
     def compute_loss(self, *arguments: Any, **named: Any) -> Any:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return super().compute_loss(*arguments, **named) / replicas
+
+
+class Noise(keras.layers.Layer):
+    """Adds noise that a generator of its own draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = [keras.random.SeedGenerator(7)]  # a list is looked into too
+
+    def call(self, x: Any) -> Any:
+        return x + keras.random.normal(keras.ops.shape(x), seed=self.seeds[0])
+
+
+class UnseededNoise(keras.layers.Layer):
+    """Adds noise that names no seed."""
+
+    def call(self, x: Any) -> Any:
+        return x + keras.random.normal(keras.ops.shape(x))
+
+
+class LocalMean(keras.layers.Layer):
+    """Remembers the mean of the rows it sees, which are other ones on every replica."""
+
+    def __init__(self, aggregation: str) -> None:
+        super().__init__()
+        self.aggregation = aggregation
+
+    def build(self, shape: Any) -> None:
+        self.mean = self.add_weight(
+            shape=shape[1:], trainable=False, aggregation=self.aggregation, name="mean"
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+        return x - self.mean
 
 
 @dataclass(frozen=True)
@@ -171,6 +208,18 @@ def _embedding(dataset: Dataset) -> keras.Model:
     return model
 
 
+def _masked(dataset: Dataset) -> keras.Model:
+    """The mask of an embedding gets through a layer to the normalization."""
+    inputs = keras.Input((dataset.num_features,))
+    buckets = layers.Discretization(bin_boundaries=[0.0, 2.0, 4.0], output_mode="int")(inputs)
+    x = layers.Dense(4)(layers.Embedding(5, 3, mask_zero=True)(buckets))
+    x = layers.BatchNormalization(name="of_words")(x)
+    model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    return model
+
+
 ROWS = {
     "plain": Row(_model()),
     "AUC": Row(_model(metrics=("accuracy", SparseAUC))),
@@ -208,6 +257,9 @@ ROWS = {
             )
         )
     ),
+    "own state, averaged": Row(_model(hidden=(lambda: LocalMean("mean"),))),
+    "own state": Row(_model(hidden=(lambda: LocalMean("none"),)), tolerance=0),
+    "masked BatchNormalization": Row(_masked, Options(sync_batch_norm=True), tolerance=0),
     "own loss": Row(_model(kind=OwnLoss), tolerance=0),
     "mean over weights": Row(
         _model(loss=_weighted_mean),
@@ -217,12 +269,34 @@ ROWS = {
     "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
     "accumulation by Keras": Row(_model(_sgd(gradient_accumulation_steps=4)), tolerance=0),
 }
+
+
+def _of_images(make: Callable[[], Any], *shape: int) -> Callable[[], Any]:
+    return lambda: keras.Sequential([layers.Reshape(shape), make(), layers.Flatten()])
+
+
+def _attention() -> keras.Model:
+    inputs = keras.Input((500,))
+    x = layers.Reshape((25, 20))(inputs)
+    x = layers.MultiHeadAttention(2, 4, dropout=0.5, seed=7)(x, x)
+    return keras.Model(inputs, layers.Flatten()(x))
+
+
 RANDOM = {
     "Dropout": lambda: layers.Dropout(0.5, seed=7),
     "GaussianNoise": lambda: layers.GaussianNoise(1.0, seed=7),
     "GaussianDropout": lambda: layers.GaussianDropout(0.5, seed=7),
     "AlphaDropout": lambda: layers.AlphaDropout(0.5, seed=7),
     "inside a layer": lambda: keras.Sequential([layers.Dropout(0.5, seed=7)]),
+    "SpatialDropout1D": _of_images(lambda: layers.SpatialDropout1D(0.5, seed=7), 25, 20),
+    "RandomFlip": _of_images(lambda: layers.RandomFlip(seed=7), 10, 10, 5),
+    "RandomRotation": _of_images(lambda: layers.RandomRotation(0.5, seed=7), 10, 10, 5),
+    "RandomContrast": _of_images(lambda: layers.RandomContrast(0.9, seed=7), 10, 10, 5),
+    "in LSTM": _of_images(lambda: layers.LSTM(8, dropout=0.5, seed=7), 25, 20),
+    "in MultiHeadAttention": _attention,
+    "own generator": Noise,
+    "no seed": UnseededNoise,
+    "no seed in Lambda": lambda: layers.Lambda(lambda x: x * keras.random.uniform((500,))),
 }
 
 
@@ -236,9 +310,11 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
         user_code.check(model, row.model, dataset, replicas.count, options)
     self_test.check_loss(model, dataset, replicas, options)
     steps = Steps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
-    separate_dropout(model, replicas)
+    randomness.separate(model, replicas)
     batches = _batches(dataset, replicas, options)
-    losses = [steps.train(batches, number).loss for number in (1, STEPS - 1)]
+    losses = [steps.train(batches, 1).loss]
+    compare_weights(model, replicas)
+    losses.append(steps.train(batches, STEPS - 1).loss)
     metrics = steps.results()
     steps.finish()
     scale = getattr(model.optimizer, "dynamic_scale", None)
@@ -249,17 +325,23 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
     }
 
 
-def masks(replicas: Replicas) -> dict[str, list[str]]:
-    """Return for every random layer the hash of what each replica of this process drew."""
-    found = {}
+def masks(replicas: Replicas) -> dict[str, list[list[str]]]:
+    """Return for every random layer what each replica of this process drew twice, as hashes."""
+    found, rows = {}, tf.reshape(tf.range(32 * 500, dtype=tf.float32) / 500, (32, 500))
     for name, make in RANDOM.items():
         with replicas.strategy.scope():
-            model = keras.Sequential([keras.Input((50,)), make()])
-        separate_dropout(model, replicas)
-        function = tf.function(lambda model=model: model(tf.ones((4, 50)), training=True))
-        drawn = replicas.strategy.experimental_local_results(replicas.strategy.run(function))
-        found[name] = [hashlib.sha256(item.numpy().tobytes()).hexdigest()[:12] for item in drawn]
+            model = keras.Sequential([keras.Input((500,)), make()])
+            randomness.adopt_unseeded(model, SEED)
+        randomness.separate(model, replicas)
+        function = tf.function(lambda model=model: model(rows, training=True))
+        local = replicas.strategy.experimental_local_results
+        drawn = zip(*(local(replicas.strategy.run(function)) for _ in range(2)), strict=True)
+        found[name] = [[_hash(item) for item in items] for items in drawn]
     return found
+
+
+def _hash(item: tf.Tensor) -> str:
+    return hashlib.sha256(item.numpy().tobytes()).hexdigest()[:12]
 
 
 def words_about_another_keras(replicas: Replicas) -> str:

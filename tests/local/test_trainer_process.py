@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_dataset
+from random_model import RANDOM_MODEL
 from trainer_jobs import STEPS, Job, Start, free_ports
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
@@ -111,9 +112,8 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
         "reduce_lr_on_plateau": {"patience": 1, "min_delta": 9, "factor": 0.5},
     }
     settings = {
-        "code": CODE,
+        "code": CODE.replace("from trainer.models import mlp as build_model", RANDOM_MODEL),
         "EPOCHS": "2",
-        "HYPERPARAMETERS": '{"dropout": 0.2}',
         "TRAIN_OPTIONS": json.dumps(options),
     }
     undisturbed = jobs("undisturbed", 2, **settings)

@@ -1,0 +1,123 @@
+"""Random numbers of a training, through checkpoints and evaluations; weights that drift."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from random_model import RANDOM_MODEL
+from trainer_jobs import STEPS, Start
+
+from trainer.checkpoint import Checkpoint, Position
+
+STOPPED = f"""
+import os, signal
+{RANDOM_MODEL}
+class Stop(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        if os.environ["ATTEMPT"] == "1" and "STOP" in os.environ:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+def callbacks(dataset):
+    return [Stop()]
+"""
+DRIFTING = """
+import keras
+
+class Center(keras.layers.Layer):
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], trainable=False, name="mean")
+
+    def call(self, x, training=False):
+        if training:
+            self.mean.assign(keras.ops.mean(x, axis=0))
+        return x - self.mean
+
+def build_model(dataset):
+    model = keras.Sequential([
+        keras.Input((dataset.num_features,)),
+        Center(name="center"),
+        keras.layers.Dense(dataset.num_classes, activation="softmax"),
+    ])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+"""
+
+
+def _draws(model: Any) -> list[float]:
+    import tensorflow as tf
+
+    draw = tf.function(lambda: model(tf.zeros((1, 3)), training=True))
+    return [float(draw()[0, 0]) for _ in range(3)]
+
+
+def _model(seed: int) -> Any:
+    import keras
+
+    from trainer import randomness
+
+    layer = keras.layers.Lambda(lambda x: x + keras.random.normal((3,)))
+    model = keras.Sequential([keras.Input((3,)), layer])
+    randomness.adopt_unseeded(model, seed)
+    return model
+
+
+def test_what_names_no_seed_draws_from_the_model() -> None:
+    import keras
+
+    from trainer import randomness
+
+    first = _draws(_model(1))
+    assert len(set(first)) == 3
+    model = _model(1)
+    keras.utils.set_random_seed(5)  # by a user, who means well
+    keras.utils.clear_session()
+    keras.random.normal((3,))  # by a callback: the other replicas know nothing of it
+    assert _draws(model) == first
+    (state,) = randomness.states(model)
+    assert any(state is item for item in model.variables)
+    state.assign([state.numpy()[0], 0])
+    assert _draws(model) == first != _draws(_model(2))
+
+
+def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:
+    from trainer import randomness, state
+
+    model = _model(1)
+    variables = [("w", model), *((f"model/{item.path}", item) for item in model.variables)]
+    old = Checkpoint(Position(), {}, [("w", np.zeros(2))])
+    name, value = state._with_unseeded(old, variables).variables[1]
+    assert name == f"model/{randomness.UNSEEDED}/seed_generator_state"
+    assert value.tolist() == model.variables[0].numpy().tolist()
+    new = Checkpoint(Position(), {}, [*old.variables, (name, np.array([3, 4]))])
+    assert state._with_unseeded(new, variables) is new
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_done_again_draws_the_same(jobs: Start) -> None:
+    """It is stopped within the evaluation of the first epoch, before which nothing was saved."""
+    options = json.dumps({"checkpoint_seconds": 3600})
+    undisturbed = jobs("undisturbed", code=STOPPED, TRAIN_OPTIONS=options)
+    assert undisturbed.end() == [0], undisturbed.log()
+    job = jobs("stopped", code=STOPPED, TRAIN_OPTIONS=options, STOP="1")
+    assert job.end() == [143], job.log()
+    assert job.checkpoint() == STEPS
+    last = jobs("stopped", folder=job.folder, code=STOPPED, TRAIN_OPTIONS=options, ATTEMPT="2")
+    assert last.end() == [0], last.log()
+    assert f"restored the checkpoint of step {STEPS}" in last.log()
+    assert last.final["weights_sha256"] == undisturbed.final["weights_sha256"]
+    assert [line["metrics"] for line in last.events("epoch")] == [
+        line["metrics"] for line in undisturbed.events("epoch")
+    ]
+
+
+@pytest.mark.slow
+def test_a_weight_that_drifts_ends_every_replica_with_2_after_the_first_step(jobs: Start) -> None:
+    job = jobs("drifting", 2, code=DRIFTING, EPOCHS="1000")
+    assert job.end() == [2, 2], job.log()
+    for replica in range(2):
+        assert "1 of 3 differ: sequential/center/mean." in job.words(replica)
+    assert job.events("progress") == []
+    assert job.checkpoint() == 0

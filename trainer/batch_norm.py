@@ -1,0 +1,114 @@
+"""BatchNormalization: over the rows of all replicas, or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from storage.errors import ConfigurationError, Problem
+from trainer.config import Options
+
+
+def synchronize(model: keras.Model) -> None:
+    """Let the layers of a model take their statistics over all replicas."""
+    for layer in _trained(model):
+        layer.synchronized = True
+
+
+def problems(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
+    """Return what is wrong with the layers of a model.
+
+    Args:
+        model: Built or not.
+        replicas: Of the job.
+        options: Of the training.
+
+    Returns:
+        Every problem; what a mask does is seen by `refusing_masks` only.
+    """
+    layers = _trained(model)
+    names = f"layers {', '.join(layer.name for layer in layers)}"
+    found = []
+    if layers and options.micro_batches > 1:
+        found.append(
+            Problem(
+                "BatchNormalization would have the statistics of a part of the batch",
+                received=f"{names} with micro_batches={options.micro_batches}",
+                expected="no micro_batches, or a normalization that needs no other rows",
+                fix="leave micro_batches out, or use LayerNormalization or GroupNormalization",
+            )
+        )
+    plain = [layer.name for layer in layers if not layer.synchronized]
+    if plain and replicas > 1:
+        found.append(
+            Problem(
+                "BatchNormalization would have other statistics on every replica",
+                received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
+                expected="keras.layers.BatchNormalization(synchronized=True)",
+                fix="add synchronized=True, give the train option sync_batch_norm=true that does so"
+                " for every layer, or train with one replica",
+            )
+        )
+    elif layers and replicas > 1 and options.jit_compile:
+        found.append(
+            Problem(
+                "XLA cannot compile what speaks to other replicas",
+                received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
+                expected="no jit_compile, or a normalization that needs no other rows",
+                fix="leave jit_compile out, or use LayerNormalization or GroupNormalization",
+            )
+        )
+    return found
+
+
+@contextmanager
+def refusing_masks(model: keras.Model) -> Iterator[None]:
+    """Refuse a model whose layers are given masks: Keras synchronizes none that has one.
+
+    Only a call tells what is masked where, so the model has to be called inside of this.
+
+    Raises:
+        ConfigurationError: There are such layers; at the end.
+    """
+    names: list[str] = []
+    layers = _trained(model)
+    for layer in layers:
+        layer.call = _noting_mask(layer, names)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.call
+    if names:
+        raise ConfigurationError(
+            Problem(
+                "BatchNormalization with a mask would have other statistics on every replica",
+                received=f"layers {', '.join(names)}, which are given the mask of another layer",
+                expected="no mask: Keras synchronizes only what has none",
+                fix="leave out Masking or mask_zero, use LayerNormalization, or train with one"
+                " replica",
+            )
+        )
+
+
+def _noting_mask(layer: keras.layers.BatchNormalization, names: list[str]) -> Callable[..., Any]:
+    call = layer.call
+
+    def noting(*given: Any, **named: Any) -> Any:
+        if named.get("mask") is not None and layer.name not in names:
+            names.append(layer.name)
+        return call(*given, **named)
+
+    return noting
+
+
+def _trained(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return those that are trained; the others normalise with what they have learned before."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]

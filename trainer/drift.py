@@ -1,0 +1,53 @@
+"""Weights that are not the same on all replicas any more, because a layer changes them by itself.
+
+Gradients are summed, so what is trained stays the same everywhere; what a layer computes of its
+rows and keeps does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import keras
+import numpy as np
+
+from storage.errors import ConfigurationError, Problem
+from trainer.replicas import Replicas, parts_of
+
+_DIFFERENT = 0  # instead of the hash of a weight that differs between the GPUs of a process
+
+
+def compare_weights(model: keras.Model, replicas: Replicas) -> None:
+    """Check that all replicas have the same weights; every process has to call this.
+
+    Raises:
+        ConfigurationError: They have not; on every process.
+    """
+    if replicas.count == 1:
+        return
+    mine = np.array([_hash(item) for item in model.weights], np.uint64)
+    everyone = np.array([np.frombuffer(it, np.uint64) for it in replicas.gather(mine.tobytes())])
+    different = (everyone != everyone[0]).any(axis=0) | (everyone[0] == _DIFFERENT)
+    paths = [it.path for it, differs in zip(model.weights, different, strict=True) if differs]
+    if paths:
+        raise ConfigurationError(_problem(paths, len(mine)))
+
+
+def _hash(weight: Any) -> int:
+    values = {np.ascontiguousarray(part.numpy()).tobytes() for part in parts_of(weight)}
+    return int.from_bytes(sha256(values.pop()).digest()[:8]) if len(values) == 1 else _DIFFERENT
+
+
+def _problem(paths: Sequence[str], weights: int, most: int = 5) -> Problem:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return Problem(
+        "the replicas do not have the same weights any more",
+        received=f"{len(paths)} of {weights} differ: {', '.join(paths[:most])}{more}",
+        expected="every weight equal on all replicas after every step",
+        fix="what a layer computes of its rows for a weight has to be taken over all replicas: make"
+        ' the weight with add_weight(..., aggregation="mean"), or use all_reduce of'
+        " tf.distribute.get_replica_context(); a BatchNormalization needs the train option"
+        " sync_batch_norm, and no mask; or train with one replica",
+    )
