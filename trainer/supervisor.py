@@ -212,7 +212,7 @@ class Child:
         self.pid = self._process.pid
         self.born = time.monotonic()
         self.waiting_since = math.inf
-        self.started = False
+        self.started = self.stepped = False
         self.done = self.tried = 0
         self._told = 0
 
@@ -244,7 +244,10 @@ class Child:
             self.waiting_since, self.started = math.inf, True
             self._told = 0  # what it was told while it started may have been lost
         elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
-            self.done, self.tried = map(int, numbers)
+            done, tried = map(int, numbers)
+            # What is done before the first of these lines was done by an earlier command.
+            self.stepped = self.stepped or 0 < self.tried <= done
+            self.done, self.tried = done, tried
 
     def go(self) -> None:
         """Let a spare begin."""
@@ -501,7 +504,7 @@ class Supervisor:
             elif child.waiting and waited - look >= _PEER_SECONDS:
                 look = waited
                 self._say_who_is_absent(child)
-            if spare_wanted and child.done and not self._spare:
+            if spare_wanted and child.stepped and not self._spare:
                 spare_wanted = False
                 self._spare = self._start_spare()
         child.bury()

@@ -201,6 +201,7 @@ def test_a_spare_does_not_outlive_its_supervisor(start: Start, tmp_path: Path, e
     program = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 say("started")
+say("steps 0 1")
 say("steps 1 2")
 while not (here / "end").exists():
     time.sleep(0.01)
@@ -220,6 +221,7 @@ while not (here / "end").exists():
 def test_a_spare_that_died_is_not_needed(start: Start, tmp_path: Path):
     program = """
 if restarts == "0":
+    say("steps 0 1")
     say("steps 1 2")
     while not (here / "kill").exists():
         time.sleep(0.01)
