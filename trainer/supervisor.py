@@ -249,11 +249,11 @@ class Child:
             self.stepped = self.stepped or 0 < self.tried <= done
             self.done, self.tried = done, tried
 
-    def go(self) -> None:
-        """Let a spare begin."""
+    def go(self, before: int) -> None:
+        """Let a spare begin, and tell it how the command before it has ended."""
         self.born = time.monotonic()
         try:
-            self._process.stdin.write(b"go\n")
+            self._process.stdin.write(f"go {before}\n".encode())
             self._process.stdin.close()
         except OSError:
             return  # it has died, which shows in its status
@@ -447,9 +447,10 @@ class Supervisor:
 
     def _run_command(self) -> tuple[int, str]:
         """Run the command, again where that helps, and return its exit code and what is wrong."""
+        code = OK
         while not self._signal:
             try:
-                child = self._next_child()
+                child = self._next_child(code)
             except OSError as error:
                 return CONFIGURATION, f"{self.command[0]} cannot be started: {error}"
             code, reason = self._follow(child)
@@ -474,11 +475,11 @@ class Supervisor:
                 time.sleep(_POLL_SECONDS)
         return STOPPED, ""
 
-    def _next_child(self) -> Child:
+    def _next_child(self, before: int) -> Child:
         if not self._spare:
             return Child(self.command, self._environment(self._restarts.count))
         child, self._spare = self._spare, None
-        child.go()
+        child.go(before)
         return child
 
     def _environment(self, restarts: int) -> dict[str, str]:

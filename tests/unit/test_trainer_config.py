@@ -83,7 +83,7 @@ def test_everything_can_be_said() -> None:
         tf32=False,
         deterministic_ops=True,
     )
-    assert config.cluster == Cluster(3, "worker 1", 2)
+    assert config.cluster == Cluster(3, "worker 1", 2, ("a", 1))
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}
 
