@@ -89,6 +89,8 @@ def train(config: Config, started: float) -> None:
 
     store, died = Store(), False
     if spare:
+        import tensorboard.summary  # noqa: F401 - tf.summary would load it in the first step
+
         died = supervised.wait_for_go() != PeerLostError.code
         started = time.monotonic()
         log.info("taking over, with TensorFlow loaded")

@@ -221,12 +221,17 @@ class Child:
         """Whether it waits for its peers."""
         return self.waiting_since < math.inf
 
-    def hear(self, seconds: float) -> None:
-        """Take in what the command says, for at most `seconds`."""
-        if self._ear < 0:
-            time.sleep(seconds)
-            return
-        if not select.select([self._ear], [], [], seconds)[0]:
+    def hear(self, seconds: float, bell: int) -> None:
+        """Take in what the command says, for at most `seconds` or until there is a signal.
+
+        Args:
+            seconds: How long.
+            bell: The descriptor on which a signal shows.
+        """
+        heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
+        if bell in heard:
+            os.read(bell, 1 << 16)
+        if self._ear not in heard:
             return
         data = os.read(self._ear, 1 << 16)
         if not data:
@@ -365,11 +370,11 @@ class Supervisor:
         self._spare: Child | None = None
         self._signal = 0
         self._killed = self._orphaned = False
+        self._bell = -1
 
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember)
+        self._listen_to_signals()
         if self.environment.get("PODINFO_DIR"):
             threading.Thread(target=self._listen, daemon=True).start()
         try:
@@ -415,6 +420,15 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS)
         self._patience -= time.monotonic() - start
         return ""
+
+    def _listen_to_signals(self) -> None:
+        """Remember those that mean to stop, and wake up at the end of a child."""
+        self._bell, clapper = os.pipe()
+        os.set_blocking(clapper, False)
+        signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
 
     def _remember(self, number: int, _frame: object) -> None:
         self._signal = number
@@ -493,7 +507,7 @@ class Supervisor:
             status = self._reap(child)
             if status is not None:
                 break
-            child.hear(_POLL_SECONDS)
+            child.hear(_POLL_SECONDS, self._bell)
             waited = time.monotonic() - child.waiting_since
             if self._signal:
                 child.stop(signal.SIGKILL if self._killed else self._signal)
