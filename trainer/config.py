@@ -44,7 +44,7 @@ class Cluster:
         size: Chief and workers together.
         name: This replica, for instance `worker 1`.
         place: Of this replica among them, from 0.
-        chief_address: Host and port of the one with the place 0; no host where nobody said.
+        chief_address: Host and port of the one with the place 0; no host for one that is alone.
     """
 
     size: int = 1
@@ -202,8 +202,8 @@ class _Reader:
             hosts = {kind: list(names) for kind, names in value["cluster"].items()}
             members = {kind: len(names) for kind, names in hosts.items()}
             kind, index = str(value["task"]["type"]), int(value["task"]["index"])
-            first = [str(item) for item in hosts.get("chief") or hosts.get("worker") or [":0"]]
-            host, _, port = first[0].rpartition(":")
+            first = (hosts.get("chief") or hosts.get("worker") or [":0"])[0]
+            host, _, port = first.rpartition(":")
             chief = (host.strip("[]"), int(port))
         except (KeyError, TypeError, ValueError, AttributeError):
             self._wrong(f"{name} is not valid", value, "cluster and task", "look at the TFJob")

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from trainer.exits import PeerLostError, leave_last_words
@@ -77,7 +78,7 @@ class PeerWatch:
                 with suppress(OSError):
                     peer.sendall(_FAREWELL)
 
-    def _in_background(self, function: object, *arguments: object) -> None:
+    def _in_background(self, function: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=function, args=arguments, daemon=True).start()
 
     def _accept(self, server: socket.socket, token: bytes) -> None:

@@ -214,16 +214,17 @@ def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distri
     # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
     # supervisor can end this wait.
     supervised.waiting()
-    if config.cluster.place > 0 and config.cluster.chief_address[0]:
+    if config.restarts and config.cluster.place:
         _wait_for_chief(config.cluster.chief_address, chief_leaves)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
-    """Return when the chief listens.
+    """Return when the chief listens, after a restart.
 
     A first attempt of TensorFlow that is refused, or taken by a chief that is about to end, costs a
-    second: so long gRPC waits before the next one.
+    second: so long gRPC waits before the next one. At the first start that does not matter, and
+    that this replica listens before the chief does tells its peers that it is there.
 
     Args:
         address: Host and port.
