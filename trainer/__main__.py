@@ -84,21 +84,25 @@ def train(config: Config, started: float) -> None:
     from trainer.dataset import Dataset
     from trainer.export import export
     from trainer.loop import Training
+    from trainer.peer_watch import PeerWatch
     from trainer.replicas import Replicas
     from trainer.staging import check_writable, stage
 
-    store = Store()
+    store, died = Store(), False
     if spare:
-        supervised.wait_for_go()
+        import tensorboard.summary  # noqa: F401 - tf.summary would load it in the first step
+
+        died = supervised.wait_for_go() != PeerLostError.code
         started = time.monotonic()
         log.info("taking over, with TensorFlow loaded")
 
-    replicas = None
+    replicas, watch = None, PeerWatch(config.cluster.name)
     try:
-        replicas = Replicas.start(config)
+        replicas = Replicas.start(config, chief_leaves=died)
         signals = _Signals()
         signals.listen()
         supervised.started()
+        watch.start(replicas, config.cluster.chief_address)
         dataset = Dataset.load(stage(store, config.dataset_uri, config.job_dir / "data"))
         if replicas.chief:
             check_writable(config.output_dir)
@@ -121,6 +125,7 @@ def train(config: Config, started: float) -> None:
         )
         ready = time.monotonic()
         result = training.run()
+        watch.end()
         trained = time.monotonic()
         gpus = replicas.gpu_summaries()
         if replicas.chief:
@@ -128,6 +133,7 @@ def train(config: Config, started: float) -> None:
             log.info("the model is in %s", config.output_dir / "model")
         replicas.part()
     except (NotFiniteError, StoppedError):
+        watch.end()
         # All replicas end like this, and must not take the first one to leave for a lost one.
         with suppress(Exception):
             replicas.part()
@@ -135,6 +141,7 @@ def train(config: Config, started: float) -> None:
     except Exception as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size)
+        watch.end(farewell=not isinstance(found, PeerLostError))
         if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
             replicas.tell(to_message(found, config.cluster.name))
         raise found from error

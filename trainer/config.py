@@ -44,11 +44,13 @@ class Cluster:
         size: Chief and workers together.
         name: This replica, for instance `worker 1`.
         place: Of this replica among them, from 0.
+        chief_address: Host and port of the one with the place 0; no host for one that is alone.
     """
 
     size: int = 1
     name: str = "chief"
     place: int = 0
+    chief_address: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,12 @@ class _Reader:
         if not value:
             return Cluster()
         try:
-            members = {kind: len(names) for kind, names in value["cluster"].items()}
+            hosts = {kind: list(names) for kind, names in value["cluster"].items()}
+            members = {kind: len(names) for kind, names in hosts.items()}
             kind, index = str(value["task"]["type"]), int(value["task"]["index"])
+            first = (hosts.get("chief") or hosts.get("worker") or [":0"])[0]
+            host, _, port = first.rpartition(":")
+            chief = (host.strip("[]"), int(port))
         except (KeyError, TypeError, ValueError, AttributeError):
             self._wrong(f"{name} is not valid", value, "cluster and task", "look at the TFJob")
             return Cluster()
@@ -211,9 +217,9 @@ class _Reader:
                 "use only Chief and Worker, or give train_options a command of your own",
             )
         if kind == "chief":
-            return Cluster(sum(members.values()))
+            return Cluster(sum(members.values()), chief_address=chief)
         place = members.get("chief", 0) + index
-        return Cluster(sum(members.values()), f"{kind} {index}", place)
+        return Cluster(sum(members.values()), f"{kind} {index}", place, chief)
 
     def options(self, name: str) -> Options:
         value = self.object(name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -23,6 +25,8 @@ from trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
+_LEAVING_SECONDS = 0.5  # from the death of a worker to that of the chief, at most
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two looks whether the chief listens
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model at once would need its size three times
 
 
@@ -55,8 +59,12 @@ class Replicas:
         )
 
     @classmethod
-    def start(cls, config: Config) -> Replicas:
+    def start(cls, config: Config, chief_leaves: bool = False) -> Replicas:
         """Choose the devices, wait for the other replicas, and build the strategy.
+
+        Args:
+            config: What this replica was told.
+            chief_leaves: Whether the chief may still be the one that has just lost this replica.
 
         Raises:
             ConfigurationError: There are fewer GPUs than the job was given, or they are of no use.
@@ -65,7 +73,7 @@ class Replicas:
         if not gpus:
             _share_cores(config.replicas_on_this_machine)
         if config.cluster.size > 1:
-            strategy = _wait_for_peers(config, bool(gpus))
+            strategy = _wait_for_peers(config, bool(gpus), chief_leaves)
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
         replicas = cls(strategy or tf.distribute.get_strategy(), gpus)
@@ -196,7 +204,7 @@ def _share_cores(replicas: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(max(1, (cores or 1) // replicas))
 
 
-def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
+def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distribute.Strategy:
     """Build the strategy, which returns only once every replica has done so."""
     implementation = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
@@ -206,4 +214,29 @@ def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
     # supervisor can end this wait.
     supervised.waiting()
+    if config.restarts and config.cluster.place:
+        _wait_for_chief(config.cluster.chief_address, chief_leaves)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
+    """Return when the chief listens, after a restart.
+
+    A first attempt of TensorFlow that is refused, or taken by a chief that is about to end, costs a
+    second: so long gRPC waits before the next one. At the first start that does not matter, and
+    that this replica listens before the chief does tells its peers that it is there.
+
+    Args:
+        address: Host and port.
+        leaves: Whether whoever listens now may be about to end.
+    """
+    wait_until, pause = time.monotonic() + _LEAVING_SECONDS * leaves, _LOOK_SECONDS
+    while True:
+        try:
+            socket.create_connection(address, 1).close()
+            if time.monotonic() >= wait_until:
+                return
+        except OSError:
+            wait_until = 0.0
+            pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
+        time.sleep(pause)

@@ -32,10 +32,16 @@ def is_spare() -> bool:
     return os.environ.get("WAIT_FOR_GO") == "1"
 
 
-def wait_for_go() -> None:
-    """Return when this process is to take over; end it when it will never be."""
-    if not sys.stdin.buffer.readline():
+def wait_for_go() -> int:
+    """Return when this process is to take over; end it when it will never be.
+
+    Returns:
+        The exit code of the process before it.
+    """
+    line = sys.stdin.buffer.readline()
+    if not line:
         os._exit(0)
+    return int(line.split()[1])
 
 
 def _say(line: str) -> None:

@@ -212,7 +212,7 @@ class Child:
         self.pid = self._process.pid
         self.born = time.monotonic()
         self.waiting_since = math.inf
-        self.started = False
+        self.started = self.stepped = False
         self.done = self.tried = 0
         self._told = 0
 
@@ -221,12 +221,17 @@ class Child:
         """Whether it waits for its peers."""
         return self.waiting_since < math.inf
 
-    def hear(self, seconds: float) -> None:
-        """Take in what the command says, for at most `seconds`."""
-        if self._ear < 0:
-            time.sleep(seconds)
-            return
-        if not select.select([self._ear], [], [], seconds)[0]:
+    def hear(self, seconds: float, bell: int) -> None:
+        """Take in what the command says, for at most `seconds` or until there is a signal.
+
+        Args:
+            seconds: How long.
+            bell: The descriptor on which a signal shows.
+        """
+        heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
+        if bell in heard:
+            os.read(bell, 1 << 16)
+        if self._ear not in heard:
             return
         data = os.read(self._ear, 1 << 16)
         if not data:
@@ -244,13 +249,16 @@ class Child:
             self.waiting_since, self.started = math.inf, True
             self._told = 0  # what it was told while it started may have been lost
         elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
-            self.done, self.tried = map(int, numbers)
+            done, tried = map(int, numbers)
+            # What is done before the first of these lines was done by an earlier command.
+            self.stepped = self.stepped or 0 < self.tried <= done
+            self.done, self.tried = done, tried
 
-    def go(self) -> None:
-        """Let a spare begin."""
+    def go(self, before: int) -> None:
+        """Let a spare begin, and tell it how the command before it has ended."""
         self.born = time.monotonic()
         try:
-            self._process.stdin.write(b"go\n")
+            self._process.stdin.write(f"go {before}\n".encode())
             self._process.stdin.close()
         except OSError:
             return  # it has died, which shows in its status
@@ -362,11 +370,11 @@ class Supervisor:
         self._spare: Child | None = None
         self._signal = 0
         self._killed = self._orphaned = False
+        self._bell = -1
 
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember)
+        self._listen_to_signals()
         if self.environment.get("PODINFO_DIR"):
             threading.Thread(target=self._listen, daemon=True).start()
         try:
@@ -413,6 +421,15 @@ class Supervisor:
         self._patience -= time.monotonic() - start
         return ""
 
+    def _listen_to_signals(self) -> None:
+        """Remember those that mean to stop, and wake up at the end of a child."""
+        self._bell, clapper = os.pipe()
+        os.set_blocking(clapper, False)
+        signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
+
     def _remember(self, number: int, _frame: object) -> None:
         self._signal = number
 
@@ -444,9 +461,10 @@ class Supervisor:
 
     def _run_command(self) -> tuple[int, str]:
         """Run the command, again where that helps, and return its exit code and what is wrong."""
+        code = OK
         while not self._signal:
             try:
-                child = self._next_child()
+                child = self._next_child(code)
             except OSError as error:
                 return CONFIGURATION, f"{self.command[0]} cannot be started: {error}"
             code, reason = self._follow(child)
@@ -471,11 +489,11 @@ class Supervisor:
                 time.sleep(_POLL_SECONDS)
         return STOPPED, ""
 
-    def _next_child(self) -> Child:
+    def _next_child(self, before: int) -> Child:
         if not self._spare:
             return Child(self.command, self._environment(self._restarts.count))
         child, self._spare = self._spare, None
-        child.go()
+        child.go(before)
         return child
 
     def _environment(self, restarts: int) -> dict[str, str]:
@@ -489,7 +507,7 @@ class Supervisor:
             status = self._reap(child)
             if status is not None:
                 break
-            child.hear(_POLL_SECONDS)
+            child.hear(_POLL_SECONDS, self._bell)
             waited = time.monotonic() - child.waiting_since
             if self._signal:
                 child.stop(signal.SIGKILL if self._killed else self._signal)
@@ -501,7 +519,7 @@ class Supervisor:
             elif child.waiting and waited - look >= _PEER_SECONDS:
                 look = waited
                 self._say_who_is_absent(child)
-            if spare_wanted and child.done and not self._spare:
+            if spare_wanted and child.stepped and not self._spare:
                 spare_wanted = False
                 self._spare = self._start_spare()
         child.bury()

@@ -22,8 +22,9 @@ import os, pathlib, signal, sys, time
 here = pathlib.Path(sys.argv[1])
 if os.environ.get("WAIT_FOR_GO"):
     (here / "spare").write_text(str(os.getpid()))
-    if not sys.stdin.readline():
+    if not (told := sys.stdin.readline()):
         sys.exit()
+    (here / "told").write_text(told)
 restarts = os.environ["RESTARTS"]
 with open(here / "lives", "a") as file:
     file.write(f"{restarts} {os.getpid()}\\n")
@@ -193,6 +194,7 @@ if restarts != "2":
     assert process.wait(SECONDS) == 0
     spares = [(tmp_path / name).read_text() for name in ("spare0", "spare1")]
     assert [pid for _, pid in lives(tmp_path)][1:] == spares
+    assert (tmp_path / "told").read_text() == "go 137\n"
     assert [count for count, _ in lives(tmp_path)] == ["0", "1", "2"]
 
 
@@ -201,6 +203,7 @@ def test_a_spare_does_not_outlive_its_supervisor(start: Start, tmp_path: Path, e
     program = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 say("started")
+say("steps 0 1")
 say("steps 1 2")
 while not (here / "end").exists():
     time.sleep(0.01)
@@ -220,6 +223,7 @@ while not (here / "end").exists():
 def test_a_spare_that_died_is_not_needed(start: Start, tmp_path: Path):
     program = """
 if restarts == "0":
+    say("steps 0 1")
     say("steps 1 2")
     while not (here / "kill").exists():
         time.sleep(0.01)

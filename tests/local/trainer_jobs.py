@@ -37,7 +37,8 @@ class Job:
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._hosts = [f"127.0.0.1:{port}" for port in free_ports(self.size)]
+        self.ports = free_ports(self.size)
+        self._hosts = [f"127.0.0.1:{port}" for port in self.ports]
 
     @property
     def output(self) -> Path:

@@ -83,7 +83,7 @@ def test_everything_can_be_said() -> None:
         tf32=False,
         deterministic_ops=True,
     )
-    assert config.cluster == Cluster(3, "worker 1", 2)
+    assert config.cluster == Cluster(3, "worker 1", 2, ("a", 1))
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}
 
@@ -129,11 +129,31 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"jit_compile": "auto"}', "jit_compile is not valid"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
+        (
+            "TF_CONFIG",
+            '{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}',
+            "TF_CONFIG is not valid",
+        ),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Config.from_environment(RIGHT | {variable: value})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "address"),
+    [
+        ({"worker": ["b:2222", "c:2222"]}, ("b", 2222)),
+        ({"chief": ["[fd00::1]:2222"], "worker": ["[fd00::2]:2222"]}, ("fd00::1", 2222)),
+    ],
+)
+def test_the_address_of_the_first_replica(
+    cluster: dict[str, list[str]], address: tuple[str, int]
+) -> None:
+    text = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    config = Config.from_environment(RIGHT | {"TF_CONFIG": text})
+    assert config.cluster.chief_address == address
 
 
 def test_all_problems_come_at_once() -> None:

@@ -1,0 +1,95 @@
+"""The death of a process ends the others at once, also where TensorFlow could not tell them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from trainer_jobs import Job, Start
+
+# Neither replica can hear of anything from TensorFlow while it is in code of the user.
+CODE = """
+import json, os, pathlib, time
+import keras
+from trainer.models import mlp
+
+CHIEF = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
+
+def stay(chief, restarts):
+    if (CHIEF, os.environ["RESTARTS"]) == (chief, restarts):
+        pathlib.Path(os.environ["JOB_DIR"], "stays" + restarts).touch()
+        time.sleep(3600)
+
+def build_model(dataset):
+    stay(False, "1")
+    return mlp(dataset)
+
+class Stays(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        stay(True, "0")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+def callbacks(dataset):
+    return [Stays()]
+"""
+
+
+def test_a_replica_that_hears_nothing_of_tensorflow_ends_with_its_peer(jobs: Start) -> None:
+    job = jobs("watched", 2, code=CODE, MAX_RESTARTS="3")
+    job.until((job.folder / "0" / "stays0").exists)
+    job.until(lambda: len(_connections(job)) > 0)
+    chief = job.trainer(0)
+    for said in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(48)):
+        _say_to_the_watch(job, said)
+    assert job.trainer(0) == chief and "restart" not in job.log()
+
+    os.kill(job.trainer(1), signal.SIGKILL)
+    job.until_in(0, "another replica was lost (worker 0: its process has ended)")
+    job.until_in(0, "restart 1 of 3: another replica was lost")  # that is 138
+
+    job.until((job.folder / "1" / "stays1").exists)
+    job.until(lambda: len(_connections(job)) > 0)
+    os.kill(job.trainer(0), signal.SIGKILL)
+    job.until_in(1, "another replica was lost (chief: its process has ended)")
+
+
+def _say_to_the_watch(job: Job, said: bytes) -> None:
+    """Connect to the chief as somebody who is no replica, until it hangs up."""
+    with socket.create_connection(("127.0.0.1", _port(job)), 60) as stray:
+        stray.sendall(said)
+        assert stray.recv(1) == b""
+
+
+def _port(job: Job) -> int:
+    """Return the port of the chief's watch: that on which it listens beside TensorFlow's."""
+    (port,) = {port for port, _, state in _sockets(job) if state == "0A"} - set(job.ports)
+    return port
+
+
+def _connections(job: Job) -> list[int]:
+    """Return the ports of the workers that are connected to the watch."""
+    watch = _port(job)
+    return [peer for port, peer, state in _sockets(job) if port == watch and state == "01"]
+
+
+def _sockets(job: Job) -> set[tuple[int, int, str]]:
+    """Return the TCP sockets of the chief's trainer: port, port of the peer, and state."""
+    process = Path(f"/proc/{job.trainer(0)}")
+    owned, found = set(), set()
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            owned.add(os.readlink(descriptor))
+    for table in ("tcp", "tcp6"):
+        for line in (process / "net" / table).read_text().splitlines()[1:]:
+            _, local, peer, state, *_ = fields = line.split()
+            if f"socket:[{fields[9]}]" in owned:
+                found.add((int(local[-4:], 16), int(peer[-4:], 16), state))
+    return found

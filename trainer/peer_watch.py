@@ -1,0 +1,165 @@
+"""A connection between the process of each worker and that of the chief, to see that one has died.
+
+TensorFlow notices late that a process was killed, after many seconds while others wait for it in a
+sum. The kernel closes the connections of a process at once, whatever it was doing. So each worker
+has one to the chief on which nothing is said but signs of life, and a farewell by whoever ends with
+more to say than that. When it closes without one, the process at the other end has to start again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from trainer.exits import PeerLostError, leave_last_words
+from trainer.replicas import Replicas
+
+log = logging.getLogger(__name__)
+_TOKEN, _PORT, _NAME = 16, 2, 32  # bytes
+_GREETING_SECONDS = 2.0
+_QUIET_SECONDS = 30.0  # networks close connections on which nothing is said
+_ALIVE, _FAREWELL = b".", b"!"
+
+
+class PeerWatch:
+    """Ends this process when one that it depends on has died.
+
+    Args:
+        name: Of this replica.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()[:_NAME].ljust(_NAME)
+        self._lock = threading.Lock()
+        self._peers: list[socket.socket] = []
+        self._over = False
+
+    def start(self, replicas: Replicas, chief: tuple[str, int]) -> None:
+        """Begin to watch; every process has to call this.
+
+        Where the network does not let the workers connect, TensorFlow has to notice what happens.
+
+        Args:
+            replicas: Of the job.
+            chief: Host and port of the chief in TF_CONFIG; only the host counts.
+        """
+        if replicas.processes == 1:
+            return
+        if not replicas.chief:
+            told = replicas.share(b"")
+            token, port = told[:_TOKEN], int.from_bytes(told[_TOKEN:], "big")
+            self._in_background(self._join, (chief[0], port), token)
+            return
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        # Whoever else finds the port must not be taken for a replica.
+        token = secrets.token_bytes(_TOKEN)
+        replicas.share(token + server.getsockname()[1].to_bytes(_PORT, "big"))
+        self._in_background(self._accept, server, token)
+
+    def end(self, farewell: bool = True) -> None:
+        """Watch no longer.
+
+        Args:
+            farewell: Whether the others are to go on without this process.
+        """
+        with self._lock:
+            self._over = True
+            for peer in self._peers if farewell else ():
+                with suppress(OSError):
+                    peer.sendall(_FAREWELL)
+
+    def _in_background(self, function: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=function, args=arguments, daemon=True).start()
+
+    def _accept(self, server: socket.socket, token: bytes) -> None:
+        """Let the workers in."""
+        while True:
+            with suppress(ConnectionError):
+                peer, _ = server.accept()
+                self._in_background(self._greet, peer, token)
+
+    def _greet(self, peer: socket.socket, token: bytes) -> None:
+        """Watch whoever is at the other end if it knows the token."""
+        try:
+            said = _read(peer, _TOKEN + _NAME)
+        except OSError:
+            said = b""
+        if not hmac.compare_digest(said[:_TOKEN], token):
+            peer.close()
+            return
+        with self._lock:
+            if self._over:
+                peer.close()
+                return
+            self._peers.append(peer)
+            with suppress(OSError):
+                peer.sendall(self._name)
+        self._watch(peer, said[_TOKEN:])
+
+    def _join(self, address: tuple[str, int], token: bytes) -> None:
+        """Connect to the chief, and watch it once it knows this worker."""
+        try:
+            peer = socket.create_connection(address, _GREETING_SECONDS)
+            with self._lock:
+                if self._over:
+                    return
+                # It stays open also if there is no answer: to close it means to have died.
+                self._peers.append(peer)
+                peer.sendall(token + self._name)
+            chief = _read(peer, _NAME)
+        except OSError as error:
+            log.warning("the chief cannot be watched, its end will show later: %s", error)
+            return
+        self._watch(peer, chief)
+
+    def _watch(self, peer: socket.socket, name: bytes) -> None:
+        """Return when the process at the other end has said farewell; if it dies, die too."""
+        peer.settimeout(_QUIET_SECONDS)
+        said = _ALIVE
+        while said:
+            try:
+                said = peer.recv(64)
+            except TimeoutError:
+                with suppress(OSError):
+                    peer.sendall(_ALIVE)
+            except OSError:
+                said = b""
+            if _FAREWELL in said:
+                return
+        with self._lock:  # to the end, so that this process cannot end otherwise meanwhile
+            if self._over:
+                return
+            error = PeerLostError(
+                f"another replica was lost ({name.decode().strip()}: its process has ended)"
+            )
+            log.error("%s", error)
+            leave_last_words(str(error))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(error.code)
+
+
+def _read(peer: socket.socket, size: int) -> bytes:
+    """Return the first `size` bytes that are said, soon.
+
+    Raises:
+        OSError: They do not come.
+    """
+    data, deadline = b"", time.monotonic() + _GREETING_SECONDS
+    while len(data) < size:
+        peer.settimeout(max(deadline - time.monotonic(), 0.001))
+        more = peer.recv(size - len(data))
+        if not more:
+            raise ConnectionResetError("it was closed")
+        data += more
+    return data
