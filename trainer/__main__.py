@@ -35,6 +35,8 @@ log = logging.getLogger("trainer")
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # What TensorFlow makes of an error in the Python code that reads rows.
 _OF_INPUT = "DataError: "
+# An error nobody foresaw may come of the death of a peer, which the watch sees about then.
+_CONSEQUENCE_SECONDS = 1.0
 # Exit codes that another start would not change, so that no replica has to wait for this one.
 _FINAL = range(1, 5)
 _PEER_WORDS = (
@@ -141,6 +143,8 @@ def train(config: Config, started: float) -> None:
     except Exception as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size)
+        if config.cluster.size > 1 and not isinstance(found, StepError):
+            time.sleep(_CONSEQUENCE_SECONDS)
         watch.end(farewell=not isinstance(found, PeerLostError))
         if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
             replicas.tell(to_message(found, config.cluster.name))
