@@ -230,13 +230,29 @@ def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
         address: Host and port.
         leaves: Whether whoever listens now may be about to end.
     """
-    wait_until, pause = time.monotonic() + _LEAVING_SECONDS * leaves, _LOOK_SECONDS
+    pause = _LOOK_SECONDS
     while True:
         try:
-            socket.create_connection(address, 1).close()
-            if time.monotonic() >= wait_until:
-                return
+            with socket.create_connection(address, 1) as chief:
+                # Its port may be closed too shortly for a look between the one and the next chief.
+                if not leaves or not _hangs_up(chief, _LEAVING_SECONDS):
+                    return
         except OSError:
-            wait_until = 0.0
             pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
+        leaves = False
         time.sleep(pause)
+
+
+def _hangs_up(peer: socket.socket, seconds: float) -> bool:
+    """Tell whether a connection is closed at its other end within some seconds."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        peer.settimeout(left)
+        try:
+            if not peer.recv(4096):
+                return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return False
