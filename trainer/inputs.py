@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from storage.errors import DataError, Problem
+from trainer import memory
 from trainer.dataset import Dataset
 from trainer.records import Records
 from trainer.rows import Rows
@@ -91,4 +92,6 @@ def distribute(
         # This takes half of what Dataset.from_generator needs for an element.
         return tf.data.Dataset.from_tensors(0).repeat().map(batch).prefetch(2)
 
-    return iter(strategy.distribute_datasets_from_function(pipeline))
+    batches = iter(strategy.distribute_datasets_from_function(pipeline))
+    memory.keep_freed()
+    return batches

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-# Of mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20  # bytes
 
 
 def load(gpus: int | None) -> None:
@@ -43,24 +38,9 @@ def load(gpus: int | None) -> None:
     finally:
         if hidden:
             del sys.modules["sklearn"]
-    _keep_freed_memory()
     # absl is what TensorFlow logs with; its lines on every collective are for its developers.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _keep_freed_memory() -> None:
-    """Let buffers that were freed be used again instead of being given back to the kernel.
-
-    The messages of a sum over replicas are as large as a part of the gradients. Mapped anew in
-    every step they cost hundreds of page faults, more than sending them does.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # not the C library of GNU
-    mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
-    mallopt(_TRIM_THRESHOLD, _SPARE_MEMORY)
 
 
 @contextmanager
