@@ -42,7 +42,7 @@ def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
     )
     progress = job.output / "progress.jsonl"
     job.until(lambda: progress.exists() and len(job.events("epoch")) >= FIRST)
-    trainers = [_trainer(process.pid) for process in job.processes]
+    trainers = [_trainer(process.pid) for process in job.processes.values()]
     first = [_resident(process) for process in trainers]
     last, deadline = first, time.monotonic() + 3 * SECONDS
     # The export that follows the last epoch needs memory of its own.
