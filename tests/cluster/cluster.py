@@ -32,7 +32,7 @@ from storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import binaries, host, images, prerequisites, training_operator
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
-from tests.cluster.node import EXTRA, Node, clean_up
+from tests.cluster.node import EXTRA, SCARCE, Node, clean_up
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
@@ -45,13 +45,18 @@ GPU = "nvidia.com/gpu"
 STATE = Path("/tmp/kfp-tfjob-cluster")
 _LOCK = STATE.with_suffix(".lock")
 _READY = STATE / "ready"
-_NODES = 2  # requests are kept small, but two cores of one node are few for tests side by side
-GPUS = 32  # of each node: enough for all that runs side by side
+# Requests are kept small, but two cores of one node are few for tests side by side; what is about
+# GPUs that do not suffice must not wait for the cores of other tests.
+_TAINTS = ("", "", SCARCE)
+SCARCE_NODE = f"node-{len(_TAINTS)}"
+GPUS = 32  # of each node that has no taint: enough for all that runs side by side
 _READY_SECONDS = 120
 
 
 class Cluster(Access):
-    """A cluster of two nodes; `add_node` gives it more. There is at most one on a host.
+    """Two nodes for all pods and one with scarce GPUs; `add_node` gives it more.
+
+    There is at most one on a host.
 
     Attributes:
         logs: A file for each server.
@@ -140,12 +145,13 @@ class Cluster(Access):
             raise StepError(Problem(f"kubectl {arguments[0]} failed", received=done.stderr.strip()))
         return done.stdout
 
-    def fake_gpus(self, count: int, node: str = "node-1", resource: str = GPU) -> None:
+    def fake_gpus(self, count: int, node: str = SCARCE_NODE, resource: str = GPU) -> None:
         """Give a node GPUs that only the scheduler believes in, and wait until they count.
 
         Args:
             count: 0 takes them away. Pods that hold some keep running.
-            node: Its name. A kubelet that starts again forgets them.
+            node: Its name; else that for pods which tolerate the taint SCARCE. A kubelet that
+                starts again forgets its GPUs.
             resource: Their name; one of its own for a test in which they are scarce.
         """
         field = resource.replace("/", "~1")
@@ -227,7 +233,7 @@ class Cluster(Access):
             self.logs.mkdir(parents=True)
             host.take(STATE)
             self._describe(programs)
-            nodes = [self._new_node() for _ in range(_NODES)]
+            nodes = [self._new_node(taint) for taint in _TAINTS]
         with ThreadPoolExecutor() as pool:
             runtimes = [pool.submit(node.start_runtime) for node in nodes]
             with self._phase("API server"):
@@ -248,7 +254,8 @@ class Cluster(Access):
         with self._phase("nodes"):
             for node in nodes:
                 self._wait_for_node(node)
-                self.fake_gpus(GPUS, node.name)
+                if node.name != SCARCE_NODE:
+                    self.fake_gpus(GPUS, node.name)
         _READY.touch()
 
     def _describe(self, programs: Mapping[str, Path]) -> None:
@@ -262,7 +269,7 @@ class Cluster(Access):
         self.operator = TrainingOperator(*common, self._authority, lambda: self.api)
         admin = "/O=system:masters/CN=admin"
         super().__init__(self._authority.kubeconfig("admin", admin, SERVER))
-        for number in range(1, _NODES + 1):
+        for number in range(1, len(_TAINTS) + 1):
             if (STATE / f"node-{number}").exists():
                 node = Node(number, *common, self._authority)
                 self.nodes[node.name] = node

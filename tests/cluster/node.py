@@ -24,7 +24,7 @@ from tests.cluster.processes import Process, end_marked
 
 _KUBELET_PORT = 10250
 EXTRA = "kfp-tfjob-test/extra=yes:NoSchedule"
-TOLERATION = {"key": "kfp-tfjob-test/extra", "operator": "Exists", "effect": "NoSchedule"}
+SCARCE = "kfp-tfjob-test/scarce=yes:NoSchedule"
 _CNI_RESULTS = Path("/var/lib/cni/results")
 
 _CONTAINERD = """
@@ -213,6 +213,11 @@ class Node:
         if check and done.returncode:
             raise RuntimeError(f"ctr {arguments[0]} on {self.name}: {done.stderr.strip()}")
         return done.returncode == 0
+
+
+def tolerate(taint: str) -> dict[str, str]:
+    """Return the toleration for one of these taints."""
+    return {"key": taint.partition("=")[0], "operator": "Exists", "effect": "NoSchedule"}
 
 
 def clean_up(folder: Path) -> None:

@@ -10,8 +10,8 @@ from kubernetes.client.exceptions import ApiException
 
 from components.images import TOOLS
 from tests.cluster.access import Access
-from tests.cluster.cluster import Cluster
-from tests.cluster.node import EXTRA, TOLERATION
+from tests.cluster.cluster import SCARCE_NODE, Cluster
+from tests.cluster.node import EXTRA, SCARCE, tolerate
 from tests.cluster.processes import wait_until
 from tests.cluster.workloads import container, pod, template, tfjob
 
@@ -21,13 +21,16 @@ _SECONDS = 300  # only what hangs reaches it
 
 
 def finish(cluster: Access, namespace: str, name: str) -> tuple[str, str]:
-    """Wait until a pod has ended; return its phase and its log."""
+    """Wait until a pod has ended; return its phase and its log, or why it was not started."""
 
-    def phase() -> str:
-        return cluster.core.read_namespaced_pod(name, namespace).status.phase
+    def status() -> client.V1PodStatus:
+        return cluster.core.read_namespaced_pod(name, namespace).status
 
-    assert wait_until(lambda: phase() in ("Succeeded", "Failed"), _SECONDS), phase()
-    return phase(), cluster.core.read_namespaced_pod_log(name, namespace)
+    assert wait_until(lambda: status().phase in ("Succeeded", "Failed"), _SECONDS), status().phase
+    ended = status()
+    if not ended.container_statuses:
+        return ended.phase, f"{ended.reason}: {ended.message}"
+    return ended.phase, cluster.core.read_namespaced_pod_log(name, namespace)
 
 
 def run(cluster: Access, namespace: str, name: str, main: dict) -> str:
@@ -156,17 +159,26 @@ def test_unknown_image_is_refused_at_once(own_cluster: Cluster, namespace: str) 
 def test_fake_gpus_bound_what_is_scheduled(own_cluster: Cluster, namespace: str) -> None:
     gpu = f"{namespace}.test/gpu"
     own_cluster.fake_gpus(1, resource=gpu)
-    run(own_cluster, namespace, "fits", container("", {gpu: 1}))
-    own_cluster.core.create_namespaced_pod(namespace, pod("waits", container("", {gpu: 2})))
+
+    def create(name: str, code: str) -> None:
+        body = pod(name, container(code, {gpu: 1}), tolerations=[tolerate(SCARCE)])
+        own_cluster.core.create_namespaced_pod(namespace, body)
 
     def unschedulable() -> str:
         found = own_cluster.core.read_namespaced_pod("waits", namespace).status.conditions or []
         return next((c.message for c in found if c.reason == "Unschedulable"), "")
 
+    def place(name: str) -> str:
+        return own_cluster.core.read_namespaced_pod(name, namespace).spec.node_name
+
+    create("holds", "import time; time.sleep(600)")
+    assert wait_until(lambda: place("holds") == SCARCE_NODE, _SECONDS)
+    create("waits", "")
     assert wait_until(unschedulable, _SECONDS)
     assert f"Insufficient {gpu}" in unschedulable()
-    own_cluster.fake_gpus(2, resource=gpu)
-    assert finish(own_cluster, namespace, "waits")[0] == "Succeeded"
+    own_cluster.core.delete_namespaced_pod("holds", namespace, grace_period_seconds=1)
+    phase, said = finish(own_cluster, namespace, "waits")
+    assert phase == "Succeeded", said
     own_cluster.fake_gpus(0, resource=gpu)
 
 
@@ -189,7 +201,7 @@ def test_node_freezes_comes_back_and_is_lost(own_cluster: Cluster, namespace: st
 
         where = {"kubernetes.io/hostname": node.name}
         main = container("import time; print('here', flush=True); time.sleep(600)")
-        body = pod("lost", main, nodeSelector=where, tolerations=[TOLERATION])
+        body = pod("lost", main, nodeSelector=where, tolerations=[tolerate(EXTRA)])
         own_cluster.core.create_namespaced_pod(namespace, body)
 
         def phase() -> str:

@@ -15,6 +15,7 @@ from kubernetes import client
 from components.launch_tfjob.manifest import Identity, build_tfjob
 from tests.cluster.admission import policy, webhook
 from tests.cluster.launches import new_launch, rules
+from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def scarce(launch):
-    """The name of GPUs of which node-1 has eight and no other node any; only this test asks."""
+    """Settings of pods for GPUs of which one node has eight, no other any; only this test asks."""
     name = f"{launch.namespace}.test/gpu"
     launch.cluster.fake_gpus(8, resource=name)
-    yield name
+    yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE)]}
     launch.cluster.fake_gpus(0, resource=name)
 
 
@@ -260,21 +261,22 @@ def test_preempted_by_a_more_important_pod(launch, row, scarce):
 
 def test_two_jobs_want_the_same_gpus(launch, row, own_cluster, launch_store, scarce):
     limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 300, "backoff_seconds": 2}
-    limits["pod"] = {"all": {"gpu_resource": scarce}}
+    limits["pod"] = {"all": scarce}
+    # These do not wait for each other: a chief that ends before it counts as partly placed is done.
+    body = "time.sleep(20)"
     with (
         own_cluster.namespace() as namespace,
         new_launch(own_cluster, namespace, launch_store) as other,
     ):
         for each in (launch, other):
-            each.start(each.spec("time.sleep(1)", workers=2, gpus=2, **limits))
+            each.start(each.spec(body, workers=2, gpus=2, **limits))
         assert launch.join(600).verdict == other.join(600).verdict == "succeeded"
         row(launch, "succeeded", 0, jobs=1)
         assert len(other.jobs()) == 1
 
 
 def test_partly_placed(launch, row, scarce):
-    ours = {"all": {"gpu_resource": scarce}}
-    limits = {"partly_placed_seconds": 4, "pending_timeout_seconds": 6}
-    ended = launch.run(launch.spec("time.sleep(600)", workers=2, gpus=4, pod=ours, **limits))
+    limits = {"partly_placed_seconds": 4, "pending_timeout_seconds": 6, "pod": {"all": scarce}}
+    ended = launch.run(launch.spec("time.sleep(600)", workers=2, gpus=4, **limits))
     row(launch, "partly_placed", 2, jobs=0)
-    assert "Kueue" in ended.message and f"Insufficient {scarce}" in ended.message
+    assert "Kueue" in ended.message and f"Insufficient {scarce['gpu_resource']}" in ended.message

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import UNTIL_GO, Launch, new_launch
-from tests.cluster.node import TOLERATION, Node
+from tests.cluster.node import EXTRA, Node, tolerate
 from tests.cluster.processes import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +44,7 @@ def _preferring(node: Node) -> dict[str, Any]:
     names = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}
     prefer = [{"weight": 100, "preference": {"matchExpressions": [names]}}]
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefer}}
-    return {"affinity": affinity, "tolerations": [TOLERATION]}
+    return {"affinity": affinity, "tolerations": [tolerate(EXTRA)]}
 
 
 def _end(launch: Launch, attempt: int = 1) -> dict[str, Any]:
