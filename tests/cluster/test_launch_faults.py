@@ -244,11 +244,12 @@ def test_preempted_by_a_more_important_pod(launch, row, scarce):
     important = f"important-{launch.namespace}"
     scheduling.create_priority_class({"metadata": {"name": important}, "value": 1000})
     try:
-        ours = {"all": {"gpu_resource": scarce}}
+        ours = {"all": scarce}
         launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", gpus=8, pod=ours))
         launch.wait_said()
-        main = container("import time; time.sleep(3)", {scarce: 8})
-        body = pod("important", main, priorityClassName=important)
+        main = container("import time; time.sleep(3)", {scarce["gpu_resource"]: 8})
+        where = {"tolerations": scarce["tolerations"]}
+        body = pod("important", main, priorityClassName=important, **where)
         launch.cluster.core.create_namespaced_pod(launch.namespace, body)
         ended = launch.join()
         row(launch, "succeeded", 0, jobs=1)
