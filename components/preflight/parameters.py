@@ -38,7 +38,7 @@ MEANING: dict[str, str] = {
     "train_image": "image of the container `tensorflow`",
     "train_options": "dict: seed, class_weight, early_stopping, reduce_lr_on_plateau, command, ...",
     "gate": "dict: when a model is good enough to be published; an empty one never publishes",
-    "pod": "dict with all, chief, worker: cpu, memory, node_selector, tolerations, env, ...",
+    "pod": "dict with all, chief, worker, ps, evaluator: cpu, memory, tolerations, env, ...",
 }
 REQUIRED = ("data_uri", "data_label", "model_name", "output_uri")
 _DICTS = {"data_options": DataOptions, "gate": GateOptions}

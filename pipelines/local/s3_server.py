@@ -2,10 +2,10 @@
 
     python -m pipelines.local.s3_server FOLDER [--port N]
 
-It checks signatures and checksums, and refuses a conditional create of an existing key, which the
-usual mocks do not. It is meant for one machine: one copy of the data, loopback only. The data stays
-in FOLDER; once it answers, FOLDER/secret has its address and keys in the form of the Secret that
-pods mount, so every program of the project finds it by that folder.
+It checks signatures and checksums, and of those who create a key conditionally one wins, which is
+more than the usual mocks do. It is meant for one machine: one copy of the data, loopback only. The
+data stays in FOLDER; once it answers, FOLDER/secret has its address and keys in the form of the
+Secret that pods mount, so every program of the project finds it by that folder.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 from storage.credentials import SecretVolume
 from storage.errors import Problem, StepError
 from storage.store import Store
+
+Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 _START_SECONDS = 60
 _USER = "local:kfp"
@@ -248,8 +252,27 @@ def serve(folder: Path, port: int = 0) -> None:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: it says ready
     }.items():
         _write_private(folder / "secret" / name, value)
-    run(front, proxy)
+    run(front, _creates_take_turns(proxy))
     lock.close()
+
+
+def _creates_take_turns(application: Application) -> Application:
+    """Let conditional creates of one object wait for each other.
+
+    Swift looks for the object when a request begins, not when it ends: of two at the same time
+    both would be told that they were the first.
+    """
+    from eventlet.semaphore import Semaphore
+
+    turns: WeakValueDictionary[str, Semaphore] = WeakValueDictionary()
+
+    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if "HTTP_IF_NONE_MATCH" not in environ:
+            return application(environ, start_response)
+        with turns.setdefault(environ["PATH_INFO"], Semaphore()):
+            return application(environ, start_response)
+
+    return call
 
 
 def _only_server(folder: Path):
