@@ -21,7 +21,7 @@ from storage.errors import (
 )
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}
-_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
+_TAKEN = {"PreconditionFailed", "412"}
 _DENIED = {
     "AccessDenied": "the credentials may not do this",
     "403": "the credentials may not do this",
@@ -45,6 +45,7 @@ RENEWABLE = {
 SKEWED = "RequestTimeTooSkewed"
 _PASSING = {
     "BadDigest",
+    "ConditionalRequestConflict",  # another request for the key is on its way; it may yet fail
     "IncompleteBody",
     "InternalError",
     "OperationAborted",

@@ -27,6 +27,7 @@ from storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
     step = open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
     found = Findings() if is_local() else _check_cluster(step.run_id, values)
     try:
-        _check_store(step)
+        warnings = [*found.warnings, *_check_store(step)]
     except ConfigurationError as error:
         # A Secret that is missing is why there are no keys.
         raise ConfigurationError(*error.problems, *found.problems, *found.warnings) from error
@@ -87,7 +88,7 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         model_entry=f"{code.module}:{function}",
         code_uri=_keep_code(step, code),
         table=run_parameters.table(values, run_parameters.job_spec(values))
-        + "".join(f"\n**Note:** {warning}.\n" for warning in found.warnings),
+        + "".join(f"\n**Note:** {warning}.\n" for warning in warnings),
     )
 
 
@@ -104,21 +105,38 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
     return Findings([*problems, *found.problems], found.warnings)
 
 
-def _check_store(step: Step) -> None:
-    """Write, read and delete an object where the run will write."""
+def _check_store(step: Step) -> list[str]:
+    """Write, read and delete objects where the run will write; return what one should know."""
     try:
         probed = step.store.probe(step.run.base, read=True)
+        if not probed.deletes:
+            raise ConfigurationError(
+                Problem(
+                    f"objects cannot be deleted below {step.run.base}",
+                    expected="credentials that may read, write, list and delete there",
+                    fix="correct the Secret named by storage_secret or the AWS environment",
+                )
+            )
+        creating = probe_creating(step.store, step.run.base)
     except StoreUnavailableError as error:
         raise ConfigurationError(*error.problems) from error
-    if not probed.deletes:
+    if creating is Creating.OVERWRITES:
         raise ConfigurationError(
             Problem(
-                f"objects cannot be deleted below {step.run.base}",
-                expected="credentials that may read, write, list and delete there",
-                fix="correct the Secret named by storage_secret or the AWS environment",
+                f"the store of {step.layout.root} does not know conditional creates",
+                received="a second PUT of one object with If-None-Match: * succeeded",
+                expected="412 Precondition Failed: runs decide by it who is published",
+                fix="update the store, or name another one in output_uri and storage_endpoint",
             )
         )
     log.info("%s can be written and read", step.layout.root)
+    if creating is Creating.RACES:
+        return [
+            f"the store of {step.layout.root} lets several conditional creates of one object"
+            " succeed that come at the same moment: of two runs that publish one model within"
+            " milliseconds both may be told that theirs is the champion"
+        ]
+    return []
 
 
 def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:

@@ -16,9 +16,10 @@ from storage.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
+from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 from storage.store import PART, Store
-from tests.faults.proxy import Fault, FaultProxy, refuse
+from tests.faults.proxy import Fault, FaultProxy, ignore_conditions, refuse
 
 NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
 
@@ -122,3 +123,26 @@ def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
     assert list(store.list(base)) == []
     proxy.faults = [Fault(refuse(403, "AccessDenied"), "DELETE", times=float("inf"))]
     assert not Store(proxy.endpoint).probe(base).deletes
+
+
+@pytest.mark.parametrize(
+    ("unconditional", "found"),
+    [(0, Creating.ONE_WINS), (6, Creating.RACES), (float("inf"), Creating.OVERWRITES)],
+)
+def test_the_probe_finds_out_what_conditional_creates_are_worth(
+    proxy: FaultProxy, base: S3Address, unconditional: float, found: Creating
+) -> None:
+    proxy.faults = [Fault(ignore_conditions, times=unconditional)]
+    store = Store(proxy.endpoint)
+    assert probe_creating(store, base) is found
+    assert list(store.list(base)) == []
+
+
+def test_a_create_that_meets_another_on_its_way_is_tried_again(
+    proxy: FaultProxy, base: S3Address
+) -> None:
+    proxy.faults = [Fault(refuse(409, "ConditionalRequestConflict"), times=2)]
+    store = Store(proxy.endpoint)
+    store.create(base / "object", b"mine")
+    assert store.read(base / "object") == b"mine"
+    assert [seen.status for seen in proxy.seen] == [409, 409, 200, 200]
