@@ -17,6 +17,7 @@ from pipelines.local import processes
 from pipelines.local.s3_server import Server
 from storage.address import S3Address
 from storage.layout import Layout
+from tests.faults.proxy import Fault, FaultProxy, ignore_conditions
 
 # Enough epochs to be interrupted in, few enough to be quick.
 SETTINGS = ("--set", "train_epochs=8", "--set", "train_options.checkpoint_seconds=0.2")
@@ -267,3 +268,15 @@ def test_wrong_credentials_and_an_absent_endpoint_are_told_apart(
         assert refused.wait() == 2
         assert expected in refused.text
         assert "not-a-key-of-this-store" not in refused.text
+
+
+def test_a_store_that_overwrites_what_decides_is_refused(
+    tmp_path: Path, data: Path, proxy: FaultProxy, base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", proxy.keys.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", proxy.keys.secret_key)
+    proxy.faults = [Fault(ignore_conditions, times=float("inf"))]
+    place = ("--endpoint", proxy.endpoint, "--output", str(base))
+    refused = Run(tmp_path, "--data", str(data), "--label", "digit", *place)
+    assert refused.wait() == 2
+    assert "does not know conditional creates" in refused.text
