@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import keras
@@ -25,6 +26,7 @@ SCHEMA = json.loads((DATA / "schema.json").read_text())
 NAMES = [feature["name"] for feature in SCHEMA["features"]]
 STEPS = max(1, SCHEMA["splits"]["train"]["rows"] // BATCH)
 CHECKPOINTS = OUTPUT / "checkpoints"
+SAVE_SECONDS = json.loads(os.environ["TRAIN_OPTIONS"]).get("checkpoint_seconds", 60)
 STOPPED, PEER_LOST = 143, 138
 PEER_ERRORS = (
     tf.errors.UnavailableError,
@@ -84,13 +86,13 @@ def restore(checkpoint: tf.train.Checkpoint, strategy: tf.distribute.Strategy, c
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
-    """Write a checkpoint; it appears complete, by one rename, and is in S3 soon after."""
+    """Write a checkpoint; it appears complete, by one rename, and is in S3 seconds after."""
     partial = CHECKPOINTS / f".{step}.tmp"
     checkpoint.write(str(partial / "state"))
     partial.rename(CHECKPOINTS / str(step))
-    for folder in CHECKPOINTS.iterdir():
-        if folder.name.isdecimal() and int(folder.name) < step - 2 * STEPS:
-            shutil.rmtree(folder)
+    folders = [folder for folder in CHECKPOINTS.iterdir() if folder.name.isdecimal()]
+    for folder in sorted(folders, key=lambda folder: int(folder.name))[:-3]:
+        shutil.rmtree(folder)
 
 
 def main() -> None:
@@ -120,11 +122,13 @@ def main() -> None:
     def train_step(features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("SUM", strategy.run(step, args=(features, classes)), axis=None)
 
+    saved = time.monotonic()
     for epoch in range(first, EPOCHS):
         losses = [float(train_step(*next(batches))) for _ in range(STEPS)]
         print(f"epoch {epoch + 1}/{EPOCHS} loss {np.mean(losses):.4f}", flush=True)
-        if chief:
+        if chief and (time.monotonic() - saved >= SAVE_SECONDS or epoch + 1 == EPOCHS):
             save(checkpoint, (epoch + 1) * STEPS)
+            saved = time.monotonic()
     if chief:
         model.export(OUTPUT / "model", verbose=False)
 

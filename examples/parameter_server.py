@@ -121,13 +121,13 @@ def restore(checkpoint: tf.train.Checkpoint) -> int:
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
-    """Write a checkpoint; it appears complete, by one rename, and is in S3 soon after."""
+    """Write a checkpoint; it appears complete, by one rename, and is in S3 seconds after."""
     partial = CHECKPOINTS / f".{step}.tmp"
     checkpoint.write(str(partial / "state"), options=HERE)
     partial.rename(CHECKPOINTS / str(step))
-    for folder in CHECKPOINTS.iterdir():
-        if folder.name.isdecimal() and int(folder.name) < step:
-            shutil.rmtree(folder)
+    folders = [folder for folder in CHECKPOINTS.iterdir() if folder.name.isdecimal()]
+    for folder in sorted(folders, key=lambda folder: int(folder.name))[:-3]:
+        shutil.rmtree(folder)
 
 
 def evaluate() -> None:

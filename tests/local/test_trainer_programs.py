@@ -80,14 +80,15 @@ def is_chief(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, data: Path) -> None:
-    run = start(home, data, "own_train", "train_epochs=120", "train_options.backoff_seconds=0")
+    options = ("train_options.checkpoint_seconds=1", "train_options.backoff_seconds=0")
+    run = start(home, data, "own_train", "train_epochs=400", *options)
     run.read_until("stored checkpoint")
     run.find(is_chief).kill()
     assert run.wait() == 0, run.text
     assert "attempt 2" in run.text
     second = run.text.partition("attempt 2")[2]
-    assert "[chief-0] epoch 1/120 " not in second  # it went on from a checkpoint
-    assert "[worker-0] epoch 120/120 " in second
+    assert "[chief-0] epoch 1/400 " not in second  # it went on from a checkpoint
+    assert "[worker-0] epoch 400/400 " in second
     assert accuracy(run) > 0.9
 
 
