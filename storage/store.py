@@ -163,7 +163,7 @@ class Store:
                         address,
                         expected.size,
                         etag,
-                        lambda data, offset: os.pwrite(file.fileno(), data, offset),
+                        lambda data, offset: _write_all(file.fileno(), data, offset),
                     ).base64
             else:
                 checksum = "not computed"
@@ -365,6 +365,13 @@ class Store:
 
 def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    """Write everything, or raise: a disk that fills up takes a part without a word first."""
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -1,6 +1,7 @@
 """The store against a real S3 server: what is written is what is read, or it is refused."""
 
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
         with pytest.raises(DataError, match="is not what its manifest says"):
             store.fetch(base / "file", tmp_path / "wrong", wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
+
+
+def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    file.write_bytes(os.urandom(100_000))
+    entry = store.send(file, base / "file", "file")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            store.fetch(base / "file", copy, entry)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_key_is_created_once(store: Store, base: S3Address) -> None:
