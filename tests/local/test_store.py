@@ -15,12 +15,20 @@ from storage.errors import (
     DataError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StepError,
     StoreUnavailableError,
 )
 from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 from storage.store import PART, Store
-from tests.faults.proxy import Fault, FaultProxy, ignore_conditions, refuse
+from tests.faults.proxy import (
+    Fault,
+    FaultProxy,
+    accepts_token,
+    ignore_conditions,
+    refuse,
+    wrong_clock,
+)
 
 NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
 
@@ -163,3 +171,38 @@ def test_a_create_that_meets_another_on_its_way_is_tried_again(
     store.create(base / "object", b"mine")
     assert store.read(base / "object") == b"mine"
     assert [seen.status for seen in proxy.seen] == [409, 409, 200, 200]
+
+
+def test_a_head_that_is_refused_without_a_word_finds_the_right_clock(
+    proxy: FaultProxy, store: Store, base: S3Address
+) -> None:
+    store.write(base / "object", b"mine")
+    proxy.faults = [Fault(wrong_clock(3600), ".*", times=float("inf"))]
+    skewed = Store(proxy.endpoint, patience=Patience(5))
+    assert skewed.head(base / "object")["ContentLength"] == 4
+    assert [seen.status for seen in proxy.seen] == [403, 200]
+
+
+def test_a_head_that_is_refused_without_a_word_finds_the_new_keys(
+    proxy: FaultProxy, s3: Server, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    store.write(base / "object", b"mine")
+    for file in s3.secret.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "AWS_SESSION_TOKEN").write_text("old")
+    rotated = Store(proxy.endpoint, secret=SecretVolume(tmp_path), patience=Patience(5))
+    proxy.faults = [Fault(accepts_token("new"), ".*", times=float("inf"))]
+    with pytest.raises(StepError):
+        rotated.head(base / "object")
+    (tmp_path / "AWS_SESSION_TOKEN").write_text("new")
+    assert rotated.head(base / "object")["ContentLength"] == 4
+
+
+@pytest.mark.parametrize("code", ["BadDigest", "XAmzContentChecksumMismatch"])
+def test_a_body_that_was_damaged_on_the_way_is_sent_again(
+    proxy: FaultProxy, base: S3Address, code: str
+) -> None:
+    proxy.faults = [Fault(refuse(400, code))]
+    store = Store(proxy.endpoint)
+    store.write(base / "object", b"mine")
+    assert store.read(base / "object") == b"mine"
