@@ -112,7 +112,7 @@ class Vocabulary:
             DataError: There are fewer than two labels, or too many to be classes.
         """
         texts = list(self._codes)
-        if len(texts) == 1:
+        if len(set(self._keys(texts))) == 1:
             raise DataError(
                 Problem(
                     f"the label {self.name!r} is the same in every row",
