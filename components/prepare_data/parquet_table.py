@@ -145,4 +145,5 @@ def _numeric(kind: pa.DataType) -> bool:
 def _textual(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.DictionaryType):
         return _textual(kind.value_type) or _numeric(kind.value_type)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)

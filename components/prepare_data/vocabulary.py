@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -152,9 +153,10 @@ class Vocabulary:
         """Return the rows whose label is text, as a fault of a regression."""
         return Counter({"text": int(self.text_rows.sum())})
 
-    def _keys(self, texts: list[str]) -> list[float] | list[str]:
-        numbers = [values.number(text) for text in texts]
-        return texts if None in numbers else [float(x) for x in numbers if x is not None]
+    def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
+        if None in map(values.number, texts):
+            return texts
+        return [Decimal(text) for text in texts]  # exact: long ids are not the same class
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
