@@ -75,6 +75,18 @@ def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_large_object_that_changes_while_it_is_fetched_is_said_to_have(
+    proxy: FaultProxy, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "file", tmp_path / "other"
+    for path in (file, other):
+        path.write_bytes(os.urandom(2 * PART + 5))
+    entry = store.send(file, base / "file", "file")
+    proxy.faults = [Fault(lambda _: not store.send(other, base / "file", "file"), "GET")]
+    with pytest.raises(DataError, match="changed while it was read"):
+        Store(proxy.endpoint).fetch(base / "file", tmp_path / "copy", entry)
+
+
 def test_a_key_is_created_once(store: Store, base: S3Address) -> None:
     store.create(base / "1.json", b"mine")
     store.create(base / "1.json", b"mine")  # a retry whose first reply was lost
