@@ -75,6 +75,7 @@ def test_encryption_class_and_tags_go_with_every_object(
     [
         ("STORAGE_ENCRYPTION", "AES512"),
         ("STORAGE_TAGS", "team"),
+        ("STORAGE_TAGS", "team=日本"),
         ("STORAGE_BANDWIDTH", "fast"),
         ("STORAGE_ADDRESSING", "host"),
     ],
