@@ -259,6 +259,18 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
         run(step, str(tmp_path / "x.parquet"), "f", {})
 
 
+def test_the_index_of_pandas_is_no_feature(step, tmp_path):
+    rows = np.arange(200)
+    index = "__index_level_0__"
+    table = pa.table({"f": rows * 2, "y": rows % 2, index: rows})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=f"{index}.*is the index of a pandas table"):
+        run(step, str(tmp_path / "t.parquet"), "y", {})
+    for options in ({"drop": [index]}, {"columns": ["f", index]}):
+        features = run(step, str(tmp_path / "t.parquet"), "y", options).schema["features"]
+        assert len(features) == len(options.get("columns", "f"))
+
+
 def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
     bad = ["x,1,n,cat\n", "1,2,n\n", ",1,n,dog\n"]
     (tmp_path / "a.csv").write_text(HEADER + "".join([*bad, *_lines()]))
