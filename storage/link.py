@@ -130,7 +130,7 @@ class Link:
         Raises:
             StepError: By what the user can do about it.
         """
-        used = None
+        used, guessed = None, False
 
         def attempt() -> Result:
             nonlocal used
@@ -138,13 +138,17 @@ class Link:
             return call()
 
         def passes(error: Exception) -> bool:
+            nonlocal guessed
             code = code_of(error)
             if code == SKEWED or (code in WORDLESS and self._skewed(error)):
                 self.wire.set_clock(_date(error))
                 log.info("signing with the store's clock, %+.0f s", self.wire.clock_offset)
                 return True
-            if code in RENEWABLE | WORDLESS and self._renewed(used):
-                return True
+            # Without a word it may be something else than the keys: that is tried once.
+            if code in RENEWABLE or (code in WORDLESS and not guessed):
+                guessed = True
+                if self._renewed(used):
+                    return True
             return transient(error)
 
         try:
