@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,7 +148,8 @@ class Store:
         Raises:
             DataError: The bytes in the store are not those of the manifest.
         """
-        partial = path.with_name(f".{path.name}.part")
+        # A name of fixed length: that of the file may be as long as the file system allows.
+        partial = path.with_name(f".{sha256(os.fsencode(path.name)).hexdigest()[:32]}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
 
         try:

@@ -18,6 +18,7 @@ from storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from storage.link import Checking
 from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 from storage.store import PART, Store
@@ -25,6 +26,7 @@ from tests.faults.proxy import (
     Fault,
     FaultProxy,
     accepts_token,
+    ignore_checksums,
     ignore_conditions,
     refuse,
     wrong_clock,
@@ -57,6 +59,17 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
         with pytest.raises(DataError, match="is not what its manifest says"):
             store.fetch(base / "file", tmp_path / "wrong", wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
+
+
+def test_a_file_with_the_longest_name_comes_back(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    path = tmp_path / ("n" * 255)
+    path.write_bytes(b"content")
+    entry = store.send(path, base / path.name, path.name)
+    path.unlink()
+    store.fetch(base / path.name, path, entry)
+    assert path.read_bytes() == b"content"
 
 
 def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
@@ -140,6 +153,14 @@ def test_calls_outlast_a_server_that_is_started_again(tmp_path: Path) -> None:
         store.write(S3Address("bucket", "after"), b"2")
         keys = [item.address.key for item in store.list(S3Address("bucket"))]
     assert keys == ["after", "before"]
+
+
+def test_the_probe_takes_no_other_refusal_for_a_check(proxy: FaultProxy, base: S3Address) -> None:
+    proxy.faults = [
+        Fault(refuse(400, "RequestTimeout")),
+        Fault(ignore_checksums, times=float("inf")),
+    ]
+    assert Store(proxy.endpoint).probe(base).checking is Checking.IGNORES
 
 
 @pytest.mark.parametrize("denied", ["GET", "PUT"])
