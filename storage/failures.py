@@ -43,6 +43,8 @@ RENEWABLE = {
     "XAdminUserNotFound",
 }
 SKEWED = "RequestTimeTooSkewed"
+# How a refused HEAD ends: its reply has no body that could say why.
+WORDLESS = {"400", "403"}
 _PASSING = {
     "BadDigest",
     "ConditionalRequestConflict",  # another request for the key is on its way; it may yet fail
@@ -53,6 +55,7 @@ _PASSING = {
     "SlowDown",
     "Throttling",
     "ThrottlingException",
+    "XAmzContentChecksumMismatch",  # how MinIO calls BadDigest
 }
 
 

@@ -21,7 +21,7 @@ from storage.address import S3Address
 from storage.body import Body, Digests, Throttle
 from storage.connection import CONNECT_SECONDS, READ_SECONDS
 from storage.credentials import SecretVolume
-from storage.failures import RENEWABLE, SKEWED, code_of, damaged, explain, transient
+from storage.failures import RENEWABLE, SKEWED, WORDLESS, code_of, damaged, explain, transient
 from storage.options import WriteOptions
 from storage.retry import Patience
 from storage.wire import Reply, Wire
@@ -29,6 +29,7 @@ from storage.wire import Reply, Wire
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+_MOST_SKEW = 600.0  # seconds; a store refuses requests from 15 minutes on
 LANES = 8  # parts of large objects that are on their way at once
 
 
@@ -129,7 +130,7 @@ class Link:
         Raises:
             StepError: By what the user can do about it.
         """
-        used = None
+        used, guessed = None, False
 
         def attempt() -> Result:
             nonlocal used
@@ -137,19 +138,28 @@ class Link:
             return call()
 
         def passes(error: Exception) -> bool:
-            if code_of(error) == SKEWED:
-                headers = error.response["ResponseMetadata"]["HTTPHeaders"]  # type: ignore[attr-defined]
-                self.wire.set_clock(headers.get("date", ""))
+            nonlocal guessed
+            code = code_of(error)
+            if code == SKEWED or (code in WORDLESS and self._skewed(error)):
+                self.wire.set_clock(_date(error))
                 log.info("signing with the store's clock, %+.0f s", self.wire.clock_offset)
                 return True
-            if code_of(error) in RENEWABLE and self._renewed(used):
-                return True
+            # Without a word it may be something else than the keys: that is tried once.
+            if code in RENEWABLE or (code in WORDLESS and not guessed):
+                guessed = True
+                if self._renewed(used):
+                    return True
             return transient(error)
 
         try:
             return self.patience.run(what, attempt, passes)
         except (ClientError, BotoCoreError) as error:
             raise explain(error, what, address, self.endpoint) from error
+
+    def _skewed(self, error: Exception) -> bool:
+        """Tell whether a request was signed with a clock that the store does not take."""
+        date = _date(error)
+        return bool(date) and abs(self.wire.skew(date) - self.wire.clock_offset) > _MOST_SKEW
 
     def _keys(self) -> Any:
         credentials = self.client._get_credentials()
@@ -165,6 +175,11 @@ class Link:
                 kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
             return self._keys() != used
+
+
+def _date(error: Exception) -> str:
+    """Return the header Date of the reply that an error stands for."""
+    return error.response["ResponseMetadata"]["HTTPHeaders"].get("date", "")  # type: ignore[attr-defined]
 
 
 @cache

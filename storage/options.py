@@ -18,7 +18,7 @@ VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path where there is an endpoint",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
     "STORAGE_CLASS": "storage class of the objects, for instance STANDARD_IA",
-    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42",
+    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; in ASCII, ü is %C3%BC",
     "STORAGE_BANDWIDTH": "the most that is sent in a second: 50M, 1.5G; bytes, powers of 1000",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
@@ -56,7 +56,7 @@ class WriteOptions:
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
-            "STORAGE_TAGS": r"[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",
+            "STORAGE_TAGS": r"(?=[ -~]+$)[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",  # of a header
             "STORAGE_BANDWIDTH": r"[0-9]+(\.[0-9]+)?[KMG]?",
         }
         ConfigurationError.raise_if(

@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from storage.address import S3Address
 from storage.body import Body, FileChangedError
 from storage.checksum import CHUNK, Checksum
-from storage.errors import DataError, Problem
+from storage.errors import DataError, ObjectExistsError, Problem
 from storage.failures import code_of
 from storage.link import Checking, Link
 
@@ -347,4 +347,14 @@ def _read_range(
             position += len(chunk)
         return checksum
 
-    return link.call(f"read {address}", address, attempt)
+    try:
+        return link.call(f"read {address}", address, attempt)
+    except ObjectExistsError:  # how a condition that does not hold is answered
+        raise DataError(
+            Problem(
+                f"{address} changed while it was read",
+                received="another entity tag",
+                expected=f"the entity tag {extra.get('IfMatch')}",
+                fix="start the run again once nobody writes to it any more",
+            )
+        ) from None

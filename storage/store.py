@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,7 +148,8 @@ class Store:
         Raises:
             DataError: The bytes in the store are not those of the manifest.
         """
-        partial = path.with_name(f".{path.name}.part")
+        # A name of fixed length: that of the file may be as long as the file system allows.
+        partial = path.with_name(f".{sha256(os.fsencode(path.name)).hexdigest()[:32]}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
 
         try:
@@ -163,7 +165,7 @@ class Store:
                         address,
                         expected.size,
                         etag,
-                        lambda data, offset: os.pwrite(file.fileno(), data, offset),
+                        lambda data, offset: _write_all(file.fileno(), data, offset),
                     ).base64
             else:
                 checksum = "not computed"
@@ -365,6 +367,13 @@ class Store:
 
 def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    """Write everything, or raise: a disk that fills up takes a part without a word first."""
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def check_endpoint(endpoint: str) -> None:

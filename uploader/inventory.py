@@ -73,7 +73,10 @@ def scan(folder: Path) -> Scan:
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(path)
                     elif entry.is_file(follow_symlinks=False):
-                        stat = entry.stat(follow_symlinks=False)
+                        try:
+                            stat = entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # gone by now, and the others are not
                         files[path] = LocalFile(
                             path, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
                         )

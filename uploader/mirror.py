@@ -134,6 +134,7 @@ class Mirror:
         try:
             if not self._learned:
                 self._learn(scan)
+            self._abort_dead_uploads(scan)
             steps, plain = _by_step(scan)
             steps_before, _ = _by_step(before)
             new = [
@@ -258,6 +259,13 @@ class Mirror:
         except StepError as error:
             self.note("what an earlier attempt stored", error)
         self._learned = True
+
+    def _abort_dead_uploads(self, scan: Scan) -> None:
+        """Throw away the parts of files that have changed or are gone."""
+        for path, (file, upload_id) in list(self._journal.uploads.items()):
+            if scan.files.get(path) != file:
+                self._store.abort(self._run.output / path, upload_id)
+                self._journal.upload(file, "")
 
     def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
         """Store files outside of checkpoints."""

@@ -62,7 +62,7 @@ class Ownership:
         """Become the owner; a restarted container finds that it is.
 
         Raises:
-            FencedError: A higher attempt owns the run.
+            FencedError: A higher attempt owns the run, or a newer uploader this one.
             AnotherRunError: The prefix belongs to another run.
             StepError: The store did not answer.
         """
@@ -70,7 +70,10 @@ class Ownership:
             records = self._records()
             self._check_attempt(records)
             last = max((life for attempt, life in records if attempt == self._attempt), default=0)
-            if last and self._remembered() == last:
+            remembered = self._remembered()
+            if remembered:  # a container that is started again in a pod that was replaced
+                self._check_uploader(remembered, last)
+            if last and remembered == last:
                 self._life, self._looked = last, time.monotonic()
                 return
             self._check_run(records)
@@ -103,15 +106,7 @@ class Ownership:
         records = self._records()
         self._check_attempt(records)
         newest = max((life for attempt, life in records if attempt == self._attempt), default=0)
-        if newest > self._life:
-            raise FencedError(
-                Problem(
-                    f"a newer uploader writes attempt {self._attempt} of this run",
-                    received=f"uploader {self._life}",
-                    expected=f"uploader {newest}",
-                    fix="nothing: this pod was replaced and writes no more",
-                )
-            )
+        self._check_uploader(self._life, newest)
         self._looked = time.monotonic()
 
     def _records(self) -> list[tuple[int, int]]:
@@ -130,6 +125,17 @@ class Ownership:
                     received=f"attempt {self._attempt}",
                     expected=f"attempt {highest}",
                     fix="nothing: this attempt is over and writes no more",
+                )
+            )
+
+    def _check_uploader(self, mine: int, newest: int) -> None:
+        if newest > mine:
+            raise FencedError(
+                Problem(
+                    f"a newer uploader writes attempt {self._attempt} of this run",
+                    received=f"uploader {mine}",
+                    expected=f"uploader {newest}",
+                    fix="nothing: this pod was replaced and writes no more",
                 )
             )
 

@@ -12,6 +12,7 @@ from components.evaluate.text import short, tick
 
 COLORS = ("#1a5fb4", "#e66100", "#77767b")
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each
+_BARS = 40  # of a histogram
 _SIDE, _LEFT, _BOTTOM = 300, 56, 44
 
 
@@ -84,7 +85,12 @@ def scatter(true: NDArray[np.float32], predicted: NDArray[np.float32]) -> str:
 
 def histogram(errors: NDArray[np.float64]) -> str:
     """Draw how the errors, predicted minus true, are spread."""
-    counts, edges = np.histogram(errors, bins=40)
+    low, high = float(errors.min()), float(errors.max())
+    # Where float64 has no room for the edges of so many bars, and where all errors are equal.
+    least = 2 * _BARS * np.spacing(max(-low, high))
+    if high - low < least:
+        low, high = low - max(least, 0.5), high + max(least, 0.5)
+    counts, edges = np.histogram(errors, _BARS, (low, high))
     frame = _Frame((edges[0], edges[-1]), (0, max(int(counts.max()), 1)))
     parts = frame.axes("predicted minus true", "rows")
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):

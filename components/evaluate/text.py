@@ -25,6 +25,8 @@ def lower(value: float) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:+g}"
     step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    if not 1e-6 <= abs(value) < 1e9:
+        return f"{math.floor(value / step) * step:+.3g}"
     return f"{math.floor(value / step) * step:+,.{max(0, -math.floor(math.log10(step)))}f}"
 
 

@@ -106,6 +106,7 @@ def write(
         options: The typed `data_options`.
         folder: Local folder for one shard at a time.
     """
+    store.probe(base)  # what it does not check by itself is checked another way from now on
     names, rows = scan.columns.features, scan.rows(label)
     encoder = Encoder(len(names), None if label.classes is None else len(label.classes))
     shards = Shards(store, base, folder, encoder, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -17,6 +18,8 @@ from components.prepare_data.options import DataOptions
 from components.prepare_data.rows import Columns, Rows
 from storage.errors import DataError, Problem
 
+# pandas writes the index of what was filtered or shuffled as a column; it tells the order of rows.
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _BATCH_VALUES = 1 << 20  # of a batch, so that wide rows come in small batches
 
 
@@ -32,15 +35,25 @@ class ParquetTable:
     def __init__(self, stream: IO[bytes], name: str, options: DataOptions) -> None:
         self._name = name
         self._nulls = frozenset(options.null_values)
+        self._chosen = options.columns is not None
         with _undamaged(name):
             self._file = pa.parquet.ParquetFile(stream, pre_buffer=False)
         self._schema = self._file.schema_arrow
         self.names = list(self._schema.names)
 
     def problems(self, columns: Columns) -> list[Problem]:
-        """Return one problem for each feature that is not numeric and for a nested label."""
+        """Return one problem for each feature that is none, and for a nested label."""
         found = []
         for name in columns.features:
+            if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
+                found.append(
+                    Problem(
+                        f"column {name!r} of {self._name} is the index of a pandas table",
+                        expected="columns that a model may learn from",
+                        fix=f'leave it out with data_options.drop=["{name}"],'
+                        " or write the file with index=False",
+                    )
+                )
             kind = self._schema.field(name).type
             if not _numeric(kind):
                 found.append(
@@ -145,4 +158,5 @@ def _numeric(kind: pa.DataType) -> bool:
 def _textual(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.DictionaryType):
         return _textual(kind.value_type) or _numeric(kind.value_type)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)

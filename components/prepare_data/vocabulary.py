@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -112,7 +113,7 @@ class Vocabulary:
             DataError: There are fewer than two labels, or too many to be classes.
         """
         texts = list(self._codes)
-        if len(texts) == 1:
+        if len(set(self._keys(texts))) == 1:
             raise DataError(
                 Problem(
                     f"the label {self.name!r} is the same in every row",
@@ -152,9 +153,10 @@ class Vocabulary:
         """Return the rows whose label is text, as a fault of a regression."""
         return Counter({"text": int(self.text_rows.sum())})
 
-    def _keys(self, texts: list[str]) -> list[float] | list[str]:
-        numbers = [values.number(text) for text in texts]
-        return texts if None in numbers else [float(x) for x in numbers if x is not None]
+    def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
+        if None in map(values.number, texts):
+            return texts
+        return [Decimal(text) for text in texts]  # exact: long ids are not the same class
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())

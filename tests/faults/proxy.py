@@ -154,7 +154,7 @@ class Exchange(BaseHTTPRequestHandler):
         length = dict((n.lower(), v) for n, v in headers).get("content-length", str(len(data)))
         self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(b"" if self.command == "HEAD" else data)
 
     def answer(self, status: int, code: str, **headers: str) -> bool:
         """Take the body and answer with an error of S3."""

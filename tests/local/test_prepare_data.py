@@ -25,6 +25,8 @@ from storage.errors import ConfigurationError, DataError, StepError
 from storage.layout import Layout
 from storage.store import Store
 from storage.stream import ObjectStream
+from tests.faults.proxy import Fault, damage, ignore_checksums
+from uploader import verify
 
 ROWS = 400
 
@@ -160,6 +162,20 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
     assert _bytes(store, first.dataset_uri) == before
 
 
+def test_a_shard_damaged_on_the_way_to_a_store_that_checks_no_crc_is_sent_again(
+    store, base, proxy, tmp_path
+):
+    (tmp_path / "pets.csv").write_text(_csv())
+    proxy.faults = [
+        Fault(ignore_checksums, "PUT|POST", times=float("inf")),
+        Fault(damage, "PUT", "tfrecord"),
+    ]
+    step = Step("prepare_data", "r1", Layout(base / "out"), Store(proxy.endpoint))
+    address = S3Address.parse(run(step, str(tmp_path / "pets.csv"), "species", OPTIONS).dataset_uri)
+    assert verify(store, address, store.read_manifest(address / "manifest.json")) == []
+    assert not [item for item in store.list(address) if ".probe" in item.address.name]
+
+
 def test_equal_data_gives_equal_bytes_wherever_and_however_it_lies(step, store, base, tmp_path):
     text, lines = _csv(1500), _lines(1500)
     (tmp_path / "a.csv").write_text(text)
@@ -214,6 +230,12 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     assert (found[:, 2] == (found[:, 1] % 2 == 0)).all()
     assert (found[:, 3] == found[:, 1] + 0.25).all()
 
+    texts = pa.array(table["y"].to_pylist(), pa.string_view())
+    views = table.set_column(table.schema.get_field_index("y"), "y", texts)
+    pa.parquet.write_table(views, tmp_path / "views.parquet")
+    again = run(step, str(tmp_path / "views.parquet"), "y", {})
+    assert _bytes(store, again.dataset_uri) == _bytes(store, done.dataset_uri)
+
     # Numbers as label, a null and an infinity among the features.
     bad = table.drop(["y", "b"]).set_column(
         0, "f", pa.array([None, np.inf, *np.linspace(0, 1, rows - 2)])
@@ -235,6 +257,18 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
     with pytest.raises(DataError, match="x.parquet is damaged"):
         run(step, str(tmp_path / "x.parquet"), "f", {})
+
+
+def test_the_index_of_pandas_is_no_feature(step, tmp_path):
+    rows = np.arange(200)
+    index = "__index_level_0__"
+    table = pa.table({"f": rows * 2, "y": rows % 2, index: rows})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=f"{index}.*is the index of a pandas table"):
+        run(step, str(tmp_path / "t.parquet"), "y", {})
+    for options in ({"drop": [index]}, {"columns": ["f", index]}):
+        features = run(step, str(tmp_path / "t.parquet"), "y", options).schema["features"]
+        assert len(features) == len(options.get("columns", "f"))
 
 
 def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):

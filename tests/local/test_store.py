@@ -1,6 +1,7 @@
 """The store against a real S3 server: what is written is what is read, or it is refused."""
 
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,22 @@ from storage.errors import (
     DataError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StepError,
     StoreUnavailableError,
 )
+from storage.link import Checking
 from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 from storage.store import PART, Store
-from tests.faults.proxy import Fault, FaultProxy, ignore_conditions, refuse
+from tests.faults.proxy import (
+    Fault,
+    FaultProxy,
+    accepts_token,
+    ignore_checksums,
+    ignore_conditions,
+    refuse,
+    wrong_clock,
+)
 
 NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
 
@@ -48,6 +59,45 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
         with pytest.raises(DataError, match="is not what its manifest says"):
             store.fetch(base / "file", tmp_path / "wrong", wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
+
+
+def test_a_file_with_the_longest_name_comes_back(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    path = tmp_path / ("n" * 255)
+    path.write_bytes(b"content")
+    entry = store.send(path, base / path.name, path.name)
+    path.unlink()
+    store.fetch(base / path.name, path, entry)
+    assert path.read_bytes() == b"content"
+
+
+def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    file.write_bytes(os.urandom(100_000))
+    entry = store.send(file, base / "file", "file")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            store.fetch(base / "file", copy, entry)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_large_object_that_changes_while_it_is_fetched_is_said_to_have(
+    proxy: FaultProxy, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "file", tmp_path / "other"
+    for path in (file, other):
+        path.write_bytes(os.urandom(2 * PART + 5))
+    entry = store.send(file, base / "file", "file")
+    proxy.faults = [Fault(lambda _: not store.send(other, base / "file", "file"), "GET")]
+    with pytest.raises(DataError, match="changed while it was read"):
+        Store(proxy.endpoint).fetch(base / "file", tmp_path / "copy", entry)
 
 
 def test_a_key_is_created_once(store: Store, base: S3Address) -> None:
@@ -105,6 +155,14 @@ def test_calls_outlast_a_server_that_is_started_again(tmp_path: Path) -> None:
     assert keys == ["after", "before"]
 
 
+def test_the_probe_takes_no_other_refusal_for_a_check(proxy: FaultProxy, base: S3Address) -> None:
+    proxy.faults = [
+        Fault(refuse(400, "RequestTimeout")),
+        Fault(ignore_checksums, times=float("inf")),
+    ]
+    assert Store(proxy.endpoint).probe(base).checking is Checking.IGNORES
+
+
 @pytest.mark.parametrize("denied", ["GET", "PUT"])
 def test_the_probe_finds_out_what_is_not_allowed(
     proxy: FaultProxy, base: S3Address, denied: str
@@ -146,3 +204,38 @@ def test_a_create_that_meets_another_on_its_way_is_tried_again(
     store.create(base / "object", b"mine")
     assert store.read(base / "object") == b"mine"
     assert [seen.status for seen in proxy.seen] == [409, 409, 200, 200]
+
+
+def test_a_head_that_is_refused_without_a_word_finds_the_right_clock(
+    proxy: FaultProxy, store: Store, base: S3Address
+) -> None:
+    store.write(base / "object", b"mine")
+    proxy.faults = [Fault(wrong_clock(3600), ".*", times=float("inf"))]
+    skewed = Store(proxy.endpoint, patience=Patience(5))
+    assert skewed.head(base / "object")["ContentLength"] == 4
+    assert [seen.status for seen in proxy.seen] == [403, 200]
+
+
+def test_a_head_that_is_refused_without_a_word_finds_the_new_keys(
+    proxy: FaultProxy, s3: Server, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    store.write(base / "object", b"mine")
+    for file in s3.secret.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "AWS_SESSION_TOKEN").write_text("old")
+    rotated = Store(proxy.endpoint, secret=SecretVolume(tmp_path), patience=Patience(5))
+    proxy.faults = [Fault(accepts_token("new"), ".*", times=float("inf"))]
+    with pytest.raises(StepError):
+        rotated.head(base / "object")
+    (tmp_path / "AWS_SESSION_TOKEN").write_text("new")
+    assert rotated.head(base / "object")["ContentLength"] == 4
+
+
+@pytest.mark.parametrize("code", ["BadDigest", "XAmzContentChecksumMismatch"])
+def test_a_body_that_was_damaged_on_the_way_is_sent_again(
+    proxy: FaultProxy, base: S3Address, code: str
+) -> None:
+    proxy.faults = [Fault(refuse(400, code))]
+    store = Store(proxy.endpoint)
+    store.write(base / "object", b"mine")
+    assert store.read(base / "object") == b"mine"

@@ -332,3 +332,23 @@ def test_the_output_manifest_names_every_file(store, run, start, tmp_path):
     assert [item.key for item in manifest.objects] == keys
     assert Manifest.from_bytes(store.read(run.manifest)) == manifest
     assert (manifest.kind, manifest.run_id, manifest.attempt) == ("output", "r", 4)
+
+
+@pytest.mark.parametrize("fate", ["grew", "was pruned"])
+def test_parts_of_what_is_no_more_are_thrown_away(proxy, store, run, tmp_path, fate):
+    path = "logs/events.out.tfevents.1" if fate == "grew" else "checkpoints/1/data"
+    write(tmp_path / path, b"x" * (PART + 5))
+    proxy.faults = [Fault(slow_down, target="partNumber=2", times=float("inf"))]
+    mirror = Mirror(Store(proxy.endpoint, patience=Patience(0.2)), tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    assert len(store.unfinished(run.output)) == 1
+    proxy.faults = []
+    if fate == "grew":
+        write(tmp_path / path, b"x" * (PART + 9))
+    else:
+        remove(tmp_path / "checkpoints/1")
+        write(tmp_path / "checkpoints/2/data", b"y")
+    settle(mirror, tmp_path)
+    mirror.prune(scan(tmp_path), scan(tmp_path))
+    assert mirror.missing(scan(tmp_path)) == []
+    assert store.unfinished(run.output) == []

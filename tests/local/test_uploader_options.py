@@ -75,6 +75,7 @@ def test_encryption_class_and_tags_go_with_every_object(
     [
         ("STORAGE_ENCRYPTION", "AES512"),
         ("STORAGE_TAGS", "team"),
+        ("STORAGE_TAGS", "team=日本"),
         ("STORAGE_BANDWIDTH", "fast"),
         ("STORAGE_ADDRESSING", "host"),
     ],
@@ -226,6 +227,16 @@ def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
         proxy.faults = [Fault(accepts_token("token-two"), ".*", times=float("inf"))]
         store.write(base / "b", b"b")
         assert [item.address.name for item in store.list(base)] == ["a", "b"]
+
+        def refuse(exchange: Exchange) -> bool:
+            token.write_text(f"token-{len(proxy.seen)}")
+            return exchange.answer(403, "AccessDenied")
+
+        # There are always other keys to be had, and it is not the keys.
+        proxy.faults = [Fault(refuse, "HEAD", times=float("inf"))]
+        with pytest.raises(ConfigurationError, match="the credentials may not do this"):
+            store.head(base / "a")
+        assert len(proxy.of("HEAD")) == 2
     finally:
         service.shutdown()
         service.server_close()

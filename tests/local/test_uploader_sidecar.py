@@ -25,6 +25,7 @@ from storage.store import PART, Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
 from uploader.inventory import inventory, scan
+from uploader.ownership import FencedError, Ownership
 
 SECONDS = 60
 EVER = float("inf")
@@ -178,6 +179,21 @@ def test_the_newest_uploader_of_an_attempt_owns_it(pod, store, run, proxy, tmp_p
     finally:
         other.stop()
     assert 3 not in steps(store, run)
+
+
+@pytest.mark.fault("a sidecar is started again in a pod that was replaced")
+def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path):
+    def uploader(folder: str) -> Ownership:
+        return Ownership(store, run, "r1", 1, tmp_path / folder)
+
+    uploader("old").claim()
+    new = uploader("new")
+    new.claim()
+    with pytest.raises(FencedError, match="a newer uploader writes attempt 1"):
+        uploader("old").claim()
+    new.check(True)
+    uploader("new").claim()
+    new.check(True)
 
 
 @pytest.mark.fault("a second run on one prefix")

@@ -52,6 +52,11 @@ def regression() -> tuple[Task, Predictions, Predictions]:
     return Task("regression", ("a",)), values, constant_regression(truth, 0.0)
 
 
+def diverged() -> tuple[Task, Predictions, Predictions]:
+    task, good, baseline = regression()
+    return task, ValuePredictions.of(good.labels, np.full(good.rows, 1e30)), baseline
+
+
 CASES = {
     "two classes": lambda: classes(2),
     "ten classes": lambda: classes(10),
@@ -59,6 +64,7 @@ CASES = {
     "two hundred classes": lambda: classes(200),
     "no numbers": broken,
     "regression": regression,
+    "diverged regression": diverged,
 }
 
 

@@ -174,6 +174,15 @@ def test_the_primary_metric_follows_the_task() -> None:
     assert decision.comparison is not None and decision.comparison.gain > 2
 
 
+@pytest.mark.parametrize(("truth", "value"), [(1.0, 1e38), (1e-30, 3e-30)])
+def test_numbers_of_any_size_are_short(truth: float, value: float) -> None:
+    labels = truth * np.linspace(-1, 1, 100)
+    diverged = ValuePredictions.of(labels, np.full(100, value))
+    decision = decide(GateOptions(), diverged, constant_regression(labels, 0.0), None)
+    assert not decision.blessed
+    assert len(decision.line) < 100
+
+
 def test_a_test_split_of_one_class_blesses_nothing() -> None:
     one_class = ClassPredictions.of([1] * 50, [[0.1, 0.9]] * 50)
     decision = decide(GateOptions(), one_class, constant_classifier([1] * 50, [5, 5]), None)

@@ -82,6 +82,9 @@ def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
     return vocabulary
 
 
+LONG = ("9007199254740992", "9007199254740993")  # one number to float64
+
+
 @pytest.mark.parametrize(
     "texts, task, classes",
     [
@@ -93,6 +96,7 @@ def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
         (["0.5", "1.5"] * 50, "regression", None),
         ([str(i) for i in range(21)] * 50, "regression", None),
         ([str(i) for i in range(20)] * 10, "classification", tuple(str(i) for i in range(20))),
+        (["9007199254740993", "9007199254740992"] * 9, "classification", LONG),
         (["low", "1", "2"] * 20, "classification", ("1", "2", "low")),
         ([str(i / 7) for i in range(100)] + ["oops"], "regression", None),
     ],
@@ -118,6 +122,8 @@ def test_class_indices_and_counts():
 def test_labels_that_are_no_use():
     with pytest.raises(DataError, match="the same in every row. Received: 'a'"):
         _vocabulary(["a", "a"]).decide("auto")
+    with pytest.raises(DataError, match="the same in every row"):
+        _vocabulary(["1", "1.0"] * 50).decide("auto")
     with pytest.raises(DataError, match="too many distinct values.*more than 10,000"):
         _vocabulary([f"id{i}" for i in range(10_001)]).decide("auto")
 

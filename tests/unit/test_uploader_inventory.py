@@ -72,3 +72,27 @@ def test_importing_costs_nothing(repository):
     program = f"import sys, uploader, uploader.watch; sys.exit(str({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True)
     assert result.stderr.decode().strip() == "set()"
+
+
+# Makes and removes files in a folder until it is ended.
+CHURN = """
+import os, sys
+while True:
+    for act in (lambda name: open(name, "w").close(), os.unlink):
+        for i in range(50):
+            act(f"{sys.argv[1]}/come-and-go-{i}")
+"""
+
+
+def test_a_file_that_vanishes_hides_no_other(tmp_path):
+    steady = {("folder", f"steady-{i}"): b"" for i in range(300)}
+    plant(tmp_path, steady)
+    churn = subprocess.Popen([sys.executable, "-c", CHURN, tmp_path / "folder"])
+    try:
+        for _ in range(300):
+            found = scan(tmp_path)
+            assert {"/".join(parts) for parts in steady} <= found.files.keys()
+            assert not found.errors
+    finally:
+        churn.kill()
+        churn.wait()
