@@ -22,7 +22,7 @@ from trainer import callback_state
 from trainer.callback_state import CallbackState
 from trainer.checkpoint import Position
 from trainer.replicas import Replicas
-from trainer.user_code import where
+from trainer.user_code import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}
@@ -216,11 +216,11 @@ def _explained(hook: str) -> Iterator[None]:
         yield
     except StepError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise _failure(error, hook) from error
 
 
-def _failure(error: Exception, hook: str) -> StepError:
+def _failure(error: BaseException, hook: str) -> StepError:
     name = _culprit(error)
     if isinstance(error, _WaitsForOthersError):
         return ConfigurationError(
@@ -243,7 +243,7 @@ def _failure(error: Exception, hook: str) -> StepError:
     )
 
 
-def _culprit(error: Exception) -> str:
+def _culprit(error: BaseException) -> str:
     """Return the class of the callback an error came from, which is what the loops have in hand."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         callback = frame.f_locals.get("callback")

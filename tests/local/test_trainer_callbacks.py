@@ -281,6 +281,10 @@ def _fails(self: Any, epoch: int, logs: Any) -> None:
     raise KeyError(f"epoch {epoch}")
 
 
+def _exits(self: Any, epoch: int, logs: Any) -> None:
+    raise SystemExit(0)
+
+
 def _writes(self: Any, epoch: int, logs: Any) -> None:
     Path("/nowhere/at/all").write_text("x")
 
@@ -290,6 +294,7 @@ def _writes(self: Any, epoch: int, logs: Any) -> None:
     [
         (_evaluates, 2, r"model.evaluate in on_epoch_end.*line \d+\).*read the logs"),
         (_fails, 2, "Own failed in on_epoch_end.*KeyError: 'epoch 3'.*correct Own"),
+        (_exits, 2, "Own failed in on_epoch_end.*SystemExit: 0"),
         (_writes, 1, "Own failed in on_epoch_end.*FileNotFoundError"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
         ("def build_modle(dataset): ...\n", "build_model", "did you mean 'build_modle'"),
         ("def f(:\n", "f", r"SyntaxError: .*own.*\.py, line 1\)"),
         ("\nraise KeyError('k')\n", "f", r"KeyError: 'k' \(.*own.*\.py, line 2\)"),
+        ("import sys\nsys.exit()\n", "f", r"SystemExit: .*\(.*own.*\.py, line 2\)"),
     ],
 )
 def test_code_that_cannot_be_found_is_refused(
@@ -117,6 +119,19 @@ def _image() -> Any:
     return _sequential(keras.Input((8, 8, 1)), keras.layers.Flatten(), _dense(3))
 
 
+def _unsaved() -> Any:
+    import keras
+
+    class Scale(keras.layers.Layer):
+        def __init__(self, kept: Any) -> None:
+            super().__init__()
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    return _sequential(Scale(object()), _dense(3, "softmax"))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: None, "did not return a compiled model.*NoneType: None"),
     "uncompiled": (_uncompiled, "a keras.Model that is not compiled"),
@@ -126,6 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: _sequential(_dense(3, "softmax"), loss="categorical_crossentropy"),
         "do not fit the labels.*sparse_categorical_crossentropy",
     ),
+    "no config": (_unsaved, r"cannot be saved.*Object Scale.*give the class .* a get_config\(\)"),
     "own step": (_own_step, "a train_step of its own"),
     "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
@@ -214,6 +230,10 @@ def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
         user_code.build(needs, classes, {"depth": 2})
     with pytest.raises(ConfigurationError, match="takes no dataset"):
         user_code.build(lambda: None, classes, {})
+    with pytest.raises(ConfigurationError, match="SystemExit: 0"):
+        user_code.build(lambda dataset: sys.exit(0), classes, {})
+    small = functools.partial(models.mlp, hidden=[2])
+    user_code.check(user_code.build(small, classes, {}), small, classes, 1)
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
