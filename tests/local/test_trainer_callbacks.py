@@ -310,6 +310,20 @@ def test_a_callback_that_fails_is_named(
     assert "evaluate" not in vars(model)
 
 
+def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
+    from keras import optimizers
+
+    from trainer.checkpoint import Position
+
+    both = (optimizers.SGD(0.5), optimizers.Adam(0.1))
+    several = optimizers.MultiOptimizer(lambda item: both["kernel" in item.path])
+    stops = of_one_hook(on_epoch_end=lambda self, *_: setattr(self.model, "stop_training", True))
+    callbacks = in_the_loop(dataset, tmp_path, stops, optimizer=several)
+    callbacks.begin(Position())
+    assert not callbacks.call("on_epoch_end", 0, {"loss": 1.0})
+    assert [float(item.learning_rate) for item in both] == pytest.approx([0.5, 0.1])
+
+
 def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
     dataset: Dataset, tmp_path: Path
 ) -> None:
