@@ -200,6 +200,54 @@ def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
         Steps(models.mlp(classes), alone, 10, micro_batches=3)
 
 
+def _measured(result: Any) -> Any:
+    """A model with a metric that returns what this makes of a mean."""
+    import keras
+
+    class Own(keras.metrics.Mean):
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            super().update_state(predicted)
+
+        def result(self) -> Any:
+            return result(super().result())
+
+    return _sequential(_dense(3, "softmax"), metrics=[Own("own")])
+
+
+def _without_loss() -> Any:
+    import keras
+
+    class Own(keras.Sequential):
+        @property
+        def metrics(self) -> list[Any]:
+            return []
+
+    model = Own([_dense(3, "softmax")])
+    model.compile("adam", loss="sparse_categorical_crossentropy")
+    return model
+
+
+def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
+    import keras
+    import tensorflow as tf
+
+    from trainer import user_code
+    from trainer.replicas import Replicas
+    from trainer.step import Steps
+
+    def results(model: Any) -> dict[str, float]:
+        user_code.check(model, _measured, classes, 1)
+        return Steps(model, Replicas(tf.distribute.get_strategy()), 10).results()
+
+    named = lambda value: {"low": value, "high": value + 1}  # noqa: E731
+    assert results(_measured(named)) == {"loss": 0.0, "low": 0.0, "high": 1.0}
+    assert results(_measured(lambda value: keras.ops.reshape(value, (1,))))["own"] == 0.0
+    with pytest.raises(ConfigurationError, match=r"metric own .* not one number.*shape \(2,\)"):
+        results(_measured(lambda value: keras.ops.stack([value, value])))
+    with pytest.raises(ConfigurationError, match="the metrics of the model have no loss"):
+        results(_without_loss())
+
+
 def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
     from trainer.step import jit_compile_here
 
