@@ -392,9 +392,33 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
     def own_loss(y: Any, predicted: Any) -> Any:
         return keras.losses.sparse_categorical_crossentropy(y, predicted)
 
-    function = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss)
-    outputs = _serve(function, classes, tmp_path, ROWS)
-    np.testing.assert_allclose(outputs["probabilities"], function(ROWS), rtol=1e-5)
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = _dense(3)
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.softmax(self.out(x))
+
+    own = Own()
+    own.compile("adam", loss=own_loss)
+    inputs = keras.Input((FEATURES,))
+    functional = keras.Model(inputs, keras.ops.softmax(_dense(3)(inputs)))
+    functional.compile("adam", loss=own_loss)
+    for number, model in enumerate(
+        (
+            _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss),
+            _sequential(_dense(3), keras.layers.Softmax(), loss=own_loss),
+            functional,
+            own,
+        )
+    ):
+        outputs = _serve(model, classes, tmp_path / str(number), ROWS)
+        np.testing.assert_allclose(outputs["probabilities"], model(ROWS), rtol=1e-5)
+
+    linear = _sequential(keras.Input((FEATURES,)), _dense(3), loss=own_loss)
+    outputs = _serve(linear, classes, tmp_path / "linear", ROWS)
+    np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("logits", [False, True])
