@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from storage.errors import ConfigurationError, DataError, Problem, StepError
+from trainer.__main__ import _explained
 from trainer.exits import NotFiniteError, from_message, leave_last_words, to_message
 
 
@@ -45,3 +50,11 @@ def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(
 ) -> None:
     monkeypatch.setenv("TERMINATION_LOG", "/dev/full")  # where every write finds a full disk
     leave_last_words("why")
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
+    error = kind(f"model/saved_model.pb; {os.strerror(errno.ENOSPC)}")
+    found = _explained(error, 2, Path("/job/output"))
+    assert isinstance(found, ConfigurationError)
+    assert "the output cannot be written to /job/output. Received: No space left" in str(found)
