@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem, StepError
 from trainer import batch_norm, randomness
@@ -186,8 +187,8 @@ def _check_saves(model: keras.Model) -> None:
                 "the model cannot be saved",
                 received=_last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
-                fix="give the class that is named a get_config(), or only numbers, texts and"
-                " arrays as arguments of __init__",
+                fix="give the class that is named a get_config() that returns the arguments of"
+                " its __init__, as numbers, texts and lists",
             )
         ) from error
 
@@ -270,6 +271,7 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
     rows = keras.KerasTensor((None, dataset.num_features), "float32")
     try:
         output = model.compute_output_spec(rows) if model.built else model(rows)
+        _keep_statistics(model)
     except Exception as error:
         raise ConfigurationError(
             Problem(
@@ -282,6 +284,16 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
             )
         ) from error
     return getattr(output, "shape", output)
+
+
+def _keep_statistics(model: keras.Model) -> None:
+    """Build layers again that Keras has left with tensors of a graph that is gone.
+
+    It does so with the mean of a Normalization in a model that is a class of the user.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization) and tf.is_symbolic_tensor(layer.mean):
+            layer.build(layer._build_shapes_dict["input_shape"])
 
 
 def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:

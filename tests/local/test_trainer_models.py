@@ -382,6 +382,24 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
     assert (named(**columns)["prediction"] == default(**columns)["prediction"]).numpy().all()
 
 
+def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Path) -> None:
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.normal = keras.layers.Normalization(mean=classes.mean, variance=classes.std**2)
+            self.out = _dense(3, "softmax")
+
+        def call(self, x: Any) -> Any:
+            return self.out(self.normal(x))
+
+    own = Own()
+    own.compile("adam", loss="sparse_categorical_crossentropy")
+    outputs = _serve(own, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], own(ROWS), rtol=1e-5)
+
+
 def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
     import keras
 
