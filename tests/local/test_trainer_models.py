@@ -389,6 +389,7 @@ def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Pat
         def __init__(self) -> None:
             super().__init__()
             self.normal = keras.layers.Normalization(mean=classes.mean, variance=classes.std**2)
+            self.unused = keras.layers.Normalization()
             self.out = _dense(3, "softmax")
 
         def call(self, x: Any) -> Any:
