@@ -7,6 +7,7 @@ Everything it is told is in the environment (ARCHITECTURE.md); a flag is another
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from storage.errors import DataError, Problem, StepError
 from trainer import supervised
@@ -35,6 +37,8 @@ log = logging.getLogger("trainer")
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # What TensorFlow makes of an error in the Python code that reads rows.
 _OF_INPUT = "DataError: "
+# What both Python and TensorFlow say.
+_FULL = os.strerror(errno.ENOSPC)
 # An error nobody foresaw may come of the death of a peer, which the watch sees about then.
 _CONSEQUENCE_SECONDS = 1.0
 # Exit codes that another start would not change, so that no replica has to wait for this one.
@@ -142,7 +146,7 @@ def train(config: Config, started: float) -> None:
         raise
     except Exception as error:
         heard = from_message(error)
-        found = heard or _explained(error, config.cluster.size)
+        found = heard or _explained(error, config.cluster.size, config.output_dir)
         if config.cluster.size > 1 and not isinstance(found, StepError):
             time.sleep(_CONSEQUENCE_SECONDS)
         watch.end(farewell=not isinstance(found, PeerLostError))
@@ -153,11 +157,15 @@ def train(config: Config, started: float) -> None:
     training.finish(result, ready - started, trained - ready, export_seconds, gpus)
 
 
-def _explained(error: Exception, processes: int) -> Exception:
+def _explained(error: Exception, processes: int, output: Path) -> Exception:
     """Return an error of TensorFlow as one whose exit code says whose fault it is."""
     if isinstance(error, StepError):
         return error
     kind, text = type(error).__name__, str(error)
+    if _FULL in text:
+        from trainer.staging import not_writable
+
+        return not_writable(output, "the output", OSError(errno.ENOSPC, _FULL))
     if _OF_INPUT in text:
         return DataError(text.partition(_OF_INPUT)[2].partition("\nTraceback")[0].strip())
     if "gRPC server" in text:

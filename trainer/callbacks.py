@@ -22,7 +22,8 @@ from trainer import callback_state
 from trainer.callback_state import CallbackState
 from trainer.checkpoint import Position
 from trainer.replicas import Replicas
-from trainer.user_code import where
+from trainer.step import innermost
+from trainer.user_code import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}
@@ -67,6 +68,7 @@ class Callbacks:
         steps: int,
     ) -> None:
         self._model, self._replicas = model, replicas
+        self._optimizers = list(innermost(model.optimizer))
         self._list = keras.callbacks.CallbackList()
         if replicas.chief:
             with _explained("set_model"):
@@ -151,23 +153,28 @@ class Callbacks:
 
     def _do(self, hook: str, action: Callable[[], Any]) -> bool:
         """Let the chief do something, and everyone know what it decided; return as `call` does."""
-        words = np.zeros(4, np.int32)
+        words = np.zeros(3 + len(self._optimizers), np.int32)
         if self._replicas.chief:
-            rate, weights = self._learning_rate(), self._weights(hook)
+            rates, weights = self._learning_rates(), self._weights(hook)
             with _explained(hook), self._alone():
                 action()
-            changed, now = weights != self._weights(hook), self._learning_rate()
-            words[:] = self._model.stop_training, changed, now != rate, now
-        stops, changed, sets_rate, rate = self._replicas.sum(words).tolist()
+            changed, now = weights != self._weights(hook), self._learning_rates()
+            words[:3] = self._model.stop_training, changed, now != rates
+            words[3:] = now
+        stops, changed, sets_rate, *now = self._replicas.sum(words).tolist()
         self._model.stop_training = bool(stops)
         if sets_rate and not self._replicas.chief:
-            self._model.optimizer.learning_rate = float(np.int32(rate).view(np.float32))
+            for optimizer, rate, mine in zip(
+                self._optimizers, now, self._learning_rates(), strict=True
+            ):
+                if rate != mine:
+                    optimizer.learning_rate = float(np.int32(rate).view(np.float32))
         return bool(changed)
 
-    def _learning_rate(self) -> int:
-        """Return the bits of the learning rate."""
-        rate = keras.ops.convert_to_numpy(self._model.optimizer.learning_rate)
-        return int(np.float32(rate).view(np.int32))
+    def _learning_rates(self) -> list[int]:
+        """Return the bits of the learning rates, one for each optimizer within the model's."""
+        rates = [keras.ops.convert_to_numpy(item.learning_rate) for item in self._optimizers]
+        return [int(np.float32(rate).view(np.int32)) for rate in rates]
 
     def _weights(self, hook: str) -> bytes:
         """Return a digest of the weights if callbacks may change them in this hook."""
@@ -216,11 +223,11 @@ def _explained(hook: str) -> Iterator[None]:
         yield
     except StepError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise _failure(error, hook) from error
 
 
-def _failure(error: Exception, hook: str) -> StepError:
+def _failure(error: BaseException, hook: str) -> StepError:
     name = _culprit(error)
     if isinstance(error, _WaitsForOthersError):
         return ConfigurationError(
@@ -243,7 +250,7 @@ def _failure(error: Exception, hook: str) -> StepError:
     )
 
 
-def _culprit(error: Exception) -> str:
+def _culprit(error: BaseException) -> str:
     """Return the class of the callback an error came from, which is what the loops have in hand."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         callback = frame.f_locals.get("callback")

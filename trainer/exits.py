@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from storage.errors import ConfigurationError, DataError, StepError
@@ -62,5 +63,7 @@ def from_message(error: BaseException) -> StepError | None:
 def leave_last_words(text: str) -> None:
     """Write why this replica ends to where the cluster shows it (the termination log)."""
     path = Path(os.environ.get("TERMINATION_LOG") or "/dev/termination-log")
-    if path.exists() and os.access(path, os.W_OK):
-        path.write_text(text[:4096])
+    # A disk that is full must not hide the exit code.
+    with suppress(OSError):
+        if path.exists():
+            path.write_text(text[:4096])

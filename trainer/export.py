@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.dataset import CLASSIFICATION, Dataset
 
 COLUMNS = "assets.extra/columns.json"
+_ROWS = 64  # random ones that a model is asked about when nothing else tells what it answers
 
 
 def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
@@ -106,7 +108,7 @@ def _outputs(model: keras.Model, dataset: Dataset) -> Any:
         return lambda rows: {
             "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)
         }
-    logits = gives_logits(model)
+    logits = gives_logits(model, dataset)
     classes = tf.constant(dataset.class_names)
 
     def classify(rows: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -124,15 +126,20 @@ def _outputs(model: keras.Model, dataset: Dataset) -> Any:
     return classify
 
 
-def gives_logits(model: keras.Model) -> bool:
-    """Tell whether a model ends in logits: its loss says so, or else its last activation."""
+def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
+    """Tell whether a model ends in logits, by its loss, its last activation or its answers."""
     loss = model.loss
     if isinstance(loss, str):
         return False  # the losses Keras knows by name take probabilities
     if hasattr(loss, "from_logits"):
         return bool(loss.from_logits)
-    last = [
-        layer for layer in model._flatten_layers(recursive=True) if hasattr(layer, "activation")
-    ]
-    name = getattr(getattr(last[-1], "activation", None), "__name__", "") if last else ""
-    return name not in ("softmax", "sigmoid")
+    outputs = getattr(model, "outputs", None)  # a class of the user has none
+    last = outputs[0]._keras_history.operation if outputs else None
+    name = getattr(getattr(last, "activation", None), "__name__", "")
+    if name in ("linear", "softmax", "sigmoid"):
+        return name == "linear"
+    noise = np.random.default_rng(0).normal(size=(_ROWS, dataset.num_features))
+    rows = (dataset.mean + dataset.std * noise).astype(np.float32)
+    scores = tf.cast(model(rows, training=False), tf.float32).numpy()
+    shares = ((scores >= 0) & (scores <= 1)).all()
+    return not (shares and (scores.shape[1] == 1 or np.allclose(scores.sum(1), 1, atol=1e-2)))

@@ -8,10 +8,11 @@ Keras' own is switched off; that is the one private method of an optimizer this 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem, StepError
@@ -99,9 +100,33 @@ class Steps:
         self._evaluate(iterator, tf.constant(steps))
 
     def results(self) -> dict[str, float]:
-        """Return the metrics over all replicas, the loss first."""
-        found = {name: float(value) for name, value in self._results().items()}
-        return {"loss": found.pop("loss")} | found
+        """Return the metrics over all replicas, the loss first.
+
+        Raises:
+            ConfigurationError: A metric is not a number, or there is no loss.
+        """
+        found = dict(_flat(self._results()))
+        ConfigurationError.raise_if(
+            Problem(
+                f"the metric {name} of the model is not one number",
+                received=f"shape {tuple(value.shape)}",
+                expected="shape ()",
+                fix="let its result() return a mean, or a dict of numbers",
+            )
+            for name, value in found.items()
+            if np.size(value) != 1
+        )
+        if "loss" not in found:
+            raise ConfigurationError(
+                Problem(
+                    "the metrics of the model have no loss",
+                    received=", ".join(found) or "none",
+                    expected="one called loss",
+                    fix="remove the property metrics of the model, or call one of them loss",
+                )
+            )
+        numbers = {name: float(np.reshape(value, ())) for name, value in found.items()}
+        return {"loss": numbers.pop("loss")} | numbers
 
     def finish(self) -> None:
         """Give the model the weights that training ends with: averages, where it keeps some."""
@@ -206,7 +231,12 @@ class Steps:
         context = tf.distribute.get_replica_context()
         visible = not tf.config.list_logical_devices("GPU")
         mine, ready = _timed(mine) if visible else (mine, nothing)
-        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+        summed = list(mine)
+        for dtype in dict.fromkeys(item.dtype for item in mine):  # a message has one type
+            places = [at for at, item in enumerate(mine) if item.dtype == dtype]
+            found = context.all_reduce(tf.distribute.ReduceOp.SUM, [mine[at] for at in places])
+            for at, item in zip(places, found, strict=True):
+                summed[at] = item
         (*summed, total), done = _timed(summed) if visible else (summed, nothing)
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
@@ -273,6 +303,15 @@ def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
                 fix="change micro_batches or train_batch_size",
             )
         )
+
+
+def _flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the metrics, also those that are several numbers with names, as Keras does."""
+    for name, value in results.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def _added(first: Any, second: Any) -> Any:

@@ -393,9 +393,12 @@ class Supervisor:
             return self._end(code, reason)
         if self._cluster.writes and self.environment.get("OUTPUT_DIR"):
             output = Path(self.environment["OUTPUT_DIR"])
-            self._record(output)
-            if not self._signal and self.environment.get("FLUSH_BARRIER") == "1":
-                return self._barrier(output)
+            try:
+                self._record(output)
+                if not self._signal and self.environment.get("FLUSH_BARRIER") == "1":
+                    return self._barrier(output)
+            except OSError as error:
+                return self._end(CONFIGURATION, f"{output} cannot be written: {error}")
         if self._signal:
             return self._end(STOPPED)
         return OK
@@ -409,7 +412,7 @@ class Supervisor:
         start, given = time.monotonic(), self._patience
         while address and given < math.inf and not self._signal:
             try:
-                socket.getaddrinfo(address.rpartition(":")[0], None)
+                socket.getaddrinfo(_host_and_port(address)[0], None)
                 break
             except OSError as error:
                 if time.monotonic() - start >= given:
@@ -688,12 +691,18 @@ def memory_left() -> float:
 def _if_absent(peer: tuple[str, str]) -> str:
     """Return the name of a peer, where it should be and the error; empty when it listens."""
     name, address = peer
-    host, _, port = address.rpartition(":")
+    host, port = _host_and_port(address)
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
         return ""
     except (OSError, ValueError) as error:
         return f"{name} ({address}: {getattr(error, 'strerror', None) or error})"
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    """Return the parts of, for instance, `name:2222` or `[::1]:2222`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), port
 
 
 def _child_setup(spare: bool) -> Callable[[], None]:

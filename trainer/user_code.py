@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import json
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem, StepError
 from trainer import batch_norm, randomness
@@ -22,6 +25,8 @@ from trainer.dataset import CLASSIFICATION, Dataset
 from trainer.step import innermost
 
 BuildModel = Callable[..., keras.Model]
+# A sys.exit() of the user's code would end this process as if the model were trained.
+FAILURES = (Exception, SystemExit)
 
 
 def find(model_code: str, folder: Path) -> BuildModel:
@@ -39,7 +44,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigurationError(
             Problem(
                 f"the model code {name} cannot be imported",
@@ -74,7 +79,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             returned = found(dataset)
         except StepError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             received = where(error)
         else:
             if isinstance(returned, list | tuple):
@@ -101,10 +106,10 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         return function(dataset, **hyperparameters)
     except StepError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigurationError(
             Problem(
-                f"{function.__name__} failed",
+                f"{_name(function)} failed",
                 received=where(error),
                 expected="a compiled keras.Model",
                 fix="correct the model code or model_hyperparameters",
@@ -132,7 +137,7 @@ def check(
     Raises:
         ConfigurationError: It cannot; all reasons that can be seen at once.
     """
-    name = function.__name__
+    name = _name(function)
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
         what = "a keras.Model that is not compiled" if isinstance(model, keras.Model) else ""
         raise ConfigurationError(
@@ -166,7 +171,26 @@ def check(
                 else "use a loss and metrics for numbers, for instance mean_squared_error",
             )
         ) from error
+    _check_saves(model)
     randomness.adopt_unseeded(model, options.seed)
+
+
+def _check_saves(model: keras.Model) -> None:
+    """Check that model.save will work, which would only show after the training."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Keras says of lambdas comes when it saves
+            json.dumps(keras.saving.serialize_keras_object(model))
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                "the model cannot be saved",
+                received=_last_line(error),
+                expected="a model and layers that Keras can write to model.keras",
+                fix="give the class that is named a get_config() that returns the arguments of"
+                " its __init__, as numbers, texts and lists",
+            )
+        ) from error
 
 
 def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> None:
@@ -179,9 +203,9 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     if not parameters or parameters[0].kind is kinds.KEYWORD_ONLY:
         raise ConfigurationError(
             Problem(
-                f"{function.__name__} takes no dataset",
-                received=f"{function.__name__}{inspect.signature(function)}",
-                expected=f"{function.__name__}(dataset, ...)",
+                f"{_name(function)} takes no dataset",
+                received=f"{_name(function)}{inspect.signature(function)}",
+                expected=f"{_name(function)}(dataset, ...)",
                 fix="give it a first parameter `dataset`",
             )
         )
@@ -193,7 +217,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             problems.append(
                 Problem(
-                    f"{function.__name__} has no hyperparameter {name!r}",
+                    f"{_name(function)} has no hyperparameter {name!r}",
                     received=name,
                     expected=f"one of {', '.join(known)}" if known else "none at all",
                     fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
@@ -201,7 +225,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
             )
     problems += [
         Problem(
-            f"{function.__name__} needs the hyperparameter {item.name!r}",
+            f"{_name(function)} needs the hyperparameter {item.name!r}",
             fix=f"give it in model_hyperparameters, or give {item.name!r} a default",
         )
         for item in parameters[1:]
@@ -247,6 +271,7 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
     rows = keras.KerasTensor((None, dataset.num_features), "float32")
     try:
         output = model.compute_output_spec(rows) if model.built else model(rows)
+        _keep_statistics(model)
     except Exception as error:
         raise ConfigurationError(
             Problem(
@@ -259,6 +284,16 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
             )
         ) from error
     return getattr(output, "shape", output)
+
+
+def _keep_statistics(model: keras.Model) -> None:
+    """Build layers again that Keras has left with tensors of a graph that is gone.
+
+    It does so with the mean of a Normalization in a model that is a class of the user.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization) and tf.is_symbolic_tensor(layer.mean):
+            layer.build(layer._build_shapes_dict["input_shape"])
 
 
 def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:
@@ -303,7 +338,7 @@ def _no_function(module: ModuleType, function: str) -> Problem:
     )
 
 
-def where(error: Exception) -> str:
+def where(error: BaseException) -> str:
     """Return the last line of a traceback, with the place in the user's code it came from."""
     if isinstance(error, SyntaxError):
         return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
@@ -319,6 +354,11 @@ def where(error: Exception) -> str:
     return _last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")
 
 
-def _last_line(error: Exception) -> str:
+def _name(function: BuildModel) -> str:
+    """Return what messages call a function; not everything that can be called has a name."""
+    return getattr(function, "__name__", "the function of MODEL_CODE")
+
+
+def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"

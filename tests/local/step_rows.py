@@ -229,6 +229,7 @@ ROWS = {
     "clipvalue": Row(_model(_sgd(clipvalue=1e-3))),
     "clipped sparse gradients": Row(_embedding),
     "two optimizers": Row(_model(_two_optimizers)),
+    "weights of two types": Row(_model(hidden=(lambda: layers.Dense(8, dtype="float64"),))),
     "L2": Row(_model(kernel_regularizer=_l2)),
     "activity regularizer": Row(_model(activity_regularizer=_l2)),
     "EMA": Row(_model(lambda: optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.9))),

@@ -29,6 +29,7 @@ QUICK = (
     "own state",
     "own state, averaged",
     "plain BatchNormalization",
+    "weights of two types",
     "masked BatchNormalization",
 )
 REFUSED = {

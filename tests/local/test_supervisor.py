@@ -135,6 +135,12 @@ def test_success_alone_leaves_the_record(replica: Replica) -> None:
     assert replica.words.read_text() == ""
 
 
+def test_an_output_that_cannot_be_written_is_told(replica: Replica, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert replica.run("true", OUTPUT_DIR=str(tmp_path / "file" / "output"))[0] == 2
+    assert "file/output cannot be written: [Errno 20] Not a directory" in replica.words.read_text()
+
+
 @pytest.mark.parametrize(
     ("config", "writes"),
     [

@@ -112,5 +112,6 @@ def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path)
     process = start(SAVES, TF_CONFIG=json.dumps(config), START_DEADLINE="2", PODINFO_DIR="")
     assert process.wait(SECONDS) == 142
     assert not (tmp_path / "ready").exists()
-    cluster["chief"] = ["localhost:2222"]
-    assert start("", TF_CONFIG=json.dumps(config), START_DEADLINE="2").wait(SECONDS) == 0
+    for chief in ("localhost:2222", "[::1]:2222"):
+        cluster["chief"] = [chief]
+        assert start("", TF_CONFIG=json.dumps(config), START_DEADLINE="2").wait(SECONDS) == 0

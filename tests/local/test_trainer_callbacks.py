@@ -281,6 +281,10 @@ def _fails(self: Any, epoch: int, logs: Any) -> None:
     raise KeyError(f"epoch {epoch}")
 
 
+def _exits(self: Any, epoch: int, logs: Any) -> None:
+    raise SystemExit(0)
+
+
 def _writes(self: Any, epoch: int, logs: Any) -> None:
     Path("/nowhere/at/all").write_text("x")
 
@@ -290,6 +294,7 @@ def _writes(self: Any, epoch: int, logs: Any) -> None:
     [
         (_evaluates, 2, r"model.evaluate in on_epoch_end.*line \d+\).*read the logs"),
         (_fails, 2, "Own failed in on_epoch_end.*KeyError: 'epoch 3'.*correct Own"),
+        (_exits, 2, "Own failed in on_epoch_end.*SystemExit: 0"),
         (_writes, 1, "Own failed in on_epoch_end.*FileNotFoundError"),
     ],
 )
@@ -303,6 +308,20 @@ def test_a_callback_that_fails_is_named(
     model = build_model(dataset)
     callbacks.call("on_test_begin")  # nobody has it
     assert "evaluate" not in vars(model)
+
+
+def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
+    from keras import optimizers
+
+    from trainer.checkpoint import Position
+
+    both = (optimizers.SGD(0.5), optimizers.Adam(0.1))
+    several = optimizers.MultiOptimizer(lambda item: both["kernel" in item.path])
+    stops = of_one_hook(on_epoch_end=lambda self, *_: setattr(self.model, "stop_training", True))
+    callbacks = in_the_loop(dataset, tmp_path, stops, optimizer=several)
+    callbacks.begin(Position())
+    assert not callbacks.call("on_epoch_end", 0, {"loss": 1.0})
+    assert [float(item.learning_rate) for item in both] == pytest.approx([0.5, 0.1])
 
 
 def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
         ("def build_modle(dataset): ...\n", "build_model", "did you mean 'build_modle'"),
         ("def f(:\n", "f", r"SyntaxError: .*own.*\.py, line 1\)"),
         ("\nraise KeyError('k')\n", "f", r"KeyError: 'k' \(.*own.*\.py, line 2\)"),
+        ("import sys\nsys.exit()\n", "f", r"SystemExit: .*\(.*own.*\.py, line 2\)"),
     ],
 )
 def test_code_that_cannot_be_found_is_refused(
@@ -117,6 +119,19 @@ def _image() -> Any:
     return _sequential(keras.Input((8, 8, 1)), keras.layers.Flatten(), _dense(3))
 
 
+def _unsaved() -> Any:
+    import keras
+
+    class Scale(keras.layers.Layer):
+        def __init__(self, kept: Any) -> None:
+            super().__init__()
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    return _sequential(Scale(object()), _dense(3, "softmax"))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: None, "did not return a compiled model.*NoneType: None"),
     "uncompiled": (_uncompiled, "a keras.Model that is not compiled"),
@@ -126,6 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: _sequential(_dense(3, "softmax"), loss="categorical_crossentropy"),
         "do not fit the labels.*sparse_categorical_crossentropy",
     ),
+    "no config": (_unsaved, r"cannot be saved.*Object Scale.*give the class .* a get_config\(\)"),
     "own step": (_own_step, "a train_step of its own"),
     "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
@@ -184,6 +200,54 @@ def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
         Steps(models.mlp(classes), alone, 10, micro_batches=3)
 
 
+def _measured(result: Any) -> Any:
+    """A model with a metric that returns what this makes of a mean."""
+    import keras
+
+    class Own(keras.metrics.Mean):
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            super().update_state(predicted)
+
+        def result(self) -> Any:
+            return result(super().result())
+
+    return _sequential(_dense(3, "softmax"), metrics=[Own("own")])
+
+
+def _without_loss() -> Any:
+    import keras
+
+    class Own(keras.Sequential):
+        @property
+        def metrics(self) -> list[Any]:
+            return []
+
+    model = Own([_dense(3, "softmax")])
+    model.compile("adam", loss="sparse_categorical_crossentropy")
+    return model
+
+
+def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
+    import keras
+    import tensorflow as tf
+
+    from trainer import user_code
+    from trainer.replicas import Replicas
+    from trainer.step import Steps
+
+    def results(model: Any) -> dict[str, float]:
+        user_code.check(model, _measured, classes, 1)
+        return Steps(model, Replicas(tf.distribute.get_strategy()), 10).results()
+
+    named = lambda value: {"low": value, "high": value + 1}  # noqa: E731
+    assert results(_measured(named)) == {"loss": 0.0, "low": 0.0, "high": 1.0}
+    assert results(_measured(lambda value: keras.ops.reshape(value, (1,))))["own"] == 0.0
+    with pytest.raises(ConfigurationError, match=r"metric own .* not one number.*shape \(2,\)"):
+        results(_measured(lambda value: keras.ops.stack([value, value])))
+    with pytest.raises(ConfigurationError, match="the metrics of the model have no loss"):
+        results(_without_loss())
+
+
 def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
     from trainer.step import jit_compile_here
 
@@ -214,6 +278,10 @@ def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
         user_code.build(needs, classes, {"depth": 2})
     with pytest.raises(ConfigurationError, match="takes no dataset"):
         user_code.build(lambda: None, classes, {})
+    with pytest.raises(ConfigurationError, match="SystemExit: 0"):
+        user_code.build(lambda dataset: sys.exit(0), classes, {})
+    small = functools.partial(models.mlp, hidden=[2])
+    user_code.check(user_code.build(small, classes, {}), small, classes, 1)
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
@@ -314,6 +382,25 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
     assert (named(**columns)["prediction"] == default(**columns)["prediction"]).numpy().all()
 
 
+def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Path) -> None:
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.normal = keras.layers.Normalization(mean=classes.mean, variance=classes.std**2)
+            self.unused = keras.layers.Normalization()
+            self.out = _dense(3, "softmax")
+
+        def call(self, x: Any) -> Any:
+            return self.out(self.normal(x))
+
+    own = Own()
+    own.compile("adam", loss="sparse_categorical_crossentropy")
+    outputs = _serve(own, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], own(ROWS), rtol=1e-5)
+
+
 def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
     import keras
 
@@ -324,9 +411,33 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
     def own_loss(y: Any, predicted: Any) -> Any:
         return keras.losses.sparse_categorical_crossentropy(y, predicted)
 
-    function = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss)
-    outputs = _serve(function, classes, tmp_path, ROWS)
-    np.testing.assert_allclose(outputs["probabilities"], function(ROWS), rtol=1e-5)
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = _dense(3)
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.softmax(self.out(x))
+
+    own = Own()
+    own.compile("adam", loss=own_loss)
+    inputs = keras.Input((FEATURES,))
+    functional = keras.Model(inputs, keras.ops.softmax(_dense(3)(inputs)))
+    functional.compile("adam", loss=own_loss)
+    for number, model in enumerate(
+        (
+            _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss),
+            _sequential(_dense(3), keras.layers.Softmax(), loss=own_loss),
+            functional,
+            own,
+        )
+    ):
+        outputs = _serve(model, classes, tmp_path / str(number), ROWS)
+        np.testing.assert_allclose(outputs["probabilities"], model(ROWS), rtol=1e-5)
+
+    linear = _sequential(keras.Input((FEATURES,)), _dense(3), loss=own_loss)
+    outputs = _serve(linear, classes, tmp_path / "linear", ROWS)
+    np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("logits", [False, True])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from storage.errors import ConfigurationError, DataError, Problem, StepError
-from trainer.exits import NotFiniteError, from_message, to_message
+from trainer.__main__ import _explained
+from trainer.exits import NotFiniteError, from_message, leave_last_words, to_message
 
 
 @pytest.mark.parametrize("kind", [StepError, ConfigurationError, DataError, NotFiniteError])
@@ -38,3 +43,18 @@ def test_an_error_is_found_below_what_it_caused() -> None:
 def test_a_long_error_is_cut_off_and_still_understood() -> None:
     found = from_message(RuntimeError(to_message(StepError("x" * 9999), "chief")))
     assert found is not None and 1000 < len(str(found)) < 3000
+
+
+def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERMINATION_LOG", "/dev/full")  # where every write finds a full disk
+    leave_last_words("why")
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
+    error = kind(f"model/saved_model.pb; {os.strerror(errno.ENOSPC)}")
+    found = _explained(error, 2, Path("/job/output"))
+    assert isinstance(found, ConfigurationError)
+    assert "the output cannot be written to /job/output. Received: No space left" in str(found)
