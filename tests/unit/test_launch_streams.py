@@ -1,4 +1,4 @@
-"""Logs and watches of pods, as an API server sends them: a real client and a server of one reply."""
+"""Logs and watches of pods, as an API server sends them, through a real client."""
 
 import json
 import threading
