@@ -1,4 +1,4 @@
-"""Logs and watches of pods, as an API server sends them, through a real client."""
+"""Logs, watches and answers as an API server sends them, through a real client."""
 
 import json
 import threading
@@ -11,6 +11,7 @@ from kubernetes.client import Configuration
 
 from components.launch_tfjob.backends import pod_logs
 from components.launch_tfjob.backends.cluster_client import ClusterClient
+from components.launch_tfjob.backends.kubernetes import KubernetesBackend
 from components.launch_tfjob.backends.pod_logs import PodLogs
 from components.launch_tfjob.backends.watching import Watching
 
@@ -39,6 +40,8 @@ class Server(BaseHTTPRequestHandler):
         if "watch" in query:
             pods = "labelSelector" in query
             lines = [json.dumps({"type": "ADDED", "object": self.server.pod})] if pods else []
+        elif not self.path.partition("?")[0].endswith("/log"):
+            return self._answer(200, {"items": []})
         else:
             self.server.asked.append(since)
         self.send_response(200)
@@ -47,6 +50,21 @@ class Server(BaseHTTPRequestHandler):
         if text := "".join(f"{line}\n" for line in lines).encode():
             self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
         self.server.ended.wait()
+        self.close_connection = True
+
+    def do_PATCH(self) -> None:
+        self._answer(403, {"message": 'admission webhook "policy" denied the request: no'})
+
+    def do_DELETE(self) -> None:
+        self.server.asked.append(f"DELETE {urlsplit(self.path).path}")
+        self._answer(200, {})
+
+    def _answer(self, status: int, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -97,3 +115,10 @@ def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
     wait_for(lambda: watching.pods)
     watching.close()
     assert watching.pods == [server.pod]
+
+
+def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
+    backend = KubernetesBackend(api)
+    backend.annotate("j", {"a": "b"})
+    backend.cancel("j", 1)
+    assert server.asked == ["DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j"]
