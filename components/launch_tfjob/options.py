@@ -29,7 +29,7 @@ TRAINER_OPTIONS = (
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
-_BYTES = re.compile(rf"{_NUMBER}(?:[kMGTPE]|[KMGTPE]i)?")
+_BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
 LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -45,8 +45,9 @@ def _cpu(value: Any) -> str:
 
 def _bytes(value: Any) -> str:
     text = _text(value)
-    if not _BYTES.fullmatch(text) or not float(re.match(_NUMBER, text)[0]):  # type: ignore[index]
-        # 512m is a valid quantity and means half a byte, which is never what was meant.
+    found = _BYTES.fullmatch(text)
+    if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
+        # 512m is a valid quantity and means half a byte, and 16 means 16 bytes: nobody means that.
         raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
     return text
 

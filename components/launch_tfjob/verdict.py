@@ -73,7 +73,8 @@ _REMEDIES = {
     Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
     Verdict.ORPHANED: "start the run again; it goes on from the newest stored checkpoint",
     Verdict.REFUSED: "correct what the message of the cluster names",
-    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started",
+    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started; if it runs,"
+    " `kubectl describe tfjob` says why it makes no pods, for instance a quota",
 }
 
 

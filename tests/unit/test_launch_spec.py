@@ -82,6 +82,7 @@ def test_the_trainer_understands_what_it_is_told():
         ({"pod": {"cheif": {}}}, "no key 'cheif'.*did you mean 'chief'"),
         ({"pod": {"worker": {"memroy": "1Gi"}}}, "pod.worker.*did you mean 'memory'"),
         ({"pod": {"all": {"memory": "512m"}}}, "pod.all.memory.*512m.*16Gi"),
+        ({"pod": {"all": {"memory": 16.0}}}, "pod.all.memory.*16Gi"),
         ({"pod": {"all": {"cpu": "four"}}}, "pod.all.cpu.*number of cores"),
         ({"pod": {"all": {"run_as_user": 0}}}, "pod.all.run_as_user"),
         ({"pod": {"all": {"tolerations": [{"efect": "NoSchedule"}]}}}, "efect"),
