@@ -155,7 +155,8 @@ class TrainOptions(Group):
             on two seconds after it died; it takes 0.6 GB of memory.
         max_attempts: How many TFJobs one run may use up, the first included.
         backoff_seconds: The pause before the second attempt; it doubles with every further one.
-        ttl_seconds: How long a finished TFJob and its pods stay for people to look at.
+        ttl_seconds: How long a finished TFJob and its pods stay for people to look at, and for the
+            launcher to read how it ended.
         operator_timeout_seconds: How long the training operator may say nothing.
         pending_timeout_seconds: How long pods may wait for a node, all attempts together; longer
             than a node takes to be made.
@@ -191,7 +192,7 @@ class TrainOptions(Group):
     warm_spare: bool = False
     max_attempts: Annotated[int, Field(ge=1, le=99)] = 3
     backoff_seconds: Annotated[float, Field(ge=0, le=3600)] = 10
-    ttl_seconds: Annotated[int, Field(ge=0)] = DAY
+    ttl_seconds: Annotated[int, Field(ge=60)] = DAY
     operator_timeout_seconds: Seconds = 60
     pending_timeout_seconds: Seconds = 1800
     partly_placed_seconds: Seconds = 300

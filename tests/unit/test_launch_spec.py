@@ -78,6 +78,7 @@ def test_the_trainer_understands_what_it_is_told():
         ({"train_options": {"early_stopping": {"patient": 1}}}, "did you mean 'patience'"),
         ({"train_options": {"reduce_lr_on_plateau": {"factor": 2}}}, "reduce_lr_on_plateau.factor"),
         ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
+        ({"train_options": {"ttl_seconds": 0}}, "train_options.ttl_seconds.*60"),
         ({"train_options": {"command": [" "]}}, "starts with a program"),
         ({"pod": {"cheif": {}}}, "no key 'cheif'.*did you mean 'chief'"),
         ({"pod": {"worker": {"memroy": "1Gi"}}}, "pod.worker.*did you mean 'memory'"),
