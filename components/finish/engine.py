@@ -98,7 +98,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     failure = _failure(step)
     verdict = _json(step, step.run.evaluation / "verdict.json")
     left = left or Left()
-    if failure is None and verdict is None:
+    if failure is None and not _is_done(step, model_name, verdict):
         failure = CANCELLED
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
@@ -108,6 +108,15 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     log.info("the run failed in %s: see %s", failure.step, step.run.failure("md"))
     return Ending(markdown, failure)
+
+
+def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:
+    """Tell whether a run came to its end: publish may have been killed without a word of it."""
+    if verdict is None or not verdict["blessed"]:
+        return verdict is not None
+    number = (verdict["champion"] or {"number": 0})["number"] + 1
+    record = _json(step, step.layout.model(model_name).champion(number))
+    return record is not None and record["run_id"] == step.run_id
 
 
 def _done(step: Step, model_name: str, verdict: dict[str, Any]) -> str:

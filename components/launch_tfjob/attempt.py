@@ -79,6 +79,10 @@ class Attempt:
         """The name of the job."""
         return self.manifest["metadata"]["name"]
 
+    @property
+    def _beat_seconds(self) -> float:
+        return self.spec.options.orphan_timeout_seconds / _BEATS
+
     def follow(self) -> Outcome:
         """Follow the job to its end; one that is given up, or may be tried again, is deleted.
 
@@ -104,7 +108,8 @@ class Attempt:
             given_up = watchdogs.look(Seen(latest, follower.pods, silence, events))
             if given_up is None:
                 self._beat(follower.pods)
-                self.backend.watch(self.name, min(_LOOK_SECONDS, watchdogs.next_limit))
+                longest = min(_LOOK_SECONDS, self._beat_seconds)
+                self.backend.watch(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
         if latest is not None:
             self._annotate(judgement)
@@ -129,8 +134,7 @@ class Attempt:
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that somebody still waits for it."""
         now = self.clock()
-        every = self.spec.options.orphan_timeout_seconds / _BEATS
-        if self._beat_at is not None and now - self._beat_at < every:
+        if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
         if any(replica_of(pod) == "chief-0" and waiting.has_begun(pod) for pod in pods):
             self._beat_at = now

@@ -29,7 +29,7 @@ TRAINER_OPTIONS = (
 )
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
-_BYTES = re.compile(rf"{_NUMBER}(?:[kMGTPE]|[KMGTPE]i)?")
+_BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
 LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -45,8 +45,9 @@ def _cpu(value: Any) -> str:
 
 def _bytes(value: Any) -> str:
     text = _text(value)
-    if not _BYTES.fullmatch(text) or not float(re.match(_NUMBER, text)[0]):  # type: ignore[index]
-        # 512m is a valid quantity and means half a byte, which is never what was meant.
+    found = _BYTES.fullmatch(text)
+    if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
+        # 512m is a valid quantity and means half a byte, and 16 means 16 bytes: nobody means that.
         raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
     return text
 
@@ -154,7 +155,8 @@ class TrainOptions(Group):
             on two seconds after it died; it takes 0.6 GB of memory.
         max_attempts: How many TFJobs one run may use up, the first included.
         backoff_seconds: The pause before the second attempt; it doubles with every further one.
-        ttl_seconds: How long a finished TFJob and its pods stay for people to look at.
+        ttl_seconds: How long a finished TFJob and its pods stay for people to look at, and for the
+            launcher to read how it ended.
         operator_timeout_seconds: How long the training operator may say nothing.
         pending_timeout_seconds: How long pods may wait for a node, all attempts together; longer
             than a node takes to be made.
@@ -190,7 +192,7 @@ class TrainOptions(Group):
     warm_spare: bool = False
     max_attempts: Annotated[int, Field(ge=1, le=99)] = 3
     backoff_seconds: Annotated[float, Field(ge=0, le=3600)] = 10
-    ttl_seconds: Annotated[int, Field(ge=0)] = DAY
+    ttl_seconds: Annotated[int, Field(ge=60)] = DAY
     operator_timeout_seconds: Seconds = 60
     pending_timeout_seconds: Seconds = 1800
     partly_placed_seconds: Seconds = 300

@@ -73,7 +73,8 @@ _REMEDIES = {
     Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
     Verdict.ORPHANED: "start the run again; it goes on from the newest stored checkpoint",
     Verdict.REFUSED: "correct what the message of the cluster names",
-    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started",
+    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started; if it runs,"
+    " `kubectl describe tfjob` says why it makes no pods, for instance a quota",
 }
 
 
@@ -87,7 +88,7 @@ class Ended:
         code: Exit code.
         reason: As the kubelet says, for instance `OOMKilled`.
         message: Its last words, where it left any.
-        finished: When, as text that sorts.
+        finished: When, as text that sorts; empty where nobody knows.
     """
 
     replica: str
@@ -196,7 +197,8 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
             return found
     failed_at = _time((_condition(job, "Failed") or {}).get("lastTransitionTime"))
     removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
-    causes = sorted((item for pod in pods for item in _ended(pod)), key=lambda item: item.finished)
+    ended = (item for pod in pods for item in _ended(pod))
+    causes = sorted(ended, key=lambda item: (not item.finished, item.finished))
     # How a pod ends that was told to go says nothing about the job.
     own = [
         item
@@ -281,7 +283,9 @@ def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
         return Judgement(Verdict.DEADLINE, f"{replica} ran longer than the deadline of the job")
     if reason == "Evicted":
         words = ("ephemeral", "disk", "emptydir")
-        disk = any(word in message.lower() for word in words)
+        # A node that is full, maybe of what others wrote, unless this pod took more than its part.
+        others = message.startswith(("The node", "Pod was rejected")) and "was using" not in message
+        disk = any(word in message.lower() for word in words) and not others
         return Judgement(Verdict.OUT_OF_DISK if disk else Verdict.LOST, said)
     if reason in _OF_THE_NODE or reason.startswith("OutOf"):
         return Judgement(Verdict.LOST, said)
@@ -303,7 +307,7 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
                 int(ended["exitCode"]),
                 str(ended.get("reason", "")),
                 str(ended.get("message", "")),
-                str(ended.get("finishedAt", "")),
+                str(ended.get("finishedAt") or ""),  # null where the kubelet has lost it
             )
 
 
@@ -324,6 +328,13 @@ def _of_containers(causes: list[Ended]) -> Judgement:
         return Judgement(Verdict.STORE_UNAVAILABLE, first.sentence, first)
     if first.code == 5:
         return Judgement(Verdict.ORPHANED, first.sentence, first)
+    if first.reason == "StartError" and _is_no_program(first.message):
+        return Judgement(Verdict.USER_ERROR, f"{first.replica} cannot start its program", first)
     if first.code >= 128:
         return Judgement(Verdict.LOST, first.sentence, first)
     return Judgement(Verdict.USER_ERROR, first.sentence, first)
+
+
+def _is_no_program(message: str) -> bool:
+    """Tell whether a container was not started for its image, and not for its node."""
+    return 'exec: "' in message or "executable file" in message

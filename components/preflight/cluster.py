@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     """
     problems: list[Problem | str] = []
     warnings: list[str] = []
-    for ask in (_rights, _job, _objects):
+    for ask in (_rights, _version, _job, _objects):
         try:
             for found in ask(api, spec, run_id):
                 (warnings if isinstance(found, str) else problems).append(found)
@@ -80,6 +81,29 @@ def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]
                 expected=f"{', '.join(verbs)} on {kind} of the API group {group or 'core'}",
                 fix="have deploy/rbac.yaml applied and bound to it",
             )
+
+
+def _version(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+    try:
+        yield from _too_old(api.request("GET", "/version", {}))
+    except ForbiddenError:
+        return
+
+
+def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
+    """Refuse a cluster that knows no native sidecars: the uploader would never let training start.
+
+    Args:
+        version: What the API server says, of which some write the minor number as `28+`.
+    """
+    number = [re.match(r"\d*", str(version.get(part, "")))[0] for part in ("major", "minor")]
+    if all(number) and tuple(map(int, number)) < (1, 29):
+        yield Problem(
+            "this cluster is too old",
+            received=f"Kubernetes {'.'.join(number)}, which knows no native sidecars",
+            expected="Kubernetes 1.29 or later",
+            fix="have the cluster upgraded: the trainer would wait for the uploader to end",
+        )
 
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:

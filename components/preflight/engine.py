@@ -65,13 +65,18 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         ConfigurationError: Parameters, credentials or code are wrong: all of it, at once.
         DataError: The source is missing or its header is of no use.
     """
-    run_parameters.check(values)
-    storage = (values["storage_endpoint"], values["storage_region"])
-    step = open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
+    try:
+        run_parameters.check(values)
+    except ConfigurationError:
+        report.step = _place_of_report(run_id, values)
+        raise
+    step = _open_step(run_id, values)
     found = Findings() if is_local() else _check_cluster(step.run_id, values)
     try:
         warnings = [*found.warnings, *_check_store(step)]
     except ConfigurationError as error:
+        if not isinstance(error.__cause__, StoreUnavailableError):
+            report.step = step
         # A Secret that is missing is why there are no keys.
         raise ConfigurationError(*error.problems, *found.problems, *found.warnings) from error
     report.step = step
@@ -90,6 +95,19 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         table=run_parameters.table(values, run_parameters.job_spec(values))
         + "".join(f"\n**Note:** {warning}.\n" for warning in warnings),
     )
+
+
+def _open_step(run_id: str, values: Mapping[str, Any]) -> Step:
+    storage = (values["storage_endpoint"], values["storage_region"])
+    return open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
+
+
+def _place_of_report(run_id: str, values: Mapping[str, Any]) -> Step | None:
+    """Return where to keep what is wrong with other parameters than those of the store."""
+    try:
+        return _open_step(run_id, values)
+    except StepError:
+        return None
 
 
 def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:

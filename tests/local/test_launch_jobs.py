@@ -293,6 +293,18 @@ def test_without_a_record_the_bound_is_named(backend, spec, step, monkeypatch):
         launcher.run(step, spec(), backend)
 
 
+def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
+    backend, spec, step, tell, tmp_path
+):
+    def later() -> None:
+        _wait_for((tmp_path / "chief-0.1.json").exists)
+        time.sleep(5)  # nothing happens for longer than the timeout
+        tell(chief_0="exit 0")
+
+    threading.Thread(target=later, daemon=True).start()
+    assert launcher.run(step, spec(orphan_timeout_seconds=3), backend).attempts == 1
+
+
 def test_the_deadline_ends_a_job(backend, spec, step):
     with pytest.raises(JobFailedError) as failed:
         launcher.run(step, spec(deadline_seconds=2), backend)

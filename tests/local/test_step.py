@@ -6,9 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from components.finish import engine as finish
 from components.finish.engine import CANCELLED
-from components.step import FAILURE_FILE, Failure
+from components.preflight import engine as preflight
+from components.publish.champion import Champion
+from components.step import FAILURE_FILE, Failure, Step, reported
+from pipelines.cli import _defaults
 from storage.address import S3Address
+from storage.layout import Layout
 from storage.store import Store
 
 STEP = """
@@ -90,3 +97,32 @@ def test_a_step_that_works_removes_the_record_of_an_ended_run(
     store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
     assert run(base, "pass", tmp_path).returncode == 0
     assert list(store.list(base)) == []
+
+
+def test_a_run_whose_publish_was_killed_is_not_called_published(
+    store: Store, base: S3Address
+) -> None:
+    step = Step("finish", "run-1", Layout(base), store)
+    verdict = {"blessed": True, "reasons": ["better"], "champion": {"number": 1, "version": 1}}
+    store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
+    ending = finish.run(step, "m")
+    assert ending.failure == CANCELLED and "Nothing was published" in ending.markdown
+    assert Failure.from_bytes(store.read(step.run.failure("json"))) == CANCELLED
+
+    store.delete(step.run.failure("json"))  # as a step does that is started again
+    record = Champion(2, 1, "s3://b/m/1", "run-1", "w", "s", "d", {}, "s3://b/verdict")
+    store.write(step.layout.model("m").champion(2), record.to_bytes())
+    ending = finish.run(step, "m")
+    assert ending.failure is None and "run-1: published" in ending.markdown
+
+
+def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
+    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FAILURE_FILE, raising=False)
+    given = _defaults() | {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m"}
+    wrong = given | {"output_uri": str(base), "train_options": {"sed": 1}}
+    with pytest.raises(SystemExit), reported("preflight") as report:
+        preflight.run(report, "run-1", wrong)
+    ending = finish.run(Step("finish", "run-1", Layout(base), store), "m")
+    assert ending.failure.step == "preflight" and "did you mean 'seed'" in ending.markdown

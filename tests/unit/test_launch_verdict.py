@@ -5,6 +5,7 @@ import pytest
 from components.launch_tfjob.verdict import Verdict, condition, judge
 
 PREFIX = "training.kubeflow.org/"
+LOST = Verdict.LOST
 
 
 def job(*kinds: str) -> dict:
@@ -152,3 +153,48 @@ def test_a_sidecar_that_ends_over_and_over_is_named_where_nothing_was_stored():
     )
     pods = [pod("chief-0", 1, initContainerStatuses=[sidecar])]
     assert "uploader" not in judge(job("Failed"), pods).sentence
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers", "out_of_disk"),
+        ('Container tensorflow exceeded its local ephemeral storage limit "1Gi"', "out_of_disk"),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 9", LOST),
+        (
+            "The node was low on resource: ephemeral-storage. Container tensorflow was using 9Gi,"
+            " request is 1Gi, has larger consumption of ephemeral-storage. ",
+            "out_of_disk",
+        ),
+        ("The node was low on resource: memory. Container tensorflow was using 9Gi", LOST),
+        ("Pod was rejected: The node had condition: [DiskPressure]. ", LOST),
+    ],
+)
+def test_a_node_that_is_full_is_told_from_a_pod_that_took_too_much(message, verdict):
+    assert (
+        judge(job("Failed"), [pod("chief-0", reason="Evicted", message=message)]).verdict == verdict
+    )
+
+
+def test_an_end_that_the_kubelet_has_lost_has_no_time():
+    chief = removed("chief-0", 5, 137, killed="ContainerStatusUnknown")
+    ended = chief["status"]["containerStatuses"][0]["state"]["terminated"]
+    ended |= {"startedAt": None, "finishedAt": None}
+    found = judge(failed_at(6), [chief])
+    assert (found.verdict, found.sentence) == (LOST, "chief-0 was deleted while it ran")
+    del chief["metadata"]["deletionTimestamp"]
+    assert judge(failed_at(6), [chief, pod("worker-0", 1, 5)]).verdict == "user_error"
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ('runc create failed: exec: "python3": executable file not found in $PATH', "user_error"),
+        ("executable file `python3` not found: No such file or directory", "user_error"),
+        ("error running prestart hook #0: nvidia-container-cli: driver not loaded", LOST),
+    ],
+)
+def test_an_image_without_the_program_is_told_from_a_node_that_cannot_start_it(message, verdict):
+    chief = pod("chief-0", 128, killed="StartError")
+    chief["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
+    assert judge(job("Failed"), [chief]).verdict == verdict

@@ -4,7 +4,7 @@ import pytest
 from launch_parameters import DEFAULTS
 
 from components.launch_tfjob.spec import JobSpec
-from components.preflight.cluster import _gpus, _named, _shared_gpus, local_paths
+from components.preflight.cluster import _gpus, _named, _shared_gpus, _too_old, local_paths
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -92,3 +92,17 @@ def test_every_object_that_is_named_is_asked_for():
         ("serviceaccounts", "a", "pod.all.service_account"),
         ("persistentvolumeclaims", "cache", "pod.all.volumes"),
     }
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "refused"),
+    [
+        ("1", "28", True),
+        ("1", "28+", True),
+        ("1", "29", False),
+        ("1", "33+", False),
+        ("", "", False),
+    ],
+)
+def test_a_cluster_without_native_sidecars_is_refused(major, minor, refused):
+    assert bool(list(_too_old({"major": major, "minor": minor}))) is refused

@@ -33,6 +33,7 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
 _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
+_LONGEST_EVENT = 16 * 1024 * 1024  # etcd takes objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
 _MERGE = "application/merge-patch+json"
 
@@ -210,7 +211,7 @@ class ClusterClient:
         """
         reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
         try:
-            yield from _lines(reply)
+            yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE)
         finally:
             reply.close()
 
@@ -236,7 +237,7 @@ class ClusterClient:
         return reply
 
 
-def _lines(reply: Any) -> Iterator[bytes]:
+def _lines(reply: Any, longest: int = _LONGEST_LINE) -> Iterator[bytes]:
     """Cut a stream into lines; of one that is too long only the beginning is kept."""
     rest, cut = b"", False
     for chunk in reply.stream(_CHUNK, decode_content=False):
@@ -245,9 +246,9 @@ def _lines(reply: Any) -> Iterator[bytes]:
             if not cut:
                 yield line
             cut = False
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > longest:
             if not cut:
-                yield rest[:_LONGEST_LINE]
+                yield rest[:longest]
             rest, cut = b"", True
     if rest and not cut:
         yield rest

@@ -172,7 +172,7 @@ class KubernetesBackend:
         """Write on a job; an operator that is away, or a job that is gone, is no error."""
         try:
             self._api.within(5).annotate(self._api.tfjobs(name), values)
-        except (NotThereError, ClusterUnavailableError, ForbiddenError) as error:
+        except StepError as error:
             log.info("%s has no annotation: %s", name, error)
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
@@ -198,7 +198,7 @@ class KubernetesBackend:
         try:
             self.annotate_chief(name, {STOP_WITHIN_ANNOTATION: f"{seconds}s"})
             time.sleep(_HEARD_SECONDS)  # the volume of a pod that is being deleted stays as it is
-        except ForbiddenError as error:
+        except StepError as error:
             log.warning("%s has its whole grace period to end: %s", name, error)
         self.delete(name, seconds)
 

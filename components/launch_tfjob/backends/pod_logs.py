@@ -85,15 +85,16 @@ class PodLogs:
         prefix = f"[{replica}] " if container == CONTAINER else f"[{replica}/{container}] "
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        last, pause, told = ("", ""), 0.2, False
+        last, pause, told, spoke = ("", ""), 0.2, False, 0.0
         while not self._ended.is_set():
             done = self._is_done(pod, container)
             try:
                 for line in self._api.lines(path, query, _SILENCE):
                     at, since, text = _cut(line)
-                    if container == CONTAINER:
-                        self._heard[replica] = time.monotonic()
                     if since:
+                        spoke = time.monotonic() if at > last else spoke
+                        if container == CONTAINER:
+                            self._heard[replica] = spoke
                         if at <= last:
                             continue  # it came before the stream broke
                         last, pause = at, 0.2

@@ -1,0 +1,124 @@
+"""Logs, watches and answers as an API server sends them, through a real client."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kubernetes.client import Configuration
+
+from components.launch_tfjob.backends import pod_logs
+from components.launch_tfjob.backends.cluster_client import ClusterClient
+from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+from components.launch_tfjob.backends.pod_logs import PodLogs
+from components.launch_tfjob.backends.watching import Watching
+
+PREFIX = "training.kubeflow.org/"
+LABELS = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
+CHIEF = {
+    "metadata": {"name": "j-chief-0", "uid": "u", "labels": LABELS},
+    "spec": {"containers": [{"name": "tensorflow"}]},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [{"name": "tensorflow", "state": {"running": {}}}],
+    },
+}
+SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z the last words"]
+
+
+class Server(BaseHTTPRequestHandler):
+    """Sends what there is, and then nothing more for as long as somebody listens."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        since = query.get("sinceTime", [""])[0][:19]
+        lines = [line for line in SAID if line[:19] >= since]
+        if "watch" in query:
+            pods = "labelSelector" in query
+            lines = [json.dumps({"type": "ADDED", "object": self.server.pod})] if pods else []
+        elif not self.path.partition("?")[0].endswith("/log"):
+            return self._answer(200, {"items": []})
+        else:
+            self.server.asked.append(since)
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if text := "".join(f"{line}\n" for line in lines).encode():
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+        self.server.ended.wait()
+        self.close_connection = True
+
+    def do_PATCH(self) -> None:
+        self._answer(403, {"message": 'admission webhook "policy" denied the request: no'})
+
+    def do_DELETE(self) -> None:
+        self.server.asked.append(f"DELETE {urlsplit(self.path).path}")
+        self._answer(200, {})
+
+    def _answer(self, status: int, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server():
+    found = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    found.daemon_threads = True
+    found.ended, found.asked, found.pod = threading.Event(), [], CHIEF
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.ended.set()
+    found.shutdown()
+    found.server_close()
+
+
+@pytest.fixture
+def api(server):
+    found = Configuration(host=f"http://127.0.0.1:{server.server_port}")
+    return ClusterClient(found, "n")
+
+
+def wait_for(what, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
+    monkeypatch, server, api
+):
+    monkeypatch.setattr(pod_logs, "_SILENCE", 0.2)
+    logs = PodLogs(api, lambda: [CHIEF], lambda: False)
+    lines = iter(logs)
+    assert [next(lines), next(lines)] == ["[chief-0] a step", "[chief-0] the last words"]
+    wait_for(lambda: server.asked.count("2026-01-01T10:00:01") >= 4)  # 0.2 s after one another
+    silence = logs.silence("chief-0")
+    logs.close()
+    assert silence >= 0.6
+
+
+def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
+    server.pod = CHIEF | {"spec": {"containers": [{"env": "x" * 200_000}]}}
+    watching = Watching(api, "j")
+    wait_for(lambda: watching.pods)
+    watching.close()
+    assert watching.pods == [server.pod]
+
+
+def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
+    backend = KubernetesBackend(api)
+    backend.annotate("j", {"a": "b"})
+    backend.cancel("j", 1)
+    assert server.asked == ["DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j"]
