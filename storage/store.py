@@ -47,6 +47,7 @@ __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 
 log = logging.getLogger(__name__)
 
+_LONGEST_NAME = 255  # bytes of a file's name that file systems take
 
 @dataclass(frozen=True)
 class Listed:
@@ -148,8 +149,7 @@ class Store:
         Raises:
             DataError: The bytes in the store are not those of the manifest.
         """
-        # A name of fixed length: that of the file may be as long as the file system allows.
-        partial = path.with_name(f".{sha256(os.fsencode(path.name)).hexdigest()[:32]}.part")
+        partial = _unfinished(path)
         path.parent.mkdir(parents=True, exist_ok=True)
 
         try:
@@ -367,6 +367,13 @@ class Store:
 
 def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _unfinished(path: Path) -> Path:
+    """Return where a file lies until it is whole, always the same: a later try replaces it."""
+    name = os.fsencode(path.name)
+    short = len(name) <= _LONGEST_NAME - len(b"..part")
+    return path.with_name(f".{path.name if short else sha256(name).hexdigest()}.part")
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
