@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_NAME = 255  # bytes of a file's name that file systems take
 
+
 @dataclass(frozen=True)
 class Listed:
     """An object as a listing shows it: its address, its size in bytes and its entity tag."""
