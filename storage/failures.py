@@ -45,8 +45,9 @@ RENEWABLE = {
 SKEWED = "RequestTimeTooSkewed"
 # How a refused HEAD ends: its reply has no body that could say why.
 WORDLESS = {"400", "403"}
-_PASSING = {
-    "BadDigest",
+# What arrived is not what was sent; the second is what MinIO calls it.
+MISMATCH = {"BadDigest", "XAmzContentChecksumMismatch"}
+_PASSING = MISMATCH | {
     "ConditionalRequestConflict",  # another request for the key is on its way; it may yet fail
     "IncompleteBody",
     "InternalError",
@@ -55,7 +56,6 @@ _PASSING = {
     "SlowDown",
     "Throttling",
     "ThrottlingException",
-    "XAmzContentChecksumMismatch",  # how MinIO calls BadDigest
 }
 
 

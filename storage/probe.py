@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from storage.address import S3Address
 from storage.body import Body
 from storage.errors import ObjectExistsError, Problem, StepError
-from storage.failures import RENEWABLE, code_of
+from storage.failures import MISMATCH, RENEWABLE, code_of, transient
 from storage.link import Checking, Link
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _MOST_SKEW = 60.0  # seconds; a store refuses requests from 15 minutes on
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
 _MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
 _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
-_NOT_THE_CHECKSUM = {"IncompleteBody", "RequestTimeout", "Throttling", "ThrottlingException"}
 # Of stores that look first and write later one lets several win in every second of such races, one
 # in every fourth; more races would cost every run more than the warning is worth.
 _RACES, _RUNNERS = 4, 6
@@ -81,7 +80,8 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
         except ClientError as error:
             if (
                 error.response["ResponseMetadata"]["HTTPStatusCode"] != 400
-                or code_of(error) in RENEWABLE | _NOT_THE_CHECKSUM
+                or code_of(error) in RENEWABLE
+                or (transient(error) and code_of(error) not in MISMATCH)
             ):
                 raise
             return True

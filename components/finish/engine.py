@@ -17,7 +17,7 @@ from components.finish.explain import explain
 from components.launch_tfjob.backends import is_local
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd
-from components.publish.champion import read_champion
+from components.publish.champion import next_number, read_champion
 from components.step import WHOLE_RUN, Failure, Step, local_failure, log_to_stdout, open_step
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
@@ -114,8 +114,7 @@ def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> boo
     """Tell whether a run came to its end: publish may have been killed without a word of it."""
     if verdict is None or not verdict["blessed"]:
         return verdict is not None
-    number = (verdict["champion"] or {"number": 0})["number"] + 1
-    record = _json(step, step.layout.model(model_name).champion(number))
+    record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
     return record is not None and record["run_id"] == step.run_id
 
 

@@ -51,6 +51,15 @@ class Champion:
         return cls(number=number, **json.loads(data))
 
 
+def next_number(verdict: Mapping[str, Any]) -> int:
+    """Return the number of the record that makes the model of a verdict the champion.
+
+    It follows the champion that the verdict was judged against, so that of all who were judged
+    against the same one only one can create it.
+    """
+    return (verdict["champion"] or {"number": 0})["number"] + 1
+
+
 def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:
     """Return the champion of a model, or None when nothing was promoted yet.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from components.publish.card import render
-from components.publish.champion import Champion, read_champion
+from components.publish.champion import Champion, next_number, read_champion
 from components.publish.names import check_model_name
 from components.step import Step
 from storage.address import S3Address
@@ -80,7 +80,7 @@ def run(
     model = S3Address.parse(model_uri, "model_uri")
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
     place = step.layout.model(model_name)
-    number = (verdict["champion"] or {"number": 0})["number"] + 1
+    number = next_number(verdict)
     _require_unsurpassed(step, model_name, number, verdict["run_id"])
     version = _claim(step, place, verdict["run_id"])
     champion = Champion(

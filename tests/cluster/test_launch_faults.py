@@ -248,8 +248,8 @@ def test_preempted_by_a_more_important_pod(launch, row, scarce):
         launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", gpus=8, pod=ours))
         launch.wait_said()
         main = container("import time; time.sleep(3)", {scarce["gpu_resource"]: 8})
-        where = {"tolerations": scarce["tolerations"]}
-        body = pod("important", main, priorityClassName=important, **where)
+        where = scarce["tolerations"]
+        body = pod("important", main, priorityClassName=important, tolerations=where)
         launch.cluster.core.create_namespaced_pod(launch.namespace, body)
         ended = launch.join()
         row(launch, "succeeded", 0, jobs=1)
