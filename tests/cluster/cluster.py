@@ -179,7 +179,8 @@ class Cluster(Access):
     def add_node(self) -> Node:
         """Start one more node on this host, with its own runtime and kubelet, and wait for it.
 
-        It takes only pods that tolerate the taint EXTRA: it comes and goes, and other tests run.
+        It takes only pods that tolerate the taint EXTRA of this node: it comes and goes, and other
+        tests run, some with such a node too.
         """
         node = self._new_node(EXTRA)
         node.start_runtime()

@@ -23,8 +23,9 @@ from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked
 
 _KUBELET_PORT = 10250
-EXTRA = "kfp-tfjob-test/extra=yes:NoSchedule"
-SCARCE = "kfp-tfjob-test/scarce=yes:NoSchedule"
+# Keys of taints; the value is the name of the node.
+EXTRA = "kfp-tfjob-test/extra"
+SCARCE = "kfp-tfjob-test/scarce"
 _CNI_RESULTS = Path("/var/lib/cni/results")
 
 _CONTAINERD = """
@@ -61,7 +62,7 @@ class Node:
         state: Of the cluster; the node's folder is made in it.
         logs: The folder of the logs.
         authority: Signs its client certificate.
-        taint: That keeps pods away which do not tolerate it; `KEY=VALUE:EFFECT`.
+        taint: The key of a taint that keeps away pods which do not tolerate this very node.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Node:
                 f"--cert-dir={self._folder / 'pki'}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={self.address}",
-                *([f"--register-with-taints={taint}"] if taint else []),
+                *([f"--register-with-taints={taint}={self.name}:NoSchedule"] if taint else []),
             ],
             logs,
             self._folder,
@@ -215,9 +216,9 @@ class Node:
         return done.returncode == 0
 
 
-def tolerate(taint: str) -> dict[str, str]:
-    """Return the toleration for one of these taints."""
-    return {"key": taint.partition("=")[0], "operator": "Exists", "effect": "NoSchedule"}
+def tolerate(taint: str, node: str) -> dict[str, str]:
+    """Return the toleration for the taint of this node, and of no other test's."""
+    return {"key": taint, "operator": "Equal", "value": node, "effect": "NoSchedule"}
 
 
 def clean_up(folder: Path) -> None:

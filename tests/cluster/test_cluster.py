@@ -52,11 +52,10 @@ def succeed(cluster: Access, namespace: str, body: dict) -> None:
 
 def test_nodes_are_ready(cluster: Access) -> None:
     # Those that other tests have for themselves come and go.
-    extra = EXTRA.partition("=")[0]
     names = [
         node.metadata.name
         for node in cluster.core.list_node().items
-        if extra not in {taint.key for taint in node.spec.taints or ()}
+        if EXTRA not in {taint.key for taint in node.spec.taints or ()}
     ]
     assert names and all(cluster.node_is_ready(name) for name in names)
 
@@ -161,7 +160,7 @@ def test_fake_gpus_bound_what_is_scheduled(own_cluster: Cluster, namespace: str)
     own_cluster.fake_gpus(1, resource=gpu)
 
     def create(name: str, code: str) -> None:
-        body = pod(name, container(code, {gpu: 1}), tolerations=[tolerate(SCARCE)])
+        body = pod(name, container(code, {gpu: 1}), tolerations=[tolerate(SCARCE, SCARCE_NODE)])
         own_cluster.core.create_namespaced_pod(namespace, body)
 
     def unschedulable() -> str:
@@ -201,7 +200,7 @@ def test_node_freezes_comes_back_and_is_lost(own_cluster: Cluster, namespace: st
 
         where = {"kubernetes.io/hostname": node.name}
         main = container("import time; print('here', flush=True); time.sleep(600)")
-        body = pod("lost", main, nodeSelector=where, tolerations=[tolerate(EXTRA)])
+        body = pod("lost", main, nodeSelector=where, tolerations=[tolerate(EXTRA, node.name)])
         own_cluster.core.create_namespaced_pod(namespace, body)
 
         def phase() -> str:

@@ -14,6 +14,7 @@ from kubernetes import client
 
 from components.launch_tfjob.manifest import Identity, build_tfjob
 from tests.cluster.admission import policy, webhook
+from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import new_launch, rules
 from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
@@ -26,7 +27,7 @@ def scarce(launch):
     """Settings of pods for GPUs of which one node has eight, no other any; only this test asks."""
     name = f"{launch.namespace}.test/gpu"
     launch.cluster.fake_gpus(8, resource=name)
-    yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE)]}
+    yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
     launch.cluster.fake_gpus(0, resource=name)
 
 

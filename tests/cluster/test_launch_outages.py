@@ -44,7 +44,7 @@ def _preferring(node: Node) -> dict[str, Any]:
     names = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}
     prefer = [{"weight": 100, "preference": {"matchExpressions": [names]}}]
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefer}}
-    return {"affinity": affinity, "tolerations": [tolerate(EXTRA)]}
+    return {"affinity": affinity, "tolerations": [tolerate(EXTRA, node.name)]}
 
 
 def _end(launch: Launch, attempt: int = 1) -> dict[str, Any]:
