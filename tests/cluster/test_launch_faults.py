@@ -15,7 +15,7 @@ from kubernetes import client
 from components.launch_tfjob.manifest import Identity, build_tfjob
 from tests.cluster.admission import policy, webhook
 from tests.cluster.cluster import SCARCE_NODE
-from tests.cluster.launches import new_launch, rules
+from tests.cluster.launches import UNTIL_GO, Launch, new_launch, rules
 from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
 
@@ -137,19 +137,15 @@ def test_tfjob_deleted_by_somebody(launch, row):
 
 def test_suspended_for_a_while(launch, row):
     """It is suspended for longer than it may wait for nodes: that time counts apart."""
-    launch.start(launch.spec("time.sleep(4)", gpus=1, pending_timeout_seconds=30))
+    launch.start(launch.spec(UNTIL_GO, gpus=1, pending_timeout_seconds=30))
     launch.wait_said()
-
-    def suspend(value: bool) -> None:
-        patch = json.dumps({"spec": {"runPolicy": {"suspend": value}}})
-        name = (launch.name(), "-n", launch.namespace)
-        launch.cluster.kubectl("patch", "tfjob", *name, "--type=merge", "-p", patch)
-
-    suspend(True)
-    launch.wait_for(lambda: not launch.gpus_held())
+    _suspend(launch, True)
+    launch.wait_for(lambda: not launch.phase())
     time.sleep(32)
     assert launch.ended is None
-    suspend(False)
+    _suspend(launch, False)
+    launch.wait_said()
+    launch.go()
     ended = launch.join()
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 1
@@ -158,17 +154,18 @@ def test_suspended_for_a_while(launch, row):
 
 
 def test_suspended_for_ever(launch, row):
-    def suspend() -> None:
-        body = {"spec": {"runPolicy": {"suspend": True}}}
-        path = ("kubeflow.org", "v1", launch.namespace, "tfjobs", launch.name())
-        launch.cluster.custom.patch_namespaced_custom_object(*path, body)
-
     launch.start(launch.spec("time.sleep(600)", gpus=1, queue_timeout_seconds=5))
     launch.wait_said()
-    suspend()
+    _suspend(launch, True)
     ended = launch.join()
     row(launch, "unschedulable", 2, jobs=0)
     assert "was suspended in its queue for" in ended.message
+
+
+def _suspend(launch: Launch, value: bool) -> None:
+    body = {"spec": {"runPolicy": {"suspend": value}}}
+    path = ("kubeflow.org", "v1", launch.namespace, "tfjobs", launch.name())
+    launch.cluster.custom.patch_namespaced_custom_object(*path, body)
 
 
 def test_webhook_refuses(launch, row):

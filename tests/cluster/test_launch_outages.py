@@ -124,7 +124,7 @@ def test_sidecar_crash_loops(launch, row):
 
 def test_sidecar_cannot_store_in_time(launch_on_own_store, row):
     launch = launch_on_own_store
-    launch.start(launch.spec(UNTIL_GO, gpus=1, store_deadline_seconds=3))
+    launch.start(launch.spec(UNTIL_GO, gpus=1, store_deadline_seconds=10))
     launch.wait_said()
     launch.objects.stop()
     try:
