@@ -1,8 +1,11 @@
 """Which ends of a trainer are worth another start, and which are a crash loop."""
 
+import os
+import sys
+
 import pytest
 
-from trainer.supervisor import Decision, Restarts
+from trainer.supervisor import Child, Decision, Restarts, Supervisor
 
 KILLED, LOST, NO_PEER = 137, 138, 142
 
@@ -73,3 +76,13 @@ def test_a_port_that_is_taken_is_tried_as_long_as_the_deadline_allows() -> None:
     restarts = Restarts(9)
     assert restarts.decide(NO_PEER, 0, 0, patience=1).again
     assert restarts.decide(NO_PEER, 0, 0, patience=0) == Decision(False, NO_PEER)
+
+
+def test_what_a_trainer_said_before_it_died_counts() -> None:
+    program = "import os; os.write(int(os.environ['SUPERVISOR_PIPE']), b'steps 3 9\\n'); os.abort()"
+    child = Child([sys.executable, "-S", "-c", program], os.environ)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    supervisor = Supervisor([], {})
+    supervisor._restarts = Restarts(0)
+    assert supervisor._follow(child) == (134, "")
+    assert (child.done, child.tried) == (3, 9)
