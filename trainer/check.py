@@ -280,10 +280,10 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
         found = ServedModel(folder, task, "the model").predict(tf.constant(rows))
     except StepError as error:
         return Finding.wrong("model", error.problems[0])
-    except (OSError, ValueError) as error:
+    except Exception as error:  # TensorFlow has many for a model that is torn
         problem = Problem(
             "the model cannot be loaded",
-            received=str(error).splitlines()[0],
+            received=f"{type(error).__name__}: {error}".splitlines()[0],
             expected=f"a SavedModel in {folder}",
             fix="export it there when the training ends, on the chief",
         )

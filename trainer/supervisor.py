@@ -897,7 +897,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Parse the command line and run."""
     if len(arguments) < 2 or arguments[0] != "--":
-        print(__doc__, file=sys.stderr)
+        print(__doc__, file=sys.stderr, flush=True)
         return CONFIGURATION
     return Supervisor(arguments[1:], os.environ).run()
 

@@ -133,6 +133,17 @@ def test_the_model_of_a_program_is_asked_to_predict(
     assert unknown["model"].state == NOTE and "serving_default" in unknown["model"].text
 
 
+def test_what_the_model_check_stumbles_over_is_told(tmp_path: Path) -> None:
+    output, nothing = _finished(tmp_path), {"EXPECTED_GPUS": "0"}
+    (tmp_path / "schema.json").write_text("{}")
+    other = by_subject(with_tensorflow(nothing | {"DATA_DIR": str(tmp_path)}, output))
+    assert "KeyError: 'features'" in str(other["model"].problem)
+
+    (output / "model" / "variables" / "variables.index").write_bytes(b"torn")
+    torn = by_subject(with_tensorflow(nothing, output))
+    assert "the model cannot be loaded" in str(torn["model"].problem)
+
+
 def test_the_command_says_first_what_needs_no_tensorflow(
     environment: dict[str, str], s3: object, tmp_path: Path
 ) -> None:
