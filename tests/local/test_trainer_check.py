@@ -81,6 +81,7 @@ def test_what_does_not_fit_is_told_at_once(
         "DATA_DIR": str(tmp_path),
         "EXPECTED_REPLICAS": "3",
         "REPLICAS_ON_THIS_MACHINE": "many",
+        "START_DEADLINE": "soon",
     }
     problems = {
         item.subject: str(item.problem) for item in without_tensorflow(wrong) if item.state == WRONG
@@ -90,6 +91,7 @@ def test_what_does_not_fit_is_told_at_once(
         "HYPERPARAMETERS",
         "TF_CONFIG",
         "REPLICAS_ON_THIS_MACHINE",
+        "START_DEADLINE",
         "$OUTPUT_DIR",
         "dataset",
         "$DATA_DIR",
