@@ -53,7 +53,7 @@ _SAME_STEPS = 3  # deaths without progress in between that are a crash loop
 _LONGEST_PAUSE = 30.0
 _LONGEST_LINE = 100  # bytes that a command says of itself
 _SPARE_BYTES = 1 << 30  # TensorFlow takes 0.6 GB
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TRAINS = ("chief", "worker")
 
 
@@ -462,6 +462,8 @@ class Supervisor:
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
         self._listen_to_signals()
+        if prctl := _prctl():  # orphans come to this process, also where it is not the first one
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             self._limits = Limits.read(self.environment)
             self._cluster = Cluster.read(self.environment)
@@ -626,6 +628,7 @@ class Supervisor:
                 self._spare = self._start_spare()
         child.hear(0, -1)  # its last words may not have been taken in
         child.bury()
+        self._end_strays()
         if late:
             return NO_PEER, late
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -652,6 +655,22 @@ class Supervisor:
                 log("the warm spare has ended")
                 self._spare.bury()
                 self._spare = None
+
+    def _end_strays(self) -> None:
+        """End what the command has started and what has left its group.
+
+        It would hold the ports and the GPUs of the next command, or write to the output.
+        """
+        spare = self._spare.pid if self._spare else 0
+        mine = Path(f"/proc/self/task/{os.getpid()}/children")
+        for _ in range(20):  # whoever cannot be killed now is waited for one second
+            strays = [pid for pid in map(int, _read_text(mine).split()) if pid != spare]
+            if not strays:
+                return
+            for pid in strays:
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so it is no other process
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(_POLL_SECONDS)
 
     def _start_spare(self) -> Child | None:
         left = memory_left()
@@ -815,6 +834,14 @@ def _host_and_port(address: str) -> tuple[str, str]:
     return host.strip("[]"), port
 
 
+def _prctl() -> Callable[..., int] | None:
+    """Return prctl(2), or None where there is none."""
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+
 def _child_setup(spare: bool) -> Callable[[], None]:
     """Return what the child does before the command starts.
 
@@ -822,10 +849,7 @@ def _child_setup(spare: bool) -> Callable[[], None]:
     The kernel kills it when this process is killed, so that no training is left without a parent.
     Where memory runs out, a spare is the first that is ended.
     """
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        prctl = None
+    prctl = _prctl()
 
     def setup() -> None:
         os.setpgrp()

@@ -125,6 +125,28 @@ os.close(mouth)
     assert int(status[status.index("VmHWM:") + 1]) < 50_000
 
 
+def test_what_left_the_group_of_a_command_does_not_outlive_it(start: Start, tmp_path: Path):
+    """It would hold the ports and the GPUs of the next one, and write what that one writes."""
+    program = """
+import subprocess
+left = here / "left"
+if restarts == "0":
+    inner = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid); input()"
+    daemon = subprocess.Popen(
+        [sys.executable, "-S", "-c", inner],
+        start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    left.write_text(f"{daemon.pid} {int(daemon.stdout.readline())}")
+    os.set_inheritable(daemon.stdin.fileno(), True)
+    subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True)
+    os.kill(os.getpid(), 9)
+alive = [pid for pid in left.read_text().split() if pathlib.Path("/proc", pid).exists()]
+os._exit(3 if alive else 0)
+"""
+    assert start(program).wait(SECONDS) == 0
+    assert [count for count, _ in lives(tmp_path)] == ["0", "1"]
+
+
 def test_a_users_own_command_has_one_life(start: Start, tmp_path: Path):
     assert start("os.kill(os.getpid(), 9)", MAX_RESTARTS="").wait(SECONDS) == 137
     assert len(lives(tmp_path)) == 1
