@@ -143,13 +143,15 @@ def evaluate() -> None:
     stored = S3Address.parse(os.environ["RUN_URI"]) / "output" / "checkpoints"
     store, seen = Store(), 0
     while True:
-        step = max(store.numbers(stored), default=0)
+        step = seen
         with tempfile.TemporaryDirectory() as folder:
             try:
-                if step > seen:
-                    pull(store, stored / str(step), Path(folder))
-            except StepError:
-                step = seen  # it is not complete yet, or gone already
+                if (newest := max(store.numbers(stored), default=0)) > seen:
+                    pull(store, stored / str(newest), Path(folder))
+                    step = newest
+            except StepError as error:
+                # It is not complete yet, gone already, or the store is away.
+                print(f"not scored: {error}", flush=True)
             if step > seen:
                 tf.train.Checkpoint(model=model).read(f"{folder}/state").expect_partial()
                 scores = model.evaluate(data.batches("validation"), return_dict=True, verbose=0)

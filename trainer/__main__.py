@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from storage.errors import DataError, Problem, StepError
+from storage.errors import ConfigurationError, DataError, Problem, StepError
 from trainer import supervised
 from trainer.config import VARIABLES, Config
 from trainer.exits import (
@@ -144,7 +144,7 @@ def train(config: Config, started: float) -> None:
         with suppress(Exception):
             replicas.part()
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size, config.output_dir)
         if config.cluster.size > 1 and not isinstance(found, StepError):
@@ -157,10 +157,22 @@ def train(config: Config, started: float) -> None:
     training.finish(result, ready - started, trained - ready, export_seconds, gpus)
 
 
-def _explained(error: Exception, processes: int, output: Path) -> Exception:
+def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
     """Return an error of TensorFlow as one whose exit code says whose fault it is."""
     if isinstance(error, StepError):
         return error
+    if isinstance(error, SystemExit):
+        from trainer.user_code import where
+
+        # It would end this process with any code, 0 too, as if the model were trained.
+        return ConfigurationError(
+            Problem(
+                "the model code ended the process",
+                received=where(error),
+                expected="code that returns, or raises an error",
+                fix="remove sys.exit() or exit() from it",
+            )
+        )
     kind, text = type(error).__name__, str(error)
     if _FULL in text:
         from trainer.staging import not_writable

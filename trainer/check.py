@@ -24,7 +24,7 @@ from storage.errors import ConfigurationError, Problem, StepError
 from trainer.config import VARIABLES, Config
 from trainer.exits import leave_last_words
 from trainer.nvidia import ask_driver, device_nodes
-from trainer.supervisor import Cluster, Refused
+from trainer.supervisor import Cluster, Limits, Refused
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _PROJECT = "kfp-tfjob"
@@ -166,6 +166,10 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         place = f"{cluster.kind} {cluster.index}"
     except Refused as error:
         wrong["TF_CONFIG"] = [str(error)]
+    try:
+        Limits.read(environment)
+    except Refused as error:
+        wrong.setdefault(str(error).partition(" ")[0], [str(error)])
     for name in (*VARIABLES, *_OTHERS):
         value = environment.get(name, "")
         if name in wrong:
@@ -280,10 +284,10 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
         found = ServedModel(folder, task, "the model").predict(tf.constant(rows))
     except StepError as error:
         return Finding.wrong("model", error.problems[0])
-    except (OSError, ValueError) as error:
+    except Exception as error:  # TensorFlow has many for a model that is torn
         problem = Problem(
             "the model cannot be loaded",
-            received=str(error).splitlines()[0],
+            received=f"{type(error).__name__}: {error}".splitlines()[0],
             expected=f"a SavedModel in {folder}",
             fix="export it there when the training ends, on the chief",
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from storage.errors import ConfigurationError, Problem
+from trainer.exits import NotStartedError
 
-FORMAT = "kfp-tfjob/checkpoint/1"
+_FAMILY = "kfp-tfjob/checkpoint/"
+FORMAT = f"{_FAMILY}1"
 _STATE, _VARIABLES = "checkpoint.json", "variables.bin"
 
 log = logging.getLogger(__name__)
@@ -143,10 +146,11 @@ class _Entry:
 
 
 def steps(folder: Path) -> list[int]:
-    """Return the steps there are checkpoints of, in order."""
+    """Return the steps there are checkpoints of, in order; whatever else lies there stays."""
     if not folder.is_dir():
         return []
-    return sorted(int(item.name) for item in folder.iterdir() if item.name.isdecimal())
+    numbered = (it for it in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", it.name))
+    return sorted(int(item.name) for item in numbered if item.is_dir())
 
 
 def sweep(folder: Path) -> None:
@@ -156,13 +160,29 @@ def sweep(folder: Path) -> None:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is whole, or None."""
+    """Return the newest checkpoint that is whole, or None; damaged ones are removed.
+
+    Raises:
+        ConfigurationError: It is of another version of the trainer.
+        NotStartedError: The disk does not give it, although it may be whole.
+    """
     for step in reversed(steps(folder)):
         try:
             return _read(folder / str(step))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError) as error:
             log.warning("the checkpoint of step %d is damaged and removed: %s", step, error)
             remove(folder, step)  # it will be written again
+        except OSError as error:
+            # What is removed here is removed from the store too.
+            raise NotStartedError(
+                Problem(
+                    f"the checkpoint of step {step} cannot be read",
+                    received=error.strerror or str(error),
+                    expected=f"that the disk gives the files in {folder / str(step)}",
+                    fix="look at the volume; another attempt may bring the checkpoint from the"
+                    " store",
+                )
+            ) from error
     return None
 
 
@@ -177,6 +197,15 @@ def remove(folder: Path, step: int) -> None:
 def _read(folder: Path) -> Checkpoint:
     state = json.loads((folder / _STATE).read_text())
     if state["format"] != FORMAT:
+        if str(state["format"]).startswith(_FAMILY):
+            raise ConfigurationError(
+                Problem(
+                    f"the checkpoint of step {folder.name} is of another version of the trainer",
+                    received=state["format"],
+                    expected=FORMAT,
+                    fix="go on with the train_image that wrote it, or start a new run",
+                )
+            )
         raise ValueError(f"format {state['format']!r}")
     data = (folder / _VARIABLES).read_bytes()
     if sha256(data).hexdigest() != state["sha256"]:

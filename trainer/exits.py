@@ -66,4 +66,4 @@ def leave_last_words(text: str) -> None:
     # A disk that is full must not hide the exit code.
     with suppress(OSError):
         if path.exists():
-            path.write_text(text[:4096])
+            path.write_bytes(text.encode(errors="backslashreplace")[:4096])

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,8 +51,9 @@ _PEER_SECONDS = 10.0  # between two lines about peers that are missing
 _RETURN_SECONDS = 300.0
 _SAME_STEPS = 3  # deaths without progress in between that are a crash loop
 _LONGEST_PAUSE = 30.0
+_LONGEST_LINE = 100  # bytes that a command says of itself
 _SPARE_BYTES = 1 << 30  # TensorFlow takes 0.6 GB
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TRAINS = ("chief", "worker")
 
 
@@ -61,8 +62,12 @@ class Refused(Exception):
 
 
 def log(text: str) -> None:
-    """Write one line to the log of the container."""
-    print(time.strftime("%H:%M:%S") + " supervisor: " + text, flush=True)
+    """Write one line to the log of the container; where nobody reads it, the training goes on."""
+    line = time.strftime("%H:%M:%S") + " supervisor: " + text + "\n"
+    try:
+        os.write(1, line.encode(errors="backslashreplace"))
+    except OSError:
+        return
 
 
 def inventory(folder: Path) -> tuple[int, str]:
@@ -73,7 +78,11 @@ def inventory(folder: Path) -> tuple[int, str]:
 
     Returns:
         The number of files, and the SHA-256 of the lines `<size> <relative path>` sorted by path.
-        Names that begin with `.` or end in `.tmp` or `.part` do not count, links neither.
+        Names that begin with `.` or end in `.tmp` or `.part` do not count, links neither, nor
+        what vanishes meanwhile.
+
+    Raises:
+        OSError: A folder cannot be read.
     """
     digest, number = hashlib.sha256(), 0
     for path, size in sorted(_files(folder, "")):
@@ -83,15 +92,67 @@ def inventory(folder: Path) -> tuple[int, str]:
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name.endswith((".tmp", ".part")):
-                continue
-            path = prefix + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(folder / entry.name, path + "/")
-            elif entry.is_file(follow_symlinks=False):
+    try:
+        found = list(os.scandir(folder))
+    except FileNotFoundError:
+        if not prefix:
+            raise
+        return
+    for entry in found:
+        if entry.name.startswith(".") or entry.name.endswith((".tmp", ".part")):
+            continue
+        path = prefix + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(folder / entry.name, path + "/")
+        elif entry.is_file(follow_symlinks=False):
+            try:
                 yield path, entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers among what the environment says; 0 for what it does not say.
+
+    Attributes:
+        attempt: From 1.
+        restarts: How often the command may be started again.
+        start: Seconds to wait for the other replicas.
+        store: Seconds to wait for the sidecar.
+        orphan: Seconds to live without a heartbeat.
+    """
+
+    attempt: int
+    restarts: int
+    start: float
+    store: float
+    orphan: float
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Limits:
+        """Read the environment.
+
+        Raises:
+            Refused: What should be a number is none.
+        """
+
+        def number(name: str) -> float:
+            text = environment.get(name) or "0"
+            found = _seconds(text)
+            if found is None or found < 0:
+                raise Refused(
+                    f"{name} is not valid. Received: {text!r}. Expected: a number, 0 or more."
+                )
+            return found
+
+        return cls(
+            int(number("ATTEMPT")) or 1,
+            int(number("MAX_RESTARTS")),
+            number("START_DEADLINE"),
+            number("STORE_DEADLINE") or 3600.0,
+            number("ORPHAN_TIMEOUT"),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,8 +174,9 @@ class Cluster:
         """Read the environment.
 
         Raises:
-            Refused: TF_CONFIG is damaged, names a replica type this project does not train with,
-                or has not as many replicas as EXPECTED_REPLICAS.
+            Refused: TF_CONFIG is damaged, has no place for this replica or two at one address,
+                names a replica type this project does not train with, or has not as many
+                replicas as EXPECTED_REPLICAS.
         """
         text = environment.get("TF_CONFIG", "")
         cluster = cls()
@@ -147,7 +209,33 @@ class Cluster:
                 f" Expected: {expected} replicas (EXPECTED_REPLICAS). To do: the training operator"
                 " did not build the cluster of the manifest; look at the TFJob."
             )
+        wrong = cluster._contradiction()
+        if wrong:
+            raise Refused(
+                f"TF_CONFIG contradicts itself: {wrong}. Received: {text[:500]}. Expected: an"
+                " address name:port of its own for each replica, and this one among them. To do:"
+                " look at the TFJob."
+            )
         return cluster
+
+    def _contradiction(self) -> str:
+        """Return why this cluster cannot be; else others would wait for it until the deadline."""
+        if not self.members:
+            return ""
+        known = len(self.members.get(self.kind, ()))
+        # Estimators keep the evaluator out of the cluster, and so do programs that have learnt it.
+        outside = self.kind == "evaluator" and not known
+        if not outside and not 0 <= self.index < known:
+            return f"there is no {self.kind} {self.index} in it"
+        seen: set[str] = set()
+        for address in (address for hosts in self.members.values() for address in hosts):
+            if address in seen:
+                return f"{address} is the address of two replicas"
+            seen.add(address)
+            host, port = _host_and_port(address)
+            if not host or not port.isdecimal():
+                return f"{address} is no address"
+        return ""
 
     @property
     def writes(self) -> bool:
@@ -226,7 +314,7 @@ class Child:
 
         Args:
             seconds: How long.
-            bell: The descriptor on which a signal shows.
+            bell: The descriptor on which a signal shows; -1 for none.
         """
         heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
         if bell in heard:
@@ -238,8 +326,10 @@ class Child:
             os.close(self._ear)
             self._ear = -1
         *lines, self._heard = (self._heard + data).split(b"\n")
+        # A user's own command may write there by mistake, and without end.
+        self._heard = self._heard[-_LONGEST_LINE:]
         for line in lines:
-            self._take(line.decode(errors="replace"))
+            self._take(line[:_LONGEST_LINE].decode(errors="replace"))
 
     def _take(self, line: str) -> None:
         word, *numbers = line.split()[:3] or [""]
@@ -364,9 +454,6 @@ class Supervisor:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command = list(command)
         self.environment = environment
-        self._restarts = Restarts(int(environment.get("MAX_RESTARTS") or 0))
-        # Seconds that are left to wait for the peers.
-        self._patience = float(environment.get("START_DEADLINE") or 0) or math.inf
         self._spare: Child | None = None
         self._signal = 0
         self._killed = self._orphaned = False
@@ -375,12 +462,18 @@ class Supervisor:
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
         self._listen_to_signals()
-        if self.environment.get("PODINFO_DIR"):
-            threading.Thread(target=self._listen, daemon=True).start()
+        if prctl := _prctl():  # orphans come to this process, also where it is not the first one
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
+            self._limits = Limits.read(self.environment)
             self._cluster = Cluster.read(self.environment)
         except Refused as error:
             return self._end(CONFIGURATION, str(error))
+        self._restarts = Restarts(self._limits.restarts)
+        # Seconds that are left to wait for the peers.
+        self._patience = self._limits.start or math.inf
+        if self.environment.get("PODINFO_DIR"):
+            threading.Thread(target=self._listen, daemon=True).start()
         absent = self._wait_for_chief()
         if absent:
             return self._end(NO_PEER, absent)
@@ -391,6 +484,8 @@ class Supervisor:
                 self._spare.kill()
         if code != OK:
             return self._end(code, reason)
+        if self._signal:  # many a program ends with 0 when it was told to stop
+            return self._end(STOPPED)
         if self._cluster.writes and self.environment.get("OUTPUT_DIR"):
             output = Path(self.environment["OUTPUT_DIR"])
             try:
@@ -410,17 +505,21 @@ class Supervisor:
         """
         address = self._cluster.peers.get("chief", "")
         start, given = time.monotonic(), self._patience
+        # Not in this thread: a name server that is slow must not hold up a signal.
+        pool, look, error = ThreadPoolExecutor(1), None, "the name server does not answer"
         while address and given < math.inf and not self._signal:
-            try:
-                socket.getaddrinfo(_host_and_port(address)[0], None)
-                break
-            except OSError as error:
-                if time.monotonic() - start >= given:
-                    return (
-                        f"another replica did not appear within {given:.0f} s: chief ({address}:"
-                        f" {error.strerror or error})"
-                    )
-            time.sleep(_LOOK_SECONDS)
+            look = look or pool.submit(socket.getaddrinfo, _host_and_port(address)[0], None)
+            if look in wait([look], _LOOK_SECONDS).done:
+                found = look.exception()
+                if not found:
+                    break
+                look, error = None, getattr(found, "strerror", None) or str(found)
+                time.sleep(_LOOK_SECONDS)
+            if time.monotonic() - start >= given:
+                return (
+                    f"another replica did not appear within {given:.0f} s: chief ({address}:"
+                    f" {error})"
+                )
         self._patience -= time.monotonic() - start
         return ""
 
@@ -443,7 +542,7 @@ class Supervisor:
         alone, from the start on, because the launcher may be gone before it has said anything.
         """
         folder = Path(self.environment["PODINFO_DIR"])
-        patience = float(self.environment.get("ORPHAN_TIMEOUT") or 0)
+        patience, told = self._limits.orphan, False
         heartbeat, heard, kill_at = "", time.monotonic(), math.inf
         while not self._killed:
             now, found = time.monotonic(), _read_text(folder / "heartbeat")
@@ -452,12 +551,15 @@ class Supervisor:
             if patience and now - heard >= patience and not self._orphaned:
                 self._orphaned = True
                 log(f"no heartbeat of the launcher for {patience:.0f} s: saving and stopping")
+                # A command that does not listen must not keep its GPUs for ever.
+                kill_at = min(kill_at, now + patience)
                 self._signal = self._signal or signal.SIGTERM
             seconds = _seconds(_read_text(folder / "stop-within"))
-            if seconds is not None and kill_at == math.inf:
+            if seconds is not None and not told:
+                told = True
                 log(f"told to stop within {seconds:.0f} s")
                 # The sidecar counts its own time from when the command has ended.
-                kill_at = now + seconds / 3
+                kill_at = min(kill_at, now + seconds / 3)
                 self._signal = self._signal or signal.SIGTERM
             self._killed = now >= kill_at
             time.sleep(_LOOK_SECONDS)
@@ -474,8 +576,7 @@ class Supervisor:
             if reason or self._signal:
                 return code, reason
             if child.started:
-                given = float(self.environment.get("START_DEADLINE") or 0) or math.inf
-                self._patience = min(given, _RETURN_SECONDS)
+                self._patience = min(self._limits.start or math.inf, _RETURN_SECONDS)
             else:
                 self._patience -= time.monotonic() - child.born
             decision = self._restarts.decide(code, child.done, child.tried, self._patience)
@@ -525,7 +626,9 @@ class Supervisor:
             if spare_wanted and child.stepped and not self._spare:
                 spare_wanted = False
                 self._spare = self._start_spare()
+        child.hear(0, -1)  # its last words may not have been taken in
         child.bury()
+        self._end_strays()
         if late:
             return NO_PEER, late
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -552,6 +655,22 @@ class Supervisor:
                 log("the warm spare has ended")
                 self._spare.bury()
                 self._spare = None
+
+    def _end_strays(self) -> None:
+        """End what the command has started and what has left its group.
+
+        It would hold the ports and the GPUs of the next command, or write to the output.
+        """
+        spare = self._spare.pid if self._spare else 0
+        mine = Path(f"/proc/self/task/{os.getpid()}/children")
+        for _ in range(20):  # whoever cannot be killed now is waited for one second
+            strays = [pid for pid in map(int, _read_text(mine).split()) if pid != spare]
+            if not strays:
+                return
+            for pid in strays:
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so it is no other process
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(_POLL_SECONDS)
 
     def _start_spare(self) -> Child | None:
         left = memory_left()
@@ -586,24 +705,17 @@ class Supervisor:
             output / "completion.json",
             {
                 "run_id": self.environment.get("RUN_ID", ""),
-                "attempt": int(self.environment.get("ATTEMPT") or 1),
+                "attempt": self._limits.attempt,
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             },
         )
 
     def _barrier(self, output: Path) -> int:
         """Ask the sidecar whether everything is stored, and wait for its answer."""
-        folder = output / ".uploader"
+        folder, seconds = output / ".uploader", self._limits.store
         folder.mkdir(exist_ok=True)
-        number, digest = inventory(output)
-        request = {
-            "id": uuid.uuid4().hex,
-            "attempt": int(self.environment.get("ATTEMPT") or 1),
-            "files": number,
-            "inventory": digest,
-        }
-        _write_json(folder / "flush-request.json", request)
-        seconds = float(self.environment.get("STORE_DEADLINE") or 3600)
+        request = self._ask(output)
+        number = request["files"]
         log(f"waiting until {number} files are stored, at most {seconds:.0f} s")
         start = said = time.monotonic()
         reply: Mapping[str, Any] = {}
@@ -620,8 +732,25 @@ class Supervisor:
             if now - said >= PROGRESS_SECONDS:
                 said = now
                 log(f"still waiting: {_state(reply, number)}")
+                # Something that the command has left behind, and that cannot be ended, writes.
+                if inventory(output) != (number, request["inventory"]):
+                    request = self._ask(output)
+                    number = request["files"]
+                    log(f"{output} has changed meanwhile: now it has {number} files")
             time.sleep(_POLL_SECONDS)
         return self._end(STOPPED, "stopped by a signal while the output was being stored")
+
+    def _ask(self, output: Path) -> Mapping[str, Any]:
+        """Write what the sidecar is asked at the barrier, and return it."""
+        number, digest = inventory(output)
+        request = {
+            "id": uuid.uuid4().hex,
+            "attempt": self._limits.attempt,
+            "files": number,
+            "inventory": digest,
+        }
+        _write_json(output / ".uploader" / "flush-request.json", request)
+        return request
 
     def _end(self, code: int, reason: str = "") -> int:
         """Leave the reason where the cluster shows it, unless the command has left its own."""
@@ -635,7 +764,7 @@ class Supervisor:
         path = self._words
         try:
             if path.exists() and not path.stat().st_size:
-                path.write_text(reason[:4096])
+                path.write_bytes(reason.encode(errors="backslashreplace")[:4096])
         except OSError as error:
             log(f"{path} cannot be written: {error}")
         return code
@@ -705,6 +834,14 @@ def _host_and_port(address: str) -> tuple[str, str]:
     return host.strip("[]"), port
 
 
+def _prctl() -> Callable[..., int] | None:
+    """Return prctl(2), or None where there is none."""
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+
 def _child_setup(spare: bool) -> Callable[[], None]:
     """Return what the child does before the command starts.
 
@@ -712,10 +849,7 @@ def _child_setup(spare: bool) -> Callable[[], None]:
     The kernel kills it when this process is killed, so that no training is left without a parent.
     Where memory runs out, a spare is the first that is ended.
     """
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        prctl = None
+    prctl = _prctl()
 
     def setup() -> None:
         os.setpgrp()
@@ -761,17 +895,18 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 def _read_text(path: Path) -> str:
     """Return the content of a file, or nothing as long as there is none."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 
 
 def _seconds(text: str) -> float | None:
-    """Return the seconds of, for instance, `60s`."""
+    """Return the seconds of, for instance, `60s`; None for what is no number of them."""
     try:
-        return float(text[:-1] if text.endswith("s") else text)
+        found = float(text[:-1] if text.endswith("s") else text)
     except ValueError:
         return None
+    return found if math.isfinite(found) else None
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -786,10 +921,11 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Parse the command line and run."""
     if len(arguments) < 2 or arguments[0] != "--":
-        print(__doc__, file=sys.stderr)
+        print(__doc__, file=sys.stderr, flush=True)
         return CONFIGURATION
     return Supervisor(arguments[1:], os.environ).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Not sys.exit, which waits for the threads that look for peers.
+    os._exit(main(sys.argv[1:]))

@@ -95,7 +95,7 @@ def replica(tmp_path: Path) -> Iterator[Replica]:
 
 
 def _cluster(kind: str, index: int, chiefs: int = 1, workers: int = 1, name: str = "chief") -> str:
-    hosts = {name: ["c:1"] * chiefs, "worker": ["w:1"] * workers}
+    hosts = {name: ["c:1"] * chiefs, "worker": [f"w{at}:1" for at in range(workers)]}
     return json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})
 
 
@@ -162,6 +162,13 @@ def test_only_the_chief_leaves_the_record(replica: Replica, config: str, writes:
         (_cluster("chief", 0), "1 chief and 1 workers. Expected: 3 replicas"),
         (_cluster("master", 0, workers=2, name="master"), "type Master"),
         ("{", "TF_CONFIG cannot be read"),
+        (_cluster("worker", 2, workers=2), "there is no worker 2"),
+        (_cluster("worker", -1, workers=2), "there is no worker -1"),
+        (_cluster("chief", 0, chiefs=0, workers=3), "there is no chief 0"),
+        (_cluster("ps", 0, workers=2), "there is no ps 0"),
+        (_cluster("chief", 0, workers=2).replace("w1", "w0"), "w0:1 is the address of two"),
+        (_cluster("chief", 0, workers=2).replace("w1:1", "w1"), "w1 is no address"),
+        (_cluster("\udcff", 0, workers=2), "there is no"),
     ],
 )
 def test_another_cluster_than_promised_is_refused(
@@ -169,6 +176,63 @@ def test_another_cluster_than_promised_is_refused(
 ) -> None:
     assert replica.run("true", TF_CONFIG=config, EXPECTED_REPLICAS="3")[0] == 2
     assert words in replica.words.read_text()
+    assert not replica.completion.exists()
+
+
+def test_an_evaluator_need_not_be_in_the_cluster(replica: Replica) -> None:
+    config = _cluster("evaluator", 0, workers=2)
+    assert replica.run("true", TF_CONFIG=config, EXPECTED_REPLICAS="3")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["START_DEADLINE", "MAX_RESTARTS", "STORE_DEADLINE", "ATTEMPT", "ORPHAN_TIMEOUT"]
+)
+def test_what_is_no_number_is_refused_before_the_command_runs(
+    replica: Replica, tmp_path: Path, name: str
+) -> None:
+    code, _ = replica.run("touch", str(tmp_path / "ran"), **{name: "soon"})
+    assert code == 2
+    assert f"{name} is not valid. Received: 'soon'" in replica.words.read_text()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing(replica: Replica, tmp_path: Path) -> None:
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    process = replica.start(sys.executable, "-c", program)
+    _until((tmp_path / "ready").exists)
+    process.stdout.close()
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+    assert replica.words.read_text() == "stopped by a signal"
+
+
+def test_words_that_no_encoding_takes_are_left_all_the_same(replica: Replica) -> None:
+    missing = "a file \udcff"
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="1", PYTHONIOENCODING="ascii")
+    request = replica.request()
+    replica.reply(id=request["id"], state="storing", stored=0, missing=[missing], message="é")
+    assert process.wait(SECONDS) == 145
+    assert "a file \\udcff" in replica.words.read_text()
+
+
+def test_a_command_that_ends_with_0_because_it_was_told_to_is_not_done(
+    replica: Replica, tmp_path: Path
+) -> None:
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    process = replica.start(sys.executable, "-c", program)
+    _until((tmp_path / "ready").exists)
+    process.terminate()
+    assert process.wait(SECONDS) == 143
     assert not replica.completion.exists()
 
 
@@ -256,6 +320,22 @@ def test_a_sidecar_that_never_answers_is_named(replica: Replica) -> None:
     assert "the sidecar has not answered" in replica.words.read_text()
 
 
+@pytest.mark.slow
+def test_a_folder_that_changes_at_the_barrier_is_counted_again(replica: Replica) -> None:
+    replica.output.mkdir()
+    for name in ("model.keras", "late"):
+        (replica.output / name).write_bytes(b"12345")
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="60")
+    first = replica.request()
+    (replica.output / "late").unlink()
+    _until(lambda: replica.request()["files"] == 2)
+    again = replica.request()
+    assert again["id"] != first["id"]
+    assert (2, again["inventory"]) == inventory(replica.output)
+    replica.reply(id=again["id"], state="stored", stored=2, missing=[], message="")
+    assert process.wait(SECONDS) == 0
+
+
 def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
     process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="600")
     replica.request()
@@ -290,3 +370,22 @@ def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) ->
     assert found[0] == 6
     (tmp_path / "a.b").write_text("longer")
     assert inventory(tmp_path)[1] != found[1]
+
+
+def test_what_vanishes_while_it_is_counted_does_not_count(tmp_path: Path) -> None:
+    from trainer import supervisor
+
+    for name in ("kept", "gone/inner", "z"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = []
+    for path, size in supervisor._files(tmp_path, ""):
+        # All of this is found by the first look at the folder, and is gone at the next one.
+        for name in {"gone/inner", "z", "kept"} - {path}:
+            (tmp_path / name).unlink(missing_ok=True)
+        if path != "gone/inner":
+            (tmp_path / "gone").rmdir()
+        found.append((path, size))
+    assert len(found) == 1
+    with pytest.raises(FileNotFoundError):
+        inventory(tmp_path / "nothing")

@@ -70,6 +70,11 @@ def test_without_a_heartbeat_it_saves_and_ends_with_5(start: Start, tmp_path: Pa
     assert (tmp_path / "words").read_text() == "orphaned: saved and stopped"
 
 
+def test_an_orphan_that_does_not_listen_is_killed(start: Start, tmp_path: Path):
+    assert start(IGNORES, ORPHAN_TIMEOUT="1").wait(SECONDS) == 5
+    assert (tmp_path / "ready").exists()
+
+
 def test_a_heartbeat_that_changes_keeps_it_alive(start: Start, tmp_path: Path):
     process = start(SAVES, ORPHAN_TIMEOUT="3")
     _until((tmp_path / "ready").exists)
@@ -101,13 +106,21 @@ def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_pa
     assert time.monotonic() - began >= 2
 
 
-def test_what_is_no_number_of_seconds_is_no_order(start: Start, tmp_path: Path):
-    (tmp_path / "podinfo/stop-within").write_text("soon")
-    assert start("import time; time.sleep(2)").wait(SECONDS) == 0
+def test_what_is_no_number_of_seconds_is_no_order_and_no_time_is_the_end(
+    start: Start, tmp_path: Path
+):
+    process = start(IGNORES)
+    _until((tmp_path / "ready").exists)
+    for order in (b"soon", b"nan", b"\xff"):
+        (tmp_path / "podinfo/stop-within").write_bytes(order)
+        time.sleep(0.7)
+        assert process.poll() is None
+    (tmp_path / "podinfo/stop-within").write_text("0s")
+    assert process.wait(SECONDS) == 143
 
 
 def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path):
-    cluster = {"chief": ["no-such-chief.invalid:2222"], "worker": ["localhost:2222"]}
+    cluster = {"chief": ["no-such-chief.invalid:2222"], "worker": ["localhost:2223"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
     process = start(SAVES, TF_CONFIG=json.dumps(config), START_DEADLINE="2", PODINFO_DIR="")
     assert process.wait(SECONDS) == 142

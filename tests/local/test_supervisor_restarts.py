@@ -110,6 +110,43 @@ def test_a_crash_loop_ends_with_the_reason(start: Start, tmp_path: Path):
     assert "SIGABRT, 3 times without getting further, the last time in the steps 43 to 50" in words
 
 
+def test_nonsense_in_the_pipe_is_not_kept(start: Start, tmp_path: Path):
+    program = """
+say("steps " + "9" * 5000 + " 1")
+say("steps 1 2 3 4 \\xff")
+mouth = int(os.environ["SUPERVISOR_PIPE"])
+for _ in range(1000):
+    os.write(mouth, bytes(1 << 16))
+os.close(mouth)
+(here / "kib").write_text(pathlib.Path(f"/proc/{os.getppid()}/status").read_text())
+"""
+    assert start(program).wait(SECONDS) == 0
+    status = (tmp_path / "kib").read_text().split()
+    assert int(status[status.index("VmHWM:") + 1]) < 50_000
+
+
+def test_what_left_the_group_of_a_command_does_not_outlive_it(start: Start, tmp_path: Path):
+    """It would hold the ports and the GPUs of the next one, and write what that one writes."""
+    program = """
+import subprocess
+left = here / "left"
+if restarts == "0":
+    inner = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid); input()"
+    daemon = subprocess.Popen(
+        [sys.executable, "-S", "-c", inner],
+        start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    left.write_text(f"{daemon.pid} {int(daemon.stdout.readline())}")
+    os.set_inheritable(daemon.stdin.fileno(), True)
+    subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True)
+    os.kill(os.getpid(), 9)
+alive = [pid for pid in left.read_text().split() if pathlib.Path("/proc", pid).exists()]
+os._exit(3 if alive else 0)
+"""
+    assert start(program).wait(SECONDS) == 0
+    assert [count for count, _ in lives(tmp_path)] == ["0", "1"]
+
+
 def test_a_users_own_command_has_one_life(start: Start, tmp_path: Path):
     assert start("os.kill(os.getpid(), 9)", MAX_RESTARTS="").wait(SECONDS) == 137
     assert len(lives(tmp_path)) == 1
@@ -166,6 +203,44 @@ def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
         "another replica did not appear within 1 s: worker 0 (127.0.0.1:1: Connection refused),"
         " worker 2 (127.0.0.1:3: Connection refused)"
     )
+
+
+@pytest.mark.slow
+def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start, tmp_path: Path):
+    with socket.create_server(("", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # and nobody else gets in any more
+            hosts = [f"127.1.{at}.1:{port}" for at in range(250)]
+            members = {"chief": ["127.0.0.1:1"], "worker": hosts}
+            config = {"cluster": members, "task": {"type": "chief", "index": 0}}
+            program = "say('waiting'); time.sleep(600)"
+            process = start(program, START_DEADLINE="600", TF_CONFIG=json.dumps(config))
+            time.sleep(11)  # it begins to look after 10 s, and needs more than 30 for that
+            process.terminate()
+            assert process.wait(15) == 143
+
+
+def test_a_name_server_that_does_not_answer_holds_up_nothing(start: Start, tmp_path: Path):
+    slow = f"""
+import pathlib, socket, time
+def ask(*_):
+    pathlib.Path({str(tmp_path / "asked")!r}).touch()
+    time.sleep(600)
+socket.getaddrinfo = ask
+"""
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    config = cluster("worker", 0, 1, 2) | {"PYTHONPATH": str(tmp_path)}
+    process = start("", START_DEADLINE="1", **config)
+    assert process.wait(SECONDS) == 142
+    assert (
+        "chief (127.0.0.1:1: the name server does not answer)" in (tmp_path / "words").read_text()
+    )
+    (tmp_path / "asked").unlink()
+    process = start("", START_DEADLINE="600", **config)
+    until((tmp_path / "asked").exists)
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+    assert lives(tmp_path) == []
 
 
 def test_a_chief_without_a_name_is_named(start: Start, tmp_path: Path):

@@ -81,6 +81,7 @@ def test_what_does_not_fit_is_told_at_once(
         "DATA_DIR": str(tmp_path),
         "EXPECTED_REPLICAS": "3",
         "REPLICAS_ON_THIS_MACHINE": "many",
+        "START_DEADLINE": "soon",
     }
     problems = {
         item.subject: str(item.problem) for item in without_tensorflow(wrong) if item.state == WRONG
@@ -90,6 +91,7 @@ def test_what_does_not_fit_is_told_at_once(
         "HYPERPARAMETERS",
         "TF_CONFIG",
         "REPLICAS_ON_THIS_MACHINE",
+        "START_DEADLINE",
         "$OUTPUT_DIR",
         "dataset",
         "$DATA_DIR",
@@ -131,6 +133,17 @@ def test_the_model_of_a_program_is_asked_to_predict(
 
     unknown = by_subject(with_tensorflow({"EXPECTED_GPUS": "0"}, tmp_path / "fits"))
     assert unknown["model"].state == NOTE and "serving_default" in unknown["model"].text
+
+
+def test_what_the_model_check_stumbles_over_is_told(tmp_path: Path) -> None:
+    output, nothing = _finished(tmp_path), {"EXPECTED_GPUS": "0"}
+    (tmp_path / "schema.json").write_text("{}")
+    other = by_subject(with_tensorflow(nothing | {"DATA_DIR": str(tmp_path)}, output))
+    assert "KeyError: 'features'" in str(other["model"].problem)
+
+    (output / "model" / "variables" / "variables.index").write_bytes(b"torn")
+    torn = by_subject(with_tensorflow(nothing, output))
+    assert "the model cannot be loaded" in str(torn["model"].problem)
 
 
 def test_the_command_says_first_what_needs_no_tensorflow(

@@ -12,6 +12,7 @@ import pytest
 
 from storage.errors import ConfigurationError
 from trainer.checkpoint import Checkpoint, Position, newest, remove, steps, sweep
+from trainer.exits import NotStartedError
 
 SETTINGS = {"seed": 1}
 
@@ -98,3 +99,39 @@ def test_a_checkpoint_says_in_json_what_it_holds(tmp_path: Path) -> None:
     state = json.loads((tmp_path / "1" / "checkpoint.json").read_text())
     assert state["variables"] == [{"name": "w", "shape": [2, 3], "dtype": "float32"}]
     assert state["position"] == {"step": 1, "epoch": 0, "step_in_epoch": 1}
+
+
+def test_what_lies_beside_checkpoints_is_left_alone(tmp_path: Path) -> None:
+    _content(3).write(tmp_path)
+    for name in ("007", "٩", "-1", "best"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "12").write_text("a file")
+    before = sorted(tmp_path.iterdir())
+    found = newest(tmp_path)
+    assert found is not None and found.position.step == 3
+    assert steps(tmp_path) == [3]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_checkpoint_of_a_newer_program_is_refused_and_stays(tmp_path: Path) -> None:
+    for step in (1, 2):
+        _content(step).write(tmp_path)
+    state = tmp_path / "2" / "checkpoint.json"
+    state.write_text(state.read_text().replace("checkpoint/1", "checkpoint/2"))
+    with pytest.raises(ConfigurationError, match="of step 2 is of another version of the trainer"):
+        newest(tmp_path)
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_the_disk_does_not_give_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        _content(step).write(tmp_path)
+    variables = tmp_path / "2" / "variables.bin"
+    variables.unlink()
+    variables.symlink_to("/proc/self/mem")  # reading it is an input/output error
+    with pytest.raises(NotStartedError, match="of step 2 cannot be read"):
+        newest(tmp_path)
+    assert steps(tmp_path) == [1, 2]
+    variables.unlink()
+    found = newest(tmp_path)
+    assert found is not None and found.position.step == 1

@@ -58,3 +58,14 @@ def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
     found = _explained(error, 2, Path("/job/output"))
     assert isinstance(found, ConfigurationError)
     assert "the output cannot be written to /job/output. Received: No space left" in str(found)
+
+
+def test_words_that_no_encoding_takes_are_left_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = tmp_path / "words"
+    words.touch()
+    monkeypatch.setenv("TERMINATION_LOG", str(words))
+    leave_last_words("a file \udcff é" + "é" * 5000)
+    assert words.read_bytes().startswith("a file \\udcff é".encode())
+    assert len(words.read_bytes()) == 4096
