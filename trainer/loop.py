@@ -244,7 +244,7 @@ class Training:
                     " in the data",
                 )
             )
-        if not self._started:  # what drifts does so from the first step on
+        if not self._started:  # most of what drifts does so from the first step on
             with self._time.spent_on("start"):
                 compare_weights(self.model, self.replicas)
         if every and (at % every == 0 or at == self.steps_per_epoch):
@@ -332,6 +332,7 @@ class Training:
 
     def _save(self, running: Running) -> None:
         with self._time.spent_on("checkpoint"):
+            compare_weights(self.model, self.replicas)
             self._state.save(self._position, running)
         self._saved = time.monotonic()
 
