@@ -25,7 +25,6 @@ QUICK = (
     "BatchNormalization made so",
     "loss scaling, inf on one replica",
     "micro-batches, inf in one",
-    "a layer that counts",
     "a mask on the output",
     "a metric that is a maximum",
     "own loss",
