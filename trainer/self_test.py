@@ -6,7 +6,8 @@ What is refused here would be trained with silently, to another result than on o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -80,19 +81,17 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
         return
     rows = _example(dataset, weighted=options.class_weight is not None)
     halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
-    state = [item for item in model.variables if not item.trainable]
-    before = [item.numpy() for item in state]
     try:
-        whole, again = _loss(model, rows), _loss(model, rows)
-        with replicas.strategy.scope():
-            parts = [_loss(model, half) for half in halves]
+        with _unchanged(model):
+            whole, again = _loss(model, rows), _loss(model, rows)
+            with replicas.strategy.scope():
+                parts = [_loss(model, half) for half in halves]
     except ConfigurationError:
         raise
     except Exception as error:
         log.warning("the loss could not be tried out: %s: %.300s", type(error).__name__, error)
         return
     finally:
-        _assign(state, before)
         model.reset_metrics()
     if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
         return  # it is random, or not finite: random rows say nothing about this loss
@@ -133,7 +132,8 @@ def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> N
     if replicas.count == 1 or not own:
         return
     x, y = _example(dataset, weighted=False)
-    predicted = _predict(model, x)
+    with _unchanged(model):
+        predicted = _predict(model, x)
     whole, halves = (y, predicted), [(y[at::2], predicted[at::2]) for at in (0, 1)]
     problems = []
     for metric in own:
@@ -234,6 +234,17 @@ def _metric_problem(
 
 def _numbers(values: np.ndarray) -> str:
     return ", ".join(f"{value:.6g}" for value in values)
+
+
+@contextmanager
+def _unchanged(model: keras.Model) -> Iterator[None]:
+    """Give the variables that no optimizer changes, but a call may, their values back."""
+    state = [item for item in model.variables if not item.trainable]
+    before = [item.numpy() for item in state]
+    try:
+        yield
+    finally:
+        _assign(state, before)
 
 
 def _predict(model: keras.Model, x: tf.Tensor) -> tf.Tensor:

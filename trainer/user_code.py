@@ -274,37 +274,29 @@ def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Pr
     return [
         *problems,
         *batch_norm.problems(model, replicas, options),
-        *_accumulation(model, replicas),
-        *_overwriting(model, replicas),
+        *(_of_optimizer(model) if replicas > 1 else []),
     ]
 
 
-def _accumulation(model: keras.Model, replicas: int) -> list[Problem]:
-    steps = [item.gradient_accumulation_steps for item in innermost(model.optimizer)]
-    if replicas == 1 or not any(steps):
-        return []
+def _of_optimizer(model: keras.Model) -> list[Problem]:
+    """Return what Keras cannot do within a step of several replicas."""
+    inner = list(innermost(model.optimizer))
+    accumulates = [item.gradient_accumulation_steps or 0 for item in inner]
+    overwrites = [item.ema_overwrite_frequency or 0 for item in inner if item.use_ema]
+    found = {
+        "accumulate gradients": (
+            f"gradient_accumulation_steps={max(accumulates, default=0)}",
+            "give the train option micro_batches, which takes a batch in as many parts",
+        ),
+        "overwrite weights with their averages": (
+            f"ema_overwrite_frequency={max(overwrites, default=0)}",
+            "leave it out: with use_ema=True the averages are the weights of the finished model",
+        ),
+    }
     return [
-        Problem(
-            "Keras cannot accumulate gradients with more than one replica",
-            received=f"gradient_accumulation_steps={max(filter(None, steps))}",
-            expected="None",
-            fix="give the train option micro_batches, which takes a batch in as many parts",
-        )
-    ]
-
-
-def _overwriting(model: keras.Model, replicas: int) -> list[Problem]:
-    every = [item.ema_overwrite_frequency for item in innermost(model.optimizer) if item.use_ema]
-    if replicas == 1 or not any(every):
-        return []
-    return [
-        Problem(
-            "Keras cannot overwrite weights with their averages with more than one replica",
-            received=f"ema_overwrite_frequency={max(filter(None, every))}",
-            expected="None",
-            fix="leave it out: with use_ema=True the averages are the weights of the finished"
-            " model; or train with one replica",
-        )
+        Problem(f"Keras cannot {what} with more than one replica", received, "None", fix)
+        for what, (received, fix) in found.items()
+        if not received.endswith("=0")
     ]
 
 

@@ -36,8 +36,8 @@ class Center(keras.layers.Layer):
     def call(self, x, training=False):
         if training:
             self.seen.assign_add(1.0)
-            late = keras.ops.cast(self.seen >= FROM, "float32")
-            self.mean.assign(late * keras.ops.mean(x, axis=0))
+            mean = keras.ops.mean(x, axis=0)
+            self.mean.assign(keras.ops.where(self.seen >= FROM, mean, 0.0 * self.mean))
         return x - self.mean
 
 def build_model(dataset):
