@@ -121,6 +121,7 @@ def train(config: Config, started: float) -> None:
             user_code.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
         self_test.check_loss(model, dataset, replicas, config.options)
+        self_test.check_metrics(model, dataset, replicas)
         training = Training(
             config,
             dataset,

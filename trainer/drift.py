@@ -7,7 +7,6 @@ rows and keeps does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 import keras
@@ -16,35 +15,41 @@ import numpy as np
 from storage.errors import ConfigurationError, Problem
 from trainer.replicas import Replicas, parts_of
 
-_DIFFERENT = 0  # instead of the hash of a weight that differs between the GPUs of a process
+_DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs of a process
 
 
-def compare_weights(model: keras.Model, replicas: Replicas) -> None:
+def compare_weights(replicas: Replicas, weights: Sequence[keras.Variable]) -> None:
     """Check that all replicas have the same weights; every process has to call this.
 
     Raises:
         ConfigurationError: They have not; on every process.
     """
-    if replicas.count == 1:
+    if replicas.count == 1 or not weights:
         return
-    mine = np.array([_hash(item) for item in model.weights], np.uint64)
+    mine = np.array([_sum(item) for item in weights], np.uint64)
     everyone = np.array([np.frombuffer(it, np.uint64) for it in replicas.gather(mine.tobytes())])
     different = (everyone != everyone[0]).any(axis=0) | (everyone[0] == _DIFFERENT)
-    paths = [it.path for it, differs in zip(model.weights, different, strict=True) if differs]
+    paths = [it.path for it, differs in zip(weights, different, strict=True) if differs]
     if paths:
-        raise ConfigurationError(_problem(paths, len(mine)))
+        raise ConfigurationError(_problem(paths))
 
 
-def _hash(weight: Any) -> int:
-    values = {np.ascontiguousarray(part.numpy()).tobytes() for part in parts_of(weight)}
-    return int.from_bytes(sha256(values.pop()).digest()[:8]) if len(values) == 1 else _DIFFERENT
+def _sum(weight: Any) -> int:
+    """Return the sum of the bits of a weight, a quarter of the time of a hash, and never 0."""
+    sums = {_sum_of_bits(part.numpy()) for part in parts_of(weight)}
+    return 1 + sums.pop() if len(sums) == 1 else _DIFFERENT
 
 
-def _problem(paths: Sequence[str], weights: int, most: int = 5) -> Problem:
+def _sum_of_bits(values: np.ndarray) -> int:
+    words = np.uint32 if values.nbytes % 4 == 0 else np.uint8
+    return int(np.ravel(values).view(words).sum(dtype=np.uint64))
+
+
+def _problem(paths: Sequence[str], most: int = 5) -> Problem:
     more = f" and {len(paths) - most} more" if len(paths) > most else ""
     return Problem(
         "the replicas do not have the same weights any more",
-        received=f"{len(paths)} of {weights} differ: {', '.join(paths[:most])}{more}",
+        received=f"other values of {', '.join(paths[:most])}{more}",
         expected="every weight equal on all replicas after every step",
         fix="what a layer computes of its rows for a weight has to be taken over all replicas: make"
         ' the weight with add_weight(..., aggregation="mean"), or use all_reduce of'

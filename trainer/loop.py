@@ -160,7 +160,7 @@ class Training:
             self._state.wait()
         self._steps.finish()
         self._call("on_train_end", metrics)
-        compare_weights(self.model, self.replicas)
+        compare_weights(self.replicas, self.model.weights)
         return Result(self._position, metrics, self._state.weights_sha256())
 
     def finish(
@@ -244,9 +244,9 @@ class Training:
                     " in the data",
                 )
             )
-        if not self._started:  # what drifts does so from the first step on
+        if not self._started:  # most of what drifts does so from the first step on
             with self._time.spent_on("start"):
-                compare_weights(self.model, self.replicas)
+                compare_weights(self.replicas, self.model.weights)
         if every and (at % every == 0 or at == self.steps_per_epoch):
             self._call("on_train_batch_end", at - 1, self._steps.results())
         elapsed = time.monotonic() - self._saved
@@ -332,6 +332,8 @@ class Training:
 
     def _save(self, running: Running) -> None:
         with self._time.spent_on("checkpoint"):
+            # The others would take as long as their copy, and get the same updates everywhere.
+            compare_weights(self.replicas, self.model.non_trainable_weights)
             self._state.save(self._position, running)
         self._saved = time.monotonic()
 

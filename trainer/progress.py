@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -141,7 +142,7 @@ class Progress:
             "step": position.step,
             "steps": self.steps,
         }
-        self._file.write(json.dumps(line | content) + "\n")
+        self._file.write(to_json(line | content) + "\n")
 
     def _say(
         self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, Any]
@@ -165,6 +166,19 @@ class Progress:
             self.steps,
             " | ".join(parts),
         )
+
+
+def to_json(line: Any) -> str:
+    """Return a line as every program can read it: JSON has no NaN and no infinity, but null."""
+    return json.dumps(_finite(line), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _writer(folder: Path, epoch: int) -> Any:

@@ -1,8 +1,13 @@
-"""What is tried out at start: that sums over replicas are right with this Keras and this model."""
+"""What is tried out at start: that sums over replicas are right with this Keras and this model.
+
+What is refused here would be trained with silently, to another result than on one replica.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -17,6 +22,14 @@ from trainer.step import INSTALL, leave_sums_to_us
 
 log = logging.getLogger(__name__)
 _ROWS = 4  # of each half of the example
+_MASKED = Problem(
+    "the loss depends on how a batch is divided",
+    received="an output with a mask: the loss is the mean over the rows that are left, of which"
+    " every replica has another number",
+    expected="no mask on the output",
+    fix="leave out Masking, or end it with a layer that takes no mask on; or train with one replica"
+    " and without micro_batches",
+)
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; what is wrong is wrong by a factor
 
 
@@ -69,9 +82,12 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
     rows = _example(dataset, weighted=options.class_weight is not None)
     halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
     try:
-        whole, again = _loss(model, rows), _loss(model, rows)
-        with replicas.strategy.scope():
-            parts = [_loss(model, half) for half in halves]
+        with _unchanged(model):
+            whole, again = _loss(model, rows), _loss(model, rows)
+            with replicas.strategy.scope():
+                parts = [_loss(model, half) for half in halves]
+    except ConfigurationError:
+        raise
     except Exception as error:
         log.warning("the loss could not be tried out: %s: %.300s", type(error).__name__, error)
         return
@@ -98,9 +114,148 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
         )
 
 
+def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
+    """Compare the user's own metrics of a few random rows with what comes of their halves.
+
+    Every replica has variables of its own for a metric, and their sum, or what `add_variable` names
+    as aggregation, is what the result is taken of. With a maximum, that is wrong.
+
+    Args:
+        model: Built.
+        dataset: What it is trained on.
+        replicas: Of the job.
+
+    Raises:
+        ConfigurationError: Some differ; all of them at once.
+    """
+    own = [item for item in getattr(model._compile_metrics, "metrics", ()) if _is_own(item)]
+    if replicas.count == 1 or not own:
+        return
+    x, y = _example(dataset, weighted=False)
+    with _unchanged(model):
+        predicted = _predict(model, x)
+    whole, halves = (y, predicted), [(y[at::2], predicted[at::2]) for at in (0, 1)]
+    problems = []
+    for metric in own:
+        try:
+            trial = _MetricTrial(metric, replicas, *whole)
+            expected, again = trial.of(whole), trial.of(whole)
+            found = trial.of(*halves)
+        except Exception as error:
+            log.warning(
+                "the metric %s could not be tried out: %s: %.300s",
+                metric.name,
+                type(error).__name__,
+                error,
+            )
+            continue
+        finally:
+            metric.reset_state()
+        known = np.isfinite(expected) & np.isclose(expected, again, rtol=1e-5)
+        if not np.isclose(found, expected, rtol=_TOLERANCE, atol=1e-6)[known].all():
+            problems.append(_metric_problem(metric, replicas.count, expected, found))
+    ConfigurationError.raise_if(problems)
+
+
+class _MetricTrial:
+    """Updates a metric on every replica with the same rows, without asking other processes."""
+
+    def __init__(
+        self, metric: keras.Metric, replicas: Replicas, y: tf.Tensor, predicted: tf.Tensor
+    ) -> None:
+        def compiled(function: Callable[..., Any], *like: tf.Tensor) -> Callable[..., Any]:
+            run = tf.function(
+                lambda *given: replicas.strategy.run(function, args=given), autograph=False
+            )
+            rows = [tf.TensorSpec([None, *item.shape[1:]], item.dtype) for item in like]
+            return run.get_concrete_function(*rows)
+
+        self._metric, self._local = metric, replicas.strategy.experimental_local_results
+        self._update = compiled(metric.update_state, y, predicted)
+        self._result = compiled(metric.result)
+        compiled(metric.reset_state)()
+        self._empty = self._state()
+
+    def of(self, *parts: tuple[tf.Tensor, tf.Tensor]) -> np.ndarray:
+        """Return (n,) the result when each part is on a replica of its own."""
+        states = []
+        for y, predicted in parts:
+            self._set(self._shares(len(parts)))
+            self._update(y, predicted)
+            states.append(self._state())
+        self._set([_merged(*item) for item in zip(self._metric.variables, *states, strict=True)])
+        result = tf.nest.map_structure(lambda item: self._local(item)[0], self._result())
+        return np.array([np.mean(item) for item in tf.nest.flatten(result)], np.float64)
+
+    def _shares(self, replicas: int) -> list[np.ndarray]:
+        """Return what the variables begin with: TensorFlow divides what it sums in the end."""
+        return [
+            value / replicas if item.aggregation == "sum" else value
+            for item, value in zip(self._metric.variables, self._empty, strict=True)
+        ]
+
+    def _state(self) -> list[np.ndarray]:
+        return [next(parts_of(item)).numpy() for item in self._metric.variables]
+
+    def _set(self, values: list[np.ndarray]) -> None:
+        _assign(self._metric.variables, values)
+
+
+def _merged(variable: keras.Variable, *values: np.ndarray) -> np.ndarray:
+    if variable.aggregation == "sum":
+        return np.sum(values, axis=0)
+    return np.mean(values, axis=0) if variable.aggregation == "mean" else values[0]
+
+
+def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        for part in parts_of(variable):
+            part.assign(value.astype(part.dtype.as_numpy_dtype))
+
+
+def _is_own(metric: keras.Metric) -> bool:
+    """Tell whether a metric is code of the user, which may be anything; those of Keras are sums."""
+    code = (type(metric), getattr(metric, "_fn", keras.Metric))
+    return not all(str(item.__module__).startswith("keras.") for item in code)
+
+
+def _metric_problem(
+    metric: keras.Metric, replicas: int, expected: np.ndarray, found: np.ndarray
+) -> Problem:
+    return Problem(
+        f"the metric {metric.name} would have another value with {replicas} replicas",
+        received=f"{_numbers(expected)} for some rows at once, and {_numbers(found)} for their"
+        " halves on two replicas",
+        expected="variables that are sums over rows, from which result() is computed",
+        fix="keep sums and counts; or say how the variables of the replicas become one with"
+        ' add_variable(..., aggregation="mean"); or train with one replica',
+    )
+
+
+def _numbers(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+@contextmanager
+def _unchanged(model: keras.Model) -> Iterator[None]:
+    """Give the variables that no optimizer changes, but a call may, their values back."""
+    state = [item for item in model.variables if not item.trainable]
+    before = [item.numpy() for item in state]
+    try:
+        yield
+    finally:
+        _assign(state, before)
+
+
+def _predict(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
+    return model(x, training=False) if model._call_has_training_arg else model(x)
+
+
 def _loss(model: keras.Model, rows: tuple[tf.Tensor, ...]) -> float:
     x, y, *weight = rows
-    predicted = model(x, training=False) if model._call_has_training_arg else model(x)
+    predicted = _predict(model, x)
+    if getattr(predicted, "_keras_mask", None) is not None:
+        raise ConfigurationError(_MASKED)
     weights = weight[0] if weight else None
     return float(model._compute_loss(x, y, predicted, weights, training=False))
 

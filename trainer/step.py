@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from storage.errors import ConfigurationError, Problem, StepError
+from trainer import outside
 from trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -88,9 +89,13 @@ class Steps:
         """Train some steps; stop after one whose loss is not finite."""
         number = tf.constant(steps)
         if not self._traced:
-            self._train.get_concrete_function(iterator, number)
-            if self.replicas.count > 1 and not self._sums_asked_for:
+            step = self._train.get_concrete_function(iterator, number)
+            trained = self.model.trainable_variables
+            if self.replicas.count > 1 and trained and not self._sums_asked_for:
                 raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
+            if self.replicas.chief:
+                for text in outside.warnings(step, self.model):
+                    log.warning("%s", text)
             self._traced = True
         done, loss, data, communication = self._train(iterator, number)
         return Ran(int(done), float(loss), float(data), float(communication))
@@ -169,7 +174,8 @@ class Steps:
         loss, predicted, gradients = self._gradients(x, y, weight)
         gradients, total, seconds = self._sum(gradients, loss)
         variables = self.model.trainable_variables
-        self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        if variables:  # as in model.fit, which only evaluates a model that is frozen as a whole
+            self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predicted, weight, loss)
         return total, seconds
 

@@ -148,6 +148,16 @@ def check(
                 fix=f"end {name} with model.compile(...) and return model",
             )
         )
+    if made_before := _made_before(model):
+        raise ConfigurationError(
+            Problem(
+                f"{name} returned a model with parts that were made before it was called",
+                received=f"{len(made_before)} variables, for instance {made_before[0]}",
+                expected=f"layers, optimizer and metrics that are made within {name}: with several"
+                " replicas their variables have to know of these",
+                fix=f"move what is made at the top of the module into {name}",
+            )
+        )
     if options.sync_batch_norm:
         batch_norm.synchronize(model)
     ConfigurationError.raise_if(_unsupported(model, replicas, options))
@@ -173,6 +183,21 @@ def check(
         ) from error
     _check_saves(model)
     randomness.adopt_unseeded(model, options.seed)
+
+
+def _made_before(model: keras.Model) -> list[str]:
+    """Return the variables of a model that were not made in the scope of the strategy."""
+    if not tf.distribute.has_strategy():
+        return []
+    compiled = keras.tree.flatten(model._compile_metrics and model._compile_metrics._user_metrics)
+    metrics = (item for item in compiled if isinstance(item, keras.Metric))
+    variables = (
+        *model.variables,
+        *model.optimizer.variables,
+        *(item for metric in metrics for item in metric.variables),
+    )
+    known = tf.distribute.get_strategy().extended.variable_created_in_scope
+    return [item.path for item in variables if not known(item.value)]
 
 
 def _check_saves(model: keras.Model) -> None:
@@ -249,21 +274,29 @@ def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Pr
     return [
         *problems,
         *batch_norm.problems(model, replicas, options),
-        *_accumulation(model, replicas),
+        *(_of_optimizer(model) if replicas > 1 else []),
     ]
 
 
-def _accumulation(model: keras.Model, replicas: int) -> list[Problem]:
-    steps = [item.gradient_accumulation_steps for item in innermost(model.optimizer)]
-    if replicas == 1 or not any(steps):
-        return []
+def _of_optimizer(model: keras.Model) -> list[Problem]:
+    """Return what Keras cannot do within a step of several replicas."""
+    inner = list(innermost(model.optimizer))
+    accumulates = [item.gradient_accumulation_steps or 0 for item in inner]
+    overwrites = [item.ema_overwrite_frequency or 0 for item in inner if item.use_ema]
+    found = {
+        "accumulate gradients": (
+            f"gradient_accumulation_steps={max(accumulates, default=0)}",
+            "give the train option micro_batches, which takes a batch in as many parts",
+        ),
+        "overwrite weights with their averages": (
+            f"ema_overwrite_frequency={max(overwrites, default=0)}",
+            "leave it out: with use_ema=True the averages are the weights of the finished model",
+        ),
+    }
     return [
-        Problem(
-            "Keras cannot accumulate gradients with more than one replica",
-            received=f"gradient_accumulation_steps={max(filter(None, steps))}",
-            expected="None",
-            fix="give the train option micro_batches, which takes a batch in as many parts",
-        )
+        Problem(f"Keras cannot {what} with more than one replica", received, "None", fix)
+        for what, (received, fix) in found.items()
+        if not received.endswith("=0")
     ]
 
 

@@ -75,6 +75,6 @@ def parse(text: str) -> Progress:
 
 
 def _numbers(values: Mapping[str, object] | None) -> dict[str, float]:
-    """Return what is a number."""
-    items = (values or {}).items()
+    """Return what is a number; null is one that JSON cannot write, and becomes NaN."""
+    items = ((name, math.nan if value is None else value) for name, value in (values or {}).items())
     return {str(name): float(value) for name, value in items if isinstance(value, int | float)}

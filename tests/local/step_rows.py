@@ -62,6 +62,70 @@ class Overflow(keras.layers.Layer):
         return function(x, rare)
 
 
+class Largest(keras.metrics.Metric):
+    """Keeps a maximum, which no sum over replicas is."""
+
+    def __init__(self, aggregation: str = "sum") -> None:
+        super().__init__(name="largest")
+        self.found = self.add_variable((), "zeros", aggregation=aggregation, name="found")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        largest = keras.ops.maximum(self.found, keras.ops.max(predicted))
+        self.found.assign(keras.ops.cast(largest, self.found.dtype))
+
+    def result(self) -> Any:
+        return self.found + 0.0
+
+
+class AverageMargin(keras.metrics.Metric):
+    """Sums and counts; begins with what is not 0."""
+
+    def __init__(self) -> None:
+        super().__init__(name="margin")
+        self.sums = self.add_variable((2,), "ones", name="sums")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        margins = keras.ops.max(predicted, axis=1) - keras.ops.min(predicted, axis=1)
+        rows = keras.ops.cast(keras.ops.shape(margins)[0], "float32")
+        self.sums.assign_add(keras.ops.stack([keras.ops.sum(margins), rows]))
+
+    def reset_state(self) -> None:
+        self.sums.assign([1.0, 1.0])
+
+    def result(self) -> Any:
+        return {"margin": self.sums[0] / self.sums[1], "rows": self.sums[1]}
+
+
+def root_mean_square(y: Any, predicted: Any) -> Any:
+    """Return one number, which is no mean over rows."""
+    return keras.ops.sqrt(keras.ops.mean(predicted**2))
+
+
+class Counting(keras.layers.Layer):
+    """Counts its calls, and computes something with their number."""
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, aggregation="mean", name="calls"
+        )
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign_add(1.0)
+        return x + 0.01 * self.calls
+
+
+class MaskingFew(keras.layers.Layer):
+    """Masks a few rows, up to the output."""
+
+    supports_masking = True
+
+    def call(self, x: Any) -> Any:
+        return x
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        return x[:, 0] < 1.5
+
+
 class OwnLoss(keras.Model):
     """A compute_loss of its own, that forgets the number of replicas."""
 
@@ -208,6 +272,13 @@ def _embedding(dataset: Dataset) -> keras.Model:
     return model
 
 
+def _frozen(dataset: Dataset) -> keras.Model:
+    model = _model()(dataset)
+    model.trainable = False
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
 def _masked(dataset: Dataset) -> keras.Model:
     """The mask of an embedding gets through a layer to the normalization."""
     inputs = keras.Input((dataset.num_features,))
@@ -233,6 +304,19 @@ ROWS = {
     "L2": Row(_model(kernel_regularizer=_l2)),
     "activity regularizer": Row(_model(activity_regularizer=_l2)),
     "EMA": Row(_model(lambda: optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.9))),
+    "EMA that overwrites": Row(
+        _model(lambda: optimizers.Adam(1e-2, use_ema=True, ema_overwrite_frequency=5)), tolerance=0
+    ),
+    "Nadam": Row(_model(lambda: optimizers.Nadam(1e-2))),
+    "Muon": Row(_model(lambda: optimizers.Muon(1e-2))),
+    "all frozen": Row(_frozen),
+    "a layer that counts": Row(_model(hidden=(Counting,))),
+    "own metric": Row(_model(metrics=(AverageMargin,))),
+    "a metric that is a maximum": Row(_model(metrics=(Largest,)), tolerance=0),
+    "a metric that is no mean over rows": Row(
+        _model(metrics=(lambda: root_mean_square,)), tolerance=0
+    ),
+    "a mask on the output": Row(_model(hidden=(MaskingFew,)), tolerance=0),
     "weight decay, cosine schedule": Row(_model(_schedule)),
     "MaxNorm": Row(_model(kernel_constraint=lambda: keras.constraints.MaxNorm(1.0))),
     "synchronized BatchNormalization": Row(_model(hidden=_batch_normalization(synchronized=True))),
@@ -310,11 +394,12 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
         model = row.model(dataset)
         user_code.check(model, row.model, dataset, replicas.count, options)
     self_test.check_loss(model, dataset, replicas, options)
+    self_test.check_metrics(model, dataset, replicas)
     steps = Steps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
     randomness.separate(model, replicas)
     batches = _batches(dataset, replicas, options)
     losses = [steps.train(batches, 1).loss]
-    compare_weights(model, replicas)
+    compare_weights(replicas, model.weights)
     losses.append(steps.train(batches, STEPS - 1).loss)
     metrics = steps.results()
     steps.finish()

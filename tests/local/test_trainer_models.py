@@ -161,6 +161,33 @@ def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) 
         user_code.check(model, build_model, classes, 2)
 
 
+def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
+    """At the top of a module there are no replicas yet."""
+    import keras
+    import tensorflow as tf
+
+    from trainer import user_code
+
+    def compiled(**arguments: Any) -> Any:
+        model = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
+        model.compile(loss="sparse_categorical_crossentropy", **arguments)
+        return model
+
+    whole, optimizer = compiled(), keras.optimizers.Adam()
+    metric = keras.metrics.SparseCategoricalAccuracy(name="early")
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        user_code.check(compiled(metrics=["accuracy"]), compiled, classes, 2)
+        for model, part in [
+            (whole, "kernel"),
+            (compiled(optimizer=optimizer), "adam"),
+            (compiled(metrics=[metric]), "early"),
+        ]:
+            words = f"made before it was called.*variables, for instance .*{part}.*into compiled"
+            with pytest.raises(ConfigurationError, match=words):
+                user_code.check(model, compiled, classes, 2)
+    user_code.check(whole, compiled, classes, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "replicas", "words"),
     [
@@ -246,6 +273,17 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
         results(_measured(lambda value: keras.ops.stack([value, value])))
     with pytest.raises(ConfigurationError, match="the metrics of the model have no loss"):
         results(_without_loss())
+
+
+def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
+    from trainer.progress import to_json
+
+    metrics = {"loss": 0.5, "auc": float("nan"), "val_loss": float("inf")}
+    line = to_json({"step": 3, "metrics": metrics, "gpus": [{"percent": float("-inf")}]})
+    assert line == (
+        '{"step": 3, "metrics": {"loss": 0.5, "auc": null, "val_loss": null},'
+        ' "gpus": [{"percent": null}]}'
+    )
 
 
 def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,10 +29,15 @@ import keras
 class Center(keras.layers.Layer):
     def build(self, shape):
         self.mean = self.add_weight(shape=shape[1:], trainable=False, name="mean")
+        self.seen = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, aggregation="mean", name="seen"
+        )
 
     def call(self, x, training=False):
         if training:
-            self.mean.assign(keras.ops.mean(x, axis=0))
+            self.seen.assign_add(1.0)
+            mean = keras.ops.mean(x, axis=0)
+            self.mean.assign(keras.ops.where(self.seen >= FROM, mean, 0.0 * self.mean))
         return x - self.mean
 
 def build_model(dataset):
@@ -82,6 +87,30 @@ def test_what_names_no_seed_draws_from_the_model() -> None:
     assert _draws(model) == first != _draws(_model(2))
 
 
+def test_what_no_checkpoint_has_is_named() -> None:
+    import keras
+    import tensorflow as tf
+
+    from trainer import outside, randomness
+
+    weight = tf.Variable(0.5, name="annealing")
+    seeds = keras.random.SeedGenerator(1, name="own_seeds")
+
+    def said(function: Any) -> list[str]:
+        layers = [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Lambda(function)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+        randomness.adopt_unseeded(model, 1)
+        step = tf.function(lambda: model(tf.zeros((1, 3)), training=True))
+        return outside.warnings(step.get_concrete_function(), model)
+
+    assert said(lambda x: x + keras.random.normal((3,))) == []
+    (words,) = said(lambda x: x * weight + keras.random.normal((3,), seed=seeds))
+    assert "the variables annealing, own_seeds/seed_generator_state are used" in words
+    (words,) = said(lambda x: x + tf.random.normal((3,)) + tf.random.uniform((3,)))
+    assert "tf.random are drawn in a step (RandomStandardNormal, RandomUniform)" in words
+
+
 def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:
     from trainer import randomness, state
 
@@ -115,9 +144,20 @@ def test_an_evaluation_that_is_done_again_draws_the_same(jobs: Start) -> None:
 
 @pytest.mark.slow
 def test_a_weight_that_drifts_ends_every_replica_with_2_after_the_first_step(jobs: Start) -> None:
-    job = jobs("drifting", 2, code=DRIFTING, EPOCHS="1000")
+    job = jobs("drifting", 2, code=DRIFTING.replace("FROM", "1"), EPOCHS="1000")
     assert job.end() == [2, 2], job.log()
     for replica in range(2):
-        assert "1 of 3 differ: sequential/center/mean." in job.words(replica)
+        assert "other values of sequential/center/mean." in job.words(replica)
     assert job.events("progress") == []
     assert job.checkpoint() == 0
+
+
+@pytest.mark.slow
+def test_a_weight_that_drifts_later_is_in_no_checkpoint(jobs: Start) -> None:
+    code = DRIFTING.replace("FROM", str(2 * STEPS))
+    options = json.dumps({"checkpoint_seconds": 0.01})
+    job = jobs("later", 2, code=code, EPOCHS="1000", TRAIN_OPTIONS=options)
+    assert job.end() == [2, 2], job.log()
+    for replica in range(2):
+        assert "other values of sequential/center/mean." in job.words(replica)
+    assert 0 < job.checkpoint() < 2 * STEPS
