@@ -62,6 +62,12 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
     )
 
 
+def inner_group(annotation: Any) -> type[Group] | None:
+    """Return the group that a key of this type holds, if it is one or may be."""
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Group)), None)
+
+
 def whole_numbers(value: Any) -> Any:
     """Undo what a JSON number goes through in KFP: 3.0 is 3 again, in dicts and lists too."""
     if isinstance(value, Mapping):
@@ -92,16 +98,8 @@ def _keys(group: type[Group], path: list[str]) -> list[str]:
     """Return the keys of the group found by following `path` through nested groups."""
     for part in path:
         field = group.model_fields.get(part)
-        inner = (
-            [
-                kind
-                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
-                if isinstance(kind, type) and issubclass(kind, Group)
-            ]
-            if field
-            else []
-        )
-        if not inner:
+        inner = inner_group(field.annotation) if field else None
+        if inner is None:
             break
-        group = inner[0]
+        group = inner
     return list(group.model_fields)
