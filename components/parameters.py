@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
@@ -59,6 +60,20 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
         received=key,
         expected=f"one of {', '.join(known)}",
         fix=f"did you mean {close[0]!r}?" if close else f"remove {key!r}",
+    )
+
+
+def no_path(name: str, path: Path, expected: str) -> Problem:
+    """Describe a path of this machine that is not there, with the one that was probably meant."""
+    beside = [item.name for item in path.parent.glob("*")]
+    close = difflib.get_close_matches(path.name, beside, n=1)
+    return Problem(
+        f"the path in {name} does not exist",
+        received=f"{str(path)!r}, in {str(Path.cwd())!r}",
+        expected=expected,
+        fix=f"did you mean {str(path.with_name(close[0]))!r}?"
+        if close
+        else "correct the path; on a cluster it must be an s3:// address",
     )
 
 

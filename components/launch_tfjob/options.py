@@ -248,8 +248,9 @@ class PodSettings(Group):
     Attributes:
         cpu: Cores of the container `tensorflow`, request and limit; 4 unless said.
         memory: Bytes, request and limit; 16Gi unless said. shared_memory is part of it.
-        gpu_resource: The name GPUs are asked for by, nvidia.com/gpu or, for instance, that of a MIG slice.
-        ephemeral_storage: Bytes of local disk for data, checkpoints and the model; 20Gi unless said.
+        gpu_resource: The name GPUs are asked for by, nvidia.com/gpu or, for instance, that
+            of a MIG slice.
+        ephemeral_storage: Bytes of local disk for data, checkpoints and the model; 20Gi.
         shared_memory: Bytes of /dev/shm, which NCCL uses between the GPUs of a replica; 2Gi.
         node_selector: Labels a node must have.
         tolerations: Taints the pods tolerate.
