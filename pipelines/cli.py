@@ -20,10 +20,8 @@ import click
 from components.images import VERSION
 from pipelines.explanation import explain
 from pipelines.hints import with_hints
-from pipelines.local.home import PARAMETERS, Home
+from pipelines.local.home import DEFAULT, PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
-
-_HOME = Path(".kfp-tfjob")
 
 
 class _Command(click.Group):
@@ -81,7 +79,7 @@ def _parameters(command):
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_HOME,
+    default=DEFAULT,
     show_default=True,
     help="where the embedded store, logs and reports are kept",
 )
@@ -91,6 +89,10 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
 
     Chief and workers are processes; what they leave goes to a real S3 server that is started and
     ended with the run, or to the store named by --endpoint with your AWS environment.
+
+    Ends with 0 when the run is done, blessed or not; with 2 for wrong parameters, credentials or
+    model code, with 3 for wrong data, with 128 + N when signal N stopped it, with any other number
+    when something else failed. The last lines say why.
     """
     from components.preflight.parameters import check
     from pipelines.local.run import run as run_here

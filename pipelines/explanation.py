@@ -43,7 +43,7 @@ def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[t
             yield place, _joined(meaning, _choices(field.annotation), _default(field))
         elif inner is not field.annotation or not _meanings(inner):
             keys = f"Keys: {', '.join(inner.model_fields)}."
-            yield place, _joined(meaning, _words(inspect.cleandoc(inner.__doc__ or "")), keys)
+            yield place, _joined(meaning, _about(inner), keys)
         else:
             earlier = {where for key, where in there.items() if key in inner.model_fields}
             if earlier:
@@ -60,6 +60,11 @@ def _meanings(group: type[Group]) -> dict[str, str]:
         if issubclass(kind, Group):
             found |= {name: _words(meaning) for name, meaning in _KEY.findall(text)}
     return {name: meaning for name, meaning in found.items() if name in group.model_fields}
+
+
+def _about(group: type[Group]) -> str:
+    """Return what the docstring of a group says of it as a whole."""
+    return _words(inspect.cleandoc(group.__doc__ or "").partition("Attributes:")[0])
 
 
 def _choices(annotation: Any) -> str:
