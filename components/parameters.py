@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
@@ -62,6 +63,26 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
     )
 
 
+def no_path(name: str, path: Path, expected: str) -> Problem:
+    """Describe a path of this machine that is not there, with the one that was probably meant."""
+    beside = [item.name for item in path.parent.glob("*")]
+    close = difflib.get_close_matches(path.name, beside, n=1)
+    return Problem(
+        f"the path in {name} does not exist",
+        received=f"{str(path)!r}, in {str(Path.cwd())!r}",
+        expected=expected,
+        fix=f"did you mean {str(path.with_name(close[0]))!r}?"
+        if close
+        else "correct the path; on a cluster it must be an s3:// address",
+    )
+
+
+def inner_group(annotation: Any) -> type[Group] | None:
+    """Return the group that a key of this type holds, if it is one or may be."""
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Group)), None)
+
+
 def whole_numbers(value: Any) -> Any:
     """Undo what a JSON number goes through in KFP: 3.0 is 3 again, in dicts and lists too."""
     if isinstance(value, Mapping):
@@ -92,16 +113,8 @@ def _keys(group: type[Group], path: list[str]) -> list[str]:
     """Return the keys of the group found by following `path` through nested groups."""
     for part in path:
         field = group.model_fields.get(part)
-        inner = (
-            [
-                kind
-                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
-                if isinstance(kind, type) and issubclass(kind, Group)
-            ]
-            if field
-            else []
-        )
-        if not inner:
+        inner = inner_group(field.annotation) if field else None
+        if inner is None:
             break
-        group = inner[0]
+        group = inner
     return list(group.model_fields)

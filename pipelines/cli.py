@@ -9,18 +9,19 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
+from textwrap import fill
 from typing import Any, TextIO
 
 import click
 
 from components.images import VERSION
+from pipelines.explanation import explain
 from pipelines.hints import with_hints
-from pipelines.local.home import PARAMETERS, Home
+from pipelines.local.home import DEFAULT, PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
-
-_HOME = Path(".kfp-tfjob")
 
 
 class _Command(click.Group):
@@ -78,7 +79,7 @@ def _parameters(command):
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_HOME,
+    default=DEFAULT,
     show_default=True,
     help="where the embedded store, logs and reports are kept",
 )
@@ -88,6 +89,10 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
 
     Chief and workers are processes; what they leave goes to a real S3 server that is started and
     ended with the run, or to the store named by --endpoint with your AWS environment.
+
+    Ends with 0 when the run is done, blessed or not; with 2 for wrong parameters, credentials or
+    model code, with 3 for wrong data, with 128 + N when signal N stopped it, with any other number
+    when something else failed. The last lines say why.
     """
     from components.preflight.parameters import check
     from pipelines.local.run import run as run_here
@@ -101,35 +106,44 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     sys.exit(run_here(values, place, name, not values["storage_endpoint"], click.echo))
 
 
-@main.command()
-@click.argument("parameter", required=False)
-def explain(parameter: str | None) -> None:
-    """Explain the run parameters, or every key of a dict PARAMETER."""
-    from components.evaluate.options import DEFAULT_GATE, GateOptions
-    from components.launch_tfjob.options import AllSettings, PodOptions, TrainOptions
-    from components.parameters import unknown_key
+@main.command("explain")
+@click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
+def explain_(parameter: str | None) -> None:
+    """Explain the run parameters, every key of a dict PARAMETER, or one KEY of it."""
+    from components.evaluate.options import GateOptions
+    from components.launch_tfjob.options import PodOptions, TrainOptions
     from components.preflight.parameters import MEANING
-    from components.prepare_data.options import DataOptions, Split
+    from components.prepare_data.options import DataOptions
 
     groups = {
-        "data_options": (DataOptions, Split),
-        "train_options": (TrainOptions,),
-        "gate": (GateOptions,),
-        "pod": (PodOptions, AllSettings),
+        "data_options": DataOptions,
+        "train_options": TrainOptions,
+        "gate": GateOptions,
+        "pod": PodOptions,
     }
+    keys = {path: text for name in groups for path, text in explain(name, groups[name]).items()}
     if parameter is None:
         for name, meaning in MEANING.items():
             click.echo(f"{name:<22} {meaning.replace('`', '')}")
         click.echo(f"\nThe keys of {', '.join(groups)}: kfp-tfjob explain PARAMETER")
-    elif parameter in groups:
-        for group in groups[parameter]:
-            click.echo(inspect.cleandoc(group.__doc__ or "").replace("`", "") + "\n")
-        if parameter == "gate":
-            click.echo(f"default: {json.dumps(DEFAULT_GATE)}")
-    elif parameter in MEANING:
-        click.echo(f"{parameter}: {MEANING[parameter].replace('`', '')}")
-    else:
-        raise ConfigurationError(unknown_key("the pipeline", parameter, MEANING))
+        return
+    shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
+    if parameter in MEANING:
+        click.echo(f"{parameter}: {MEANING[parameter].replace('`', '')}\n")
+    elif not shown:
+        near = [path for path in keys if path.endswith(f".{parameter}")]
+        near = near or get_close_matches(parameter, [*MEANING, *keys], n=1)
+        raise ConfigurationError(
+            Problem(
+                f"there is no parameter or key {parameter!r}",
+                received=parameter,
+                expected=f"one of {', '.join(MEANING)}, or PARAMETER.KEY",
+                fix=" or ".join(f"kfp-tfjob explain {name}" for name in near or [""]).strip(),
+            )
+        )
+    for path, text in shown.items():
+        click.echo(path)
+        click.echo(fill(text, 100, initial_indent="    ", subsequent_indent="    "))
 
 
 @main.command("compile")

@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from storage.errors import Problem, StepError
 
-_OPTIONS = {"data_uri": "--data", "data_label": "--label"}
+_OPTIONS = {
+    "data_uri": "--data",
+    "data_label": "--label",
+    "output_uri": "--output",
+    "model_name": "--name",
+    "model_code": "--model",
+    "train_workers": "--workers",
+}
 _PATH = re.compile(r"[a-z_]+(?:\.[A-Za-z_][\w-]*)*")
 _MEANT = re.compile(r"did you mean '([^']+)'\?")
 _VALUE = re.compile(r"\bto ([0-9]+)\b")

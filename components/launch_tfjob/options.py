@@ -246,11 +246,12 @@ class PodSettings(Group):
     """What can be said of the pods of a replica type; what is not said is None.
 
     Attributes:
-        cpu: Cores of the container `tensorflow`, request and limit.
-        memory: Bytes, request and limit; shared_memory is part of it.
-        gpu_resource: The name GPUs are asked for by, for instance that of a MIG slice.
-        ephemeral_storage: Bytes of local disk for data, checkpoints and the model.
-        shared_memory: Bytes of /dev/shm, which NCCL uses between the GPUs of a replica.
+        cpu: Cores of the container `tensorflow`, request and limit; 4 unless said.
+        memory: Bytes, request and limit; 16Gi unless said. shared_memory is part of it.
+        gpu_resource: The name GPUs are asked for by, nvidia.com/gpu or, for instance, that
+            of a MIG slice.
+        ephemeral_storage: Bytes of local disk for data, checkpoints and the model; 20Gi.
+        shared_memory: Bytes of /dev/shm, which NCCL uses between the GPUs of a replica; 2Gi.
         node_selector: Labels a node must have.
         tolerations: Taints the pods tolerate.
         affinity: Preferences among nodes.
@@ -262,8 +263,9 @@ class PodSettings(Group):
         image_pull_secret: For a private registry.
         annotations: Of the pods.
         labels: Of the pods.
-        run_as_user: User id; 0 is refused.
-        grace_seconds: From SIGTERM to SIGKILL; on the chief also what the sidecar has to store.
+        run_as_user: User id; 1000 unless said, and 0 is refused.
+        grace_seconds: From SIGTERM to SIGKILL, 60 unless said; on the chief 600, for the sidecar
+            has to store what is left.
     """
 
     cpu: Cpu | None = None

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from components.parameters import no_path
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem
 from storage.store import Store
@@ -76,12 +77,16 @@ class ModelCode:
             files = _local_files(Path(self.source))
         name = PurePosixPath(self.source).name
         if not files or sum(map(len, files.values())) > _MOST_BYTES:
+            expected = (
+                f"a .py file, a folder or a zip with Python code of at most {_MOST_BYTES >> 20} MiB"
+            )
+            if not self.source.startswith("s3://") and not Path(self.source).exists():
+                raise ConfigurationError(no_path("model_code", Path(self.source), expected))
             raise ConfigurationError(
                 Problem(
                     "model_code names no code",
                     received=f"{self.source}: {len(files)} files",
-                    expected=f"a .py file, a folder or a zip with Python code of at most"
-                    f" {_MOST_BYTES >> 20} MiB",
+                    expected=expected,
                     fix="correct the path in model_code; on a cluster it must be an s3:// address",
                 )
             )

@@ -124,7 +124,7 @@ class Faults:
         seen: Rows read, good or bad.
         rows: Bad rows by rule; a row counts once, by its first fault.
         cells: Bad values by column and rule.
-        examples: The first ten bad rows.
+        examples: Ten bad rows, those of every column and rule before further ones of the same.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Faults:
         """Add faults of rows that were counted as seen before."""
         self.rows.update(rows)
         self.cells.update(cells)
-        self.examples = sorted([*self.examples, *examples])[:MOST_EXAMPLES]
+        self.examples = _of_each([*self.examples, *examples])
 
     def counts(self) -> dict[str, int]:
         """Return the bad rows by rule, in the order of RULES."""
@@ -189,7 +189,7 @@ class Faults:
         )
 
     def problems(self) -> list[Problem]:
-        """Describe what is wrong as a whole, the counts, and the first ten bad rows."""
+        """Describe what is wrong as a whole, the counts, and ten bad rows."""
         shape, columns = self.shape_problem(), self.column_problems()
         if shape:
             return [shape]
@@ -215,3 +215,13 @@ class Faults:
         for (column, _), count in self.cells.items():
             found[column] += count
         return found
+
+
+def _of_each(faults: list[Fault]) -> list[Fault]:
+    """Return the first of each column and rule, then the second of each, and so on: ten, sorted."""
+    seen: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for fault in sorted(faults):
+        ranked.append((seen[fault.column, fault.rule], fault))
+        seen[fault.column, fault.rule] += 1
+    return sorted(fault for _, fault in sorted(ranked)[:MOST_EXAMPLES])

@@ -68,7 +68,7 @@ class DataOptions(Group):
 
     Attributes:
         task: What the label is: a class, a number, or whatever its values look like.
-        columns: The feature columns, in the order in which the model gets them; None is every
+        columns: The feature columns, in the order in which the model gets them; without it every
             column but the label and the dropped ones, in the order of the file.
         drop: Columns to leave out.
         split: How rows are divided.

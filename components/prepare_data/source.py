@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
+from components.parameters import no_path
 from components.prepare_data.faults import Faults
 from components.prepare_data.files import Source, SourceFile
 from components.prepare_data.header import choose, no_rows
@@ -42,11 +43,14 @@ def list_source(store: Store, data_uri: str) -> Source:
         )
     files = _objects(store, data_uri) if separator else _paths(data_uri)
     if not files:
+        expected = f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}"
+        if not separator and not (path := Path(data_uri).expanduser()).exists():
+            raise DataError(no_path("data_uri", path, expected))
         raise DataError(
             Problem(
                 "data_uri holds no data",
                 received=repr(data_uri),
-                expected=f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
+                expected=expected,
                 fix="correct data_uri"
                 + ("" if separator else "; a path is found only by a run on this machine"),
             )

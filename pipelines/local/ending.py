@@ -6,6 +6,7 @@ The embedded store is stopped with the run, so everything that is pointed to lie
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,12 +42,14 @@ class Ending:
         step: The run and its store.
         model_name: The model of the run.
         home: Where the run keeps its things.
+        embedded: Whether the store ends with the run.
         show: Prints a line.
     """
 
     step: Step
     model_name: str
     home: Home
+    embedded: bool
     show: Callable[[str], None]
 
     def tell(self, code: int, stop_signal: int) -> int:
@@ -89,7 +92,9 @@ class Ending:
         self._keep_failure(ending.failure, ending.markdown)
         self._write_page("It was stopped before it was done.")
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
-        self.show(f"stopped: {saved}; to continue: kfp-tfjob run --run-id {self.step.run_id}")
+        words = [] if self.home.is_default else ["--home", str(self.home.folder)]
+        command = shlex.join(["kfp-tfjob", "run", *words, "--run-id", self.step.run_id])
+        self.show(f"stopped: {saved}; to continue: {command}")
 
     def _tell_verdict(self) -> int:
         try:
@@ -111,6 +116,8 @@ class Ending:
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
             self.show(f"model      {self._keep_model(champion)}")
+        if self.embedded:
+            self.show(f"output     {self._keep_output()}")
         self.show(f"report     {self._folder / 'report.html'}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         page = self._write_page(f"{word}: {'; '.join(verdict['reasons'])}", champion)
@@ -121,6 +128,8 @@ class Ending:
         places = {"everything in the store": str(self.step.run.base)}
         if (self._folder / "report.html").exists():
             places["model of this run"] = str(self.step.run.model)
+        if (output := self._folder / "output").exists():
+            places["what training wrote, on this machine"] = str(output)
         if champion:
             folder = self.home.model(self.model_name, champion.version)
             places |= {"champion": champion.version_uri, "champion on this machine": str(folder)}
@@ -132,6 +141,20 @@ class Ending:
         address = S3Address.parse(champion.version_uri, "version_uri")
         uploader.pull(self.step.store, address, folder)
         return folder
+
+    def _keep_output(self) -> Path:
+        """Bring what training wrote to this machine, but for its checkpoints."""
+        output, checkpoints = (
+            f"{address.key[len(self.step.run.base.key) + 1 :]}/"
+            for address in (self.step.run.output, self.step.run.checkpoints)
+        )
+        uploader.pull(
+            self.step.store,
+            self.step.run.base,
+            self._folder,
+            lambda key: key.startswith(output) and not key.startswith(checkpoints),
+        )
+        return self._folder / output
 
     def _keep_reports(self) -> None:
         """Copy what the steps show to the run's folder, under names a browser can open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEFAULT = Path(".kfp-tfjob")
 PARAMETERS = "parameters.json"  # of a run, in its folder: what it was started with
 
 
@@ -17,6 +18,11 @@ class Home:
     """
 
     folder: Path
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the one that is used where none is named."""
+        return self.folder == DEFAULT.absolute()
 
     @property
     def s3(self) -> Path:

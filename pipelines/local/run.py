@@ -83,7 +83,8 @@ def run(
         if stopped.number:
             show(f"stopping on {signal.Signals(stopped.number).name}: what trains saves its state")
             processes.end(token, _STOP_GRACE, _pids(server))
-        return Ending(step, str(values["model_name"]), home, show).tell(code, stopped.number)
+        ending = Ending(step, str(values["model_name"]), home, embedded, show)
+        return ending.tell(code, stopped.number)
 
 
 def _run_pipeline(

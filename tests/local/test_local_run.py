@@ -147,6 +147,11 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     assert second.weights == first.weights
     assert "not blessed" in second.text
     assert "same model as champion 1" in second.text
+    # What it trained is not published, yet it is there for other programs too.
+    output = home / "runs" / second.run_id / "output"
+    assert (output / "model/saved_model.pb").exists() and list((output / "logs").iterdir())
+    assert not (output / "checkpoints").exists()
+    assert f"output     {output}" in second.text
     second.assert_nothing_left()
 
 
@@ -163,7 +168,7 @@ def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data
     failure = stored(home, lambda _, store: store.read(run.failure("md")))
     assert b"cancelled" in failure
     assert (home / "runs" / stopped.run_id / "failure.md").read_bytes() == failure
-    assert f"to continue: kfp-tfjob run --run-id {stopped.run_id}" in stopped.text
+    assert f"to continue: kfp-tfjob run --home {home} --run-id {stopped.run_id}" in stopped.text
 
     # SIGKILL: nobody is left to clean up but the watchdog.
     killed = Run(home, *common, "--set", "train_options.seed=7")
@@ -199,7 +204,7 @@ def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:
         (
             ("--data", "DATA", "--label", "digit", "--workers", "-1", "--set", "pod.cheif.cpu=1"),
             2,
-            ["2 problems", "--set train_workers=VALUE", "did you mean 'chief'?"],
+            ["2 problems", "--workers VALUE", "did you mean 'chief'?"],
         ),
         (
             ("--data", "DATA", "--label", "digit", "--set", "seed", "--set", "gat.mode=point"),

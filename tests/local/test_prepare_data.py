@@ -383,7 +383,12 @@ def test_files_that_differ(step, tmp_path):
 def test_a_source_that_is_not_there(step, store, base, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("x")
-    for uri in (str(tmp_path / "no.csv"), str(tmp_path / "folder"), str(base / "no")):
+    (tmp_path / "table.csv").write_text("x,y\n")
+    with pytest.raises(DataError, match="in data_uri does not exist.*did you mean '.*table.csv'"):
+        run(step, str(tmp_path / "tabel.csv"), "y", {})
+    with pytest.raises(DataError, match="in data_uri does not exist.*correct the path"):
+        run(step, str(tmp_path / "no" / "no.csv"), "y", {})
+    for uri in (str(tmp_path / "folder"), str(base / "no")):
         with pytest.raises(DataError, match="data_uri holds no data"):
             run(step, uri, "y", {})
     with pytest.raises(ConfigurationError, match="no bucket nowhere"):

@@ -40,6 +40,10 @@ def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
 def test_short_options_are_preferred():
     missing = Problem("data_uri is missing", fix="give data_uri")
     assert with_hints(ConfigurationError(missing), MEANING).endswith(": --data VALUE.")
+    code = Problem("model_code does not name a function", fix="add a colon")
+    assert with_hints(ConfigurationError(code), MEANING).endswith(": --model VALUE.")
+    many = Problem("train_workers is not valid", fix="set train_workers to 3")
+    assert with_hints(ConfigurationError(many), MEANING).endswith(": --workers 3.")
 
 
 def test_the_page_links_what_is_there(tmp_path):

@@ -80,8 +80,15 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_missing_code_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="names no code"):
-        read(tmp_path / "absent.py")
+    with pytest.raises(ConfigurationError, match="model_code names no code"):
+        read(tmp_path)
+    (tmp_path / "model.py").write_bytes(GOOD)
+    with pytest.raises(
+        ConfigurationError, match="in model_code does not exist.*did you mean '.*model.py'"
+    ):
+        read(tmp_path / "modle.py")
+    with pytest.raises(ConfigurationError, match="in model_code does not exist.*correct the path"):
+        read(tmp_path / "nowhere" / "other.py")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def test_the_message_names_the_first_ten_and_the_counts():
     assert len(shown) == 11
 
 
+def test_a_rare_fault_is_shown_beside_a_common_one():
+    _, _, _, _, faults = _read("a,b,y\n" + "1,,u\n" * 30 + "1,1,u\n" * 70 + "x,1,u\n1,1,\n")
+    shown = [str(problem) for problem in faults.problems()]
+    assert len(shown) == 11
+    assert shown[1].startswith("f.csv, line 2, column 'b': no value")
+    assert shown[9].startswith("f.csv, line 102, column 'a': not a number")
+    assert shown[10].startswith("f.csv, line 103, column 'y': no value")
+
+
 def test_a_column_of_text_is_one_problem():
     _, _, _, _, faults = _read("sex,age,y\n" + "m,1,u\n" * 500 + "f,x,u\n")
     (problem,) = faults.problems()
