@@ -64,7 +64,8 @@ def choose(
     found, problems = [], []
     for option, kind in _OF_OPTIONS.items():
         if (arguments := getattr(options, option)) is not None:
-            default = {"monitor": "val_loss" if "val_loss" in metrics else "loss"}
+            # The log says when they act.
+            default = {"monitor": "val_loss" if "val_loss" in metrics else "loss", "verbose": 1}
             found.append(kind(**default | dict(arguments)))
             found[-1].set_model(model)
             problems += _monitor_problems(option, found[-1], metrics)

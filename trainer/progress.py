@@ -148,16 +148,18 @@ class Progress:
         self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, Any]
     ) -> None:
         self._said = time.monotonic()
-        speed, waits = f"{figures['examples_per_second']:.0f} examples/s", []
+        values = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        parts, speed = [values], f"{figures['examples_per_second']:.0f} examples/s"
         if self.replicas > 1:
             speed += f" ({figures['examples_per_second_per_replica']:.0f} per replica)"
+        if figures["examples_per_second"]:  # an epoch of one step has not measured it yet
+            parts.append(speed)
         if figures["data_share"] >= _WORTH_SAYING:
-            waits.append(f"waiting for data {figures['data_share']:.0%}")
+            parts.append(f"waiting for data {figures['data_share']:.0%}")
         slowest = figures["slowest"]
         if slowest and slowest["slower"] >= _WORTH_SAYING:
-            waits.append(f"{slowest['replica']} is {slowest['slower']:.0%} slower")
-        values = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        parts = [values, speed, *waits, f"ETA {figures['eta_seconds']:.0f} s"]
+            parts.append(f"{slowest['replica']} is {slowest['slower']:.0%} slower")
+        parts.append(f"ETA {figures['eta_seconds']:.0f} s")
         log.info(
             "epoch %d/%d step %d/%d %s",
             position.epoch + 1,

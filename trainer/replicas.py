@@ -210,7 +210,8 @@ def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distri
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if gpus else implementation.RING
     )
-    log.info("waiting for %d other replicas", config.cluster.size - 1)
+    others = config.cluster.size - 1
+    log.info("waiting for %d other replica%s", others, "s" if others > 1 else "")
     # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
     # supervisor can end this wait.
     supervised.waiting()

@@ -178,8 +178,10 @@ def remembering() -> Any:
 
 
 def test_stopped_at_any_step_the_end_is_the_same(
-    dataset: Dataset, tmp_path: Path, short_runs: None
+    dataset: Dataset, tmp_path: Path, short_runs: None, caplog: Any, capsys: Any
 ) -> None:
+    caplog.set_level("INFO")
+
     def run(name: str, stops: Sequence[int]) -> dict[str, Any]:
         output = tmp_path / name
         for stop in [*stops, 0]:
@@ -209,6 +211,9 @@ def test_stopped_at_any_step_the_end_is_the_same(
         }
 
     undisturbed = run("undisturbed", [])
+    last = undisturbed["result"].position.epoch + 1
+    assert f"a callback ended the training in epoch {last}" in caplog.text
+    assert f"Epoch {last}: early stopping" in capsys.readouterr().out
     # Within an epoch, in the evaluation at its end, two epochs later.
     assert run("stopped", [10, STEPS - 10 + 1, 2 * STEPS]) == undisturbed
     assert undisturbed["own"]["seen"][:7] == [[at, min(at + 2, 19)] for at in range(0, STEPS, 3)]
