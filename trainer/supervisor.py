@@ -38,7 +38,7 @@ MEANING = {
     4: "the loss is not finite",
     5: "orphaned: saved and stopped",
     138: "another replica was lost",
-    142: "another replica did not appear in time",
+    142: "not started, for instance because another replica did not appear in time",
     143: "stopped by a signal",
     145: "not stored: the store was away until the deadline",
 }
