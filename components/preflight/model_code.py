@@ -121,7 +121,7 @@ class Code:
             return [
                 Problem(
                     f"{path} is not Python",
-                    received=f"line {getattr(error, 'lineno', '?')}: {error}",
+                    received=f"line {getattr(error, 'lineno', '?')}: {getattr(error, 'msg', error)}",
                     expected="code that Python 3.11 can parse",
                     fix=f"correct {path}",
                 )
