@@ -118,10 +118,11 @@ class Code:
         try:
             tree = ast.parse(self.files[path], filename=path)
         except (SyntaxError, ValueError) as error:
+            what = getattr(error, "msg", error)
             return [
                 Problem(
                     f"{path} is not Python",
-                    received=f"line {getattr(error, 'lineno', '?')}: {getattr(error, 'msg', error)}",
+                    received=f"line {getattr(error, 'lineno', '?')}: {what}",
                     expected="code that Python 3.11 can parse",
                     fix=f"correct {path}",
                 )

@@ -234,7 +234,7 @@ def test_what_a_csv_writer_writes_is_read(rows, bad):
         except (ValueError, OverflowError):
             continue
         label = row[2].strip(" \t")
-        if not label or (plain_number(label) and abs(float(label)) > np.finfo(np.float32).max):
+        if not label or (plain_number(label) and abs(float(label)) > float(np.finfo(np.float32).max)):
             continue
         if np.isfinite(values).all():
             expected.append((*values, label))
