@@ -18,6 +18,8 @@ from components.prepare_data.rows import Columns
 from components.prepare_data.values import plain_number
 from storage.errors import DataError
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 def _read(data: bytes | str, block: int = 1 << 20, columns: Columns | None = None, **options):
     """Return header, features, labels, lines of the good rows, and the faults."""
@@ -234,7 +236,7 @@ def test_what_a_csv_writer_writes_is_read(rows, bad):
         except (ValueError, OverflowError):
             continue
         label = row[2].strip(" \t")
-        if not label or (plain_number(label) and abs(float(label)) > float(np.finfo(np.float32).max)):
+        if not label or (plain_number(label) and abs(float(label)) > _LARGEST):
             continue
         if np.isfinite(values).all():
             expected.append((*values, label))
