@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -252,6 +253,7 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
         ConfigurationError: A GPU is used twice, or their numbers differ.
     """
     from tensorflow.python.eager import context
+    from tensorflow.python.framework.errors import OpError
 
     # Through the coordination service: a collective of NCCL is what would fail.
     service = context.context()
@@ -263,7 +265,11 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
         json.loads(service.get_config_key_value(f"kfp_tfjob_gpus/{at}", wait))
         for at in range(processes)
     ]
-    ConfigurationError.raise_if(collisions(everyone))
+    if problems := collisions(everyone):
+        # The service ends with its process, which must not be before the last one has asked.
+        with suppress(OpError):
+            service.wait_at_barrier("kfp_tfjob_gpus", wait)
+        raise ConfigurationError(*problems)
 
 
 class GpuSampler:
