@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import tiny_dataset
+import trainer_jobs
 from test_local_run import Run
 
 from examples import digits
@@ -90,6 +92,41 @@ def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, data: Pa
     assert "[chief-0] epoch 1/400 " not in second  # it went on from a checkpoint
     assert "[worker-0] epoch 400/400 " in second
     assert accuracy(run) > 0.9
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_parameter_server_is_another_attempt(tmp_path: Path) -> None:
+    kinds = ("chief", "worker", "ps")
+    ports = trainer_jobs.free_ports(len(kinds))
+    cluster = {kind: [f"127.0.0.1:{port}"] for kind, port in zip(kinds, ports, strict=True)}
+    data, servers = tiny_dataset.write(tmp_path / "data"), {}
+    try:
+        for kind in kinds:
+            servers[kind] = subprocess.Popen(
+                [sys.executable, "-u", str(ROOT / "examples" / "parameter_server.py")],
+                env=os.environ
+                | {
+                    "OUTPUT_DIR": str(tmp_path / kind),
+                    "DATA_DIR": str(data),
+                    "HYPERPARAMETERS": "{}",
+                    "EPOCHS": "100000",
+                    "BATCH_SIZE": "64",
+                    "TF_CONFIG": json.dumps(
+                        {"cluster": cluster, "task": {"type": kind, "index": 0}}
+                    ),
+                },
+                stdout=subprocess.PIPE if kind == "chief" else subprocess.DEVNULL,
+                text=True,
+            )
+        lines = servers["chief"].stdout
+        assert any(line.startswith("epoch 2/") for line in lines)
+        servers["ps"].kill()
+        assert any(line.startswith("a parameter server was lost") for line in lines)
+        assert servers["chief"].wait(SECONDS) == 138
+    finally:
+        for process in servers.values():
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

@@ -219,6 +219,8 @@ def test_the_driver_is_asked_for_what_a_program_gets(libraries: Path) -> None:
 def test_the_use_of_gpus_is_read(libraries: Path) -> None:
     program = (
         "import json, time\nfrom trainer.gpus import GpuSampler\n"
+        "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=60)\n"
+        "assert set(sampler.summary().values()) == {None}, sampler.summary()\n"
         "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=0.01)\n"
         "while sampler.summary()['percent'] is None: time.sleep(0.01)\n"
         "print(json.dumps([sampler.latest(), sampler.summary()]))"
