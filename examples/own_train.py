@@ -15,6 +15,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -80,9 +81,18 @@ def restore(checkpoint: tf.train.Checkpoint, strategy: tf.distribute.Strategy, c
     if step:
         checkpoint.read(str(CHECKPOINTS / str(step) / "state")).expect_partial()
     for variable in [*checkpoint.model.variables, *checkpoint.optimizer.variables]:
-        mine = variable.numpy() if chief else np.zeros_like(variable.numpy())
-        variable.assign(strategy.reduce("SUM", tf.constant(mine), axis=None))
-    return int(strategy.reduce("SUM", tf.constant(step), axis=None))
+        variable.assign(of_chief(strategy, variable.numpy()))
+    return int(of_chief(strategy, step))
+
+
+def of_chief(strategy: tf.distribute.Strategy, value: Any) -> tf.Tensor:
+    """Return the chief's value on every replica: its first device gives it, the others zeros."""
+
+    def mine() -> tf.Tensor:
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+        return tf.constant(value) * tf.cast(first, tf.constant(value).dtype)
+
+    return strategy.reduce("SUM", strategy.run(mine), axis=None)
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:

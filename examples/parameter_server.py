@@ -29,6 +29,14 @@ EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
 # Otherwise each parameter server would write its variables to a disk of its own.
 HERE = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
 
+PEER_LOST = 138
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
 
 class Data:
     """The dataset in DATA_DIR, which every replica has but for the parameter servers."""
@@ -179,4 +187,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PEER_ERRORS as error:
+        # With 1 the run would end for good; with this another attempt goes on.
+        print(f"a parameter server was lost: {error}", flush=True)
+        os._exit(PEER_LOST)

@@ -150,7 +150,7 @@ class Store:
         Raises:
             DataError: The bytes in the store are not those of the manifest.
         """
-        partial = _unfinished(path)
+        partial = partial_of(path)
         path.parent.mkdir(parents=True, exist_ok=True)
 
         try:
@@ -370,8 +370,8 @@ def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
 
 
-def _unfinished(path: Path) -> Path:
-    """Return where a file lies until it is whole, always the same: a later try replaces it."""
+def partial_of(path: Path) -> Path:
+    """Return where a file that is fetched lies until it is whole, the same in every try."""
     name = os.fsencode(path.name)
     short = len(name) <= _LONGEST_NAME - len(b"..part")
     return path.with_name(f".{path.name if short else sha256(name).hexdigest()}.part")

@@ -92,7 +92,7 @@ def train(config: Config, started: float) -> None:
     from trainer.loop import Training
     from trainer.peer_watch import PeerWatch
     from trainer.replicas import Replicas
-    from trainer.staging import check_writable, stage
+    from trainer.staging import check_writable, compare_datasets, stage
 
     store, died = Store(), False
     if spare:
@@ -109,7 +109,9 @@ def train(config: Config, started: float) -> None:
         signals.listen()
         supervised.started()
         watch.start(replicas, config.cluster.chief_address)
-        dataset = Dataset.load(stage(store, config.dataset_uri, config.job_dir / "data"))
+        manifest = stage(store, config.dataset_uri, config.job_dir / "data")
+        compare_datasets(replicas, manifest)
+        dataset = Dataset.load(config.job_dir / "data", manifest.digest)
         if replicas.chief:
             check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)

@@ -21,6 +21,7 @@ from typing import Any
 
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem, StepError
+from storage.manifest import Manifest
 from trainer.config import VARIABLES, Config
 from trainer.exits import leave_last_words
 from trainer.nvidia import ask_driver, device_nodes
@@ -211,6 +212,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
         address = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
     except StepError:
         return  # told among the variables
+    manifest = None
     try:
         store = Store()
         manifest = store.read_manifest(address / manifests.NAME)
@@ -222,17 +224,28 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
         text = f"{len(manifest.objects)} objects of {manifest.size} bytes are proven"
         yield Finding("dataset", OK, text)
     if folder := environment.get("DATA_DIR"):
-        rows = len(list(Path(folder).glob("train-*.tfrecord")))
-        if rows:
-            yield Finding("$DATA_DIR", OK, f"{rows} shards of training rows")
-        else:
-            problem = Problem(
-                "DATA_DIR has no training rows",
-                received=folder,
-                expected="train-*.tfrecord, which `setup` brings before the program starts",
-                fix=f"for a try: python -m uploader pull {address} {folder}",
-            )
-            yield Finding.wrong("$DATA_DIR", problem)
+        yield _staged(Path(folder), address, manifest)
+
+
+def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Finding:
+    """Tell whether DATA_DIR has the dataset, and no training rows of another one beside it."""
+    from uploader.folder import same_content
+    from uploader.inventory import scan
+
+    rows = {path.name for path in folder.glob("train-*.tfrecord")}
+    objects = manifest.objects if manifest else ()
+    wanted = {item.key: item for item in objects if not item.key.startswith("test-")}
+    right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
+    others = sorted((wanted.keys() | rows) - right) if manifest else []
+    if rows and not others:
+        return Finding("$DATA_DIR", OK, f"{len(rows)} shards of training rows")
+    problem = Problem(
+        "DATA_DIR is not the dataset" if rows else "DATA_DIR has no training rows",
+        received=f"{folder}, where {', '.join(others[:5])} differ" if rows else folder,
+        expected="the files of DATASET_URI, which `setup` brings before the program starts",
+        fix=f"for a try, into an empty folder: python -m uploader pull {address} {folder}",
+    )
+    return Finding.wrong("$DATA_DIR", problem)
 
 
 def _gpus(expected: int | None) -> Iterator[Finding]:

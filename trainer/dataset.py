@@ -33,6 +33,7 @@ class Dataset:
         rows: Number of rows by split: `train`, `validation`, `test`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
+        digest: SHA-256 of the manifest it came by; empty when it did not.
     """
 
     folder: Path
@@ -47,10 +48,15 @@ class Dataset:
     rows: Mapping[str, int]
     schema: Mapping[str, Any]
     statistics: Mapping[str, Any]
+    digest: str = ""
 
     @classmethod
-    def load(cls, folder: Path) -> Dataset:
+    def load(cls, folder: Path, digest: str = "") -> Dataset:
         """Read schema.json and statistics.json of a folder.
+
+        Args:
+            folder: Where the files lie.
+            digest: Of the manifest they came by.
 
         Raises:
             DataError: They are not of the format this trainer reads.
@@ -77,6 +83,7 @@ class Dataset:
                 rows={name: int(split["rows"]) for name, split in schema["splits"].items()},
                 schema=schema,
                 statistics=statistics,
+                digest=digest,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(

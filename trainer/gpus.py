@@ -305,10 +305,13 @@ class GpuSampler:
         }
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return `percent`, the mean over time and GPUs, and `memory_mib`, the most of any GPU."""
+        """Return `percent`, the mean over time and GPUs, and `memory_mib`, the most of any GPU.
+
+        They are None as long as nothing was told.
+        """
         return {
             "percent": round(self._sum / self._looks, 1) if self._looks else None,
-            "memory_mib": self._peak,
+            "memory_mib": self._peak or None,
         }
 
     def _run(self) -> None:

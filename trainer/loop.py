@@ -112,7 +112,7 @@ class Training:
             self._callbacks,
             config.output_dir / "checkpoints",
             {
-                "dataset": config.dataset_uri.name,
+                "dataset": dataset.digest,
                 "train_batch_size": self.batch,
                 "seed": config.options.seed,
                 "list of callbacks": self._callbacks.names,

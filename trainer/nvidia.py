@@ -63,9 +63,14 @@ def device_nodes() -> list[str]:
 def ask_driver() -> Driver:
     """Ask libcuda; no memory of a GPU is touched."""
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
+        return _ask(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         return Driver(error=f"no driver: {error}")
+    except AttributeError as error:  # what some images have instead
+        return Driver(error=f"libcuda.so.1 is not that of a driver: {error}")
+
+
+def _ask(cuda: Any) -> Driver:
     version, count = ctypes.c_int(), ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
     supported = (version.value // 1000, version.value % 1000 // 10)

@@ -24,7 +24,7 @@ from trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 _TOKEN, _PORT, _NAME = 16, 2, 32  # bytes
-_GREETING_SECONDS = 2.0
+_GREETING_SECONDS = 60.0  # a process that builds its model may not get round to it sooner
 _QUIET_SECONDS = 30.0  # networks close connections on which nothing is said
 _ALIVE, _FAREWELL = b".", b"!"
 
@@ -150,7 +150,7 @@ class PeerWatch:
 
 
 def _read(peer: socket.socket, size: int) -> bytes:
-    """Return the first `size` bytes that are said, soon.
+    """Return the first `size` bytes that are said.
 
     Raises:
         OSError: They do not come.

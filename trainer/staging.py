@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem
+from storage.errors import ConfigurationError, DataError, Problem
+from storage.manifest import Manifest
 from storage.store import Store
 from uploader import pull
 
+if TYPE_CHECKING:
+    from trainer.replicas import Replicas
 
-def stage(store: Store, dataset: S3Address, folder: Path) -> Path:
+
+def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
     """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
 
     What an earlier life of this replica brought, and is still right, is not fetched again.
@@ -21,17 +26,34 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Path:
         folder: Where to.
 
     Returns:
-        The folder.
+        Its manifest.
 
     Raises:
         DataError: Objects are missing or are not those of the manifest.
         ConfigurationError: The disk is too small, or cannot be written to.
     """
     try:
-        pull(store, dataset, folder, only=lambda key: not key.startswith("test-"))
+        return pull(store, dataset, folder, only=lambda key: not key.startswith("test-"))
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
-    return folder
+
+
+def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
+    """Check that every process has brought the same dataset; every process has to call this.
+
+    Raises:
+        DataError: It was replaced between one download and another.
+    """
+    found = [item.hex() for item in replicas.gather(bytes.fromhex(manifest.digest))]
+    if len(set(found)) > 1:
+        raise DataError(
+            Problem(
+                "the replicas have different datasets",
+                received=f"manifests with SHA-256 {', '.join(item[:12] for item in found)}",
+                expected="the same manifest for all of them",
+                fix="run again, while nobody writes to the dataset",
+            )
+        )
 
 
 def check_writable(output: Path) -> None:

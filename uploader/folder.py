@@ -119,6 +119,8 @@ def pull(
         DataError: Objects are missing or damaged; all of them are named.
         ConfigurationError: There is no space for them; nothing was fetched.
     """
+    from storage.store import partial_of
+
     manifest = store.read_manifest(address / manifests.NAME)
     DataError.raise_if(
         Problem(
@@ -134,6 +136,8 @@ def pull(
     wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     missing = [item for item in wanted.values() if item.key not in right]
+    for item in missing:  # what an end by force has left takes space that is needed
+        partial_of(folder / item.key).unlink(missing_ok=True)
     _check_space(folder, address, sum(item.size for item in missing))
 
     def fetch(item: ManifestObject) -> None:

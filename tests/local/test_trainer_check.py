@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -99,6 +100,18 @@ def test_what_does_not_fit_is_told_at_once(
     assert "train-00001.tfrecord" in problems["dataset"]
     assert "1 chief and 1 workers. Expected: 3 replicas" in problems["TF_CONFIG"]
     assert f"python -m uploader pull {address} {tmp_path}" in problems["$DATA_DIR"]
+
+
+def test_data_of_another_dataset_is_told(
+    environment: dict[str, str], folder: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "train-00001.tfrecord").write_bytes((folder / "train-00000.tfrecord").read_bytes())
+    (other / "validation-00000.tfrecord").unlink()
+    (other / "train-00003.tfrecord").touch()  # a program that reads train-* would read it too
+    found = by_subject(without_tensorflow(environment | {"DATA_DIR": str(other)}))["$DATA_DIR"]
+    names = "train-00001.tfrecord, train-00003.tfrecord, validation-00000.tfrecord"
+    assert f"DATA_DIR is not the dataset. Received: {other}, where {names}" in str(found.problem)
 
 
 def test_gpus_that_are_wanted_have_to_be_there(environment: dict[str, str]) -> None:

@@ -213,7 +213,7 @@ def test_sigterm_during_the_export_loses_nothing(
 
 def test_a_peer_that_is_a_minute_late_is_waited_for(jobs: Start) -> None:
     job = jobs("late", 2, late=[0], START_DEADLINE="240")
-    job.until_in(1, "waiting for 1 other replicas")
+    job.until_in(1, "waiting for 1 other replica")
     time.sleep(60)
     assert "still waiting for chief (127.0.0.1:" in job.log(1)
     job.start(0)

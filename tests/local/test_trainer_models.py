@@ -75,6 +75,17 @@ def test_code_that_cannot_be_found_is_refused(
         user_code.find(f"{name}:{function}", tmp_path)
 
 
+def test_code_with_the_name_of_another_module_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import user_code
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "trainer.py").write_text("def build_model(dataset): pass")
+    with pytest.raises(ConfigurationError, match="trainer.py has the name of another .* rename"):
+        user_code.find("trainer:build_model", tmp_path)
+
+
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
     import keras
 

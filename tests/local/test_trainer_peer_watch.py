@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from trainer_jobs import Job, Start
+import pytest
+from trainer_jobs import ROOT, SECONDS, Job, Start
 
 # Neither replica can hear of anything from TensorFlow while it is in code of the user.
 CODE = """
@@ -61,10 +65,37 @@ def test_a_replica_that_hears_nothing_of_tensorflow_ends_with_its_peer(jobs: Sta
     job.until_in(1, "another replica was lost (chief: its process has ended)")
 
 
+JOINS = """
+import sys, threading, time
+from trainer.peer_watch import PeerWatch
+
+watch = PeerWatch("worker 0")
+join = (("127.0.0.1", int(sys.argv[1])), bytes(16))
+threading.Thread(target=watch._join, args=join, daemon=True).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_chief_that_greets_late_is_watched_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SECONDS)
+        port = str(server.getsockname()[1])
+        worker = subprocess.Popen(
+            [sys.executable, "-c", JOINS, port], env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+        chief, _ = server.accept()
+        with chief:
+            time.sleep(4)  # it builds its model
+            chief.sendall(b"chief".ljust(32))
+        assert worker.wait(SECONDS) == 138
+
+
 def _say_to_the_watch(job: Job, said: bytes) -> None:
     """Connect to the chief as somebody who is no replica, until it hangs up."""
     with socket.create_connection(("127.0.0.1", _port(job)), 60) as stray:
         stray.sendall(said)
+        stray.shutdown(socket.SHUT_WR)
         assert stray.recv(1) == b""
 
 

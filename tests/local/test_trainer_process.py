@@ -44,7 +44,7 @@ def alone(jobs: Start) -> Job:
 
 def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> None:
     pair = jobs("pair", 2, code=CODE, late=[0])
-    pair.until_in(1, "waiting for 1 other replicas")
+    pair.until_in(1, "waiting for 1 other replica")
     pair.start(0)  # a chief that is late is waited for
     assert pair.end() == [0, 0], pair.log()
     hashes = [re.findall("weights sha256 ([0-9a-f]{64})", pair.log(at)) for at in range(2)]
@@ -182,7 +182,7 @@ def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) 
     late = jobs("late", START_DEADLINE="1", **cluster())
     told = jobs("told", START_DEADLINE="600", **cluster())
     assert late.end() == [142], late.log()
-    told.until(lambda: "waiting for 1 other replicas" in told.log())
+    told.until(lambda: "waiting for 1 other replica" in told.log())
     time.sleep(1)  # long enough for TensorFlow to have taken the signal; earlier it is easy
     told.processes[0].terminate()
     assert told.end() == [143], told.log()

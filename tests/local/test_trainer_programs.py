@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import tiny_dataset
+import trainer_jobs
 from test_local_run import Run
 
 from examples import digits
@@ -73,6 +75,47 @@ def test_a_plain_program_trains_in_the_same_job(home: Path, data: Path) -> None:
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
 
 
+TWO_GPUS = """
+import keras
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2  # what a pod with two GPUs has
+tf.config.set_logical_device_configuration(cpu, two)
+from examples.own_train import CHECKPOINTS, build_model, restore, save
+
+CHECKPOINTS.mkdir(parents=True)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model, optimizer = build_model(), keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+before = [item.numpy().tolist() for item in model.variables]
+assert restore(checkpoint, strategy, chief=True) == 0
+assert before == [item.numpy().tolist() for item in model.variables]
+save(checkpoint, 7)
+model.variables[-1].assign_add(model.variables[-1] + 1)
+assert restore(checkpoint, strategy, chief=True) == 7
+assert before == [item.numpy().tolist() for item in model.variables]
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_program_goes_on_with_several_devices(tmp_path: Path) -> None:
+    environment = {
+        "DATA_DIR": str(tiny_dataset.write(tmp_path / "data")),
+        "OUTPUT_DIR": str(tmp_path / "output"),
+        "EPOCHS": "1",
+        "BATCH_SIZE": "8",
+        "TRAIN_OPTIONS": "{}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_GPUS], env=os.environ | environment, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def is_chief(process: psutil.Process) -> bool:
     task = json.loads(process.environ().get("TF_CONFIG", "{}")).get("task", {})
     return task.get("type") == "chief" and process.cmdline()[-1].endswith("code/own_train.py")
@@ -90,6 +133,41 @@ def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, data: Pa
     assert "[chief-0] epoch 1/400 " not in second  # it went on from a checkpoint
     assert "[worker-0] epoch 400/400 " in second
     assert accuracy(run) > 0.9
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_parameter_server_is_another_attempt(tmp_path: Path) -> None:
+    kinds = ("chief", "worker", "ps")
+    ports = trainer_jobs.free_ports(len(kinds))
+    cluster = {kind: [f"127.0.0.1:{port}"] for kind, port in zip(kinds, ports, strict=True)}
+    data, servers = tiny_dataset.write(tmp_path / "data"), {}
+    try:
+        for kind in kinds:
+            servers[kind] = subprocess.Popen(
+                [sys.executable, "-u", str(ROOT / "examples" / "parameter_server.py")],
+                env=os.environ
+                | {
+                    "OUTPUT_DIR": str(tmp_path / kind),
+                    "DATA_DIR": str(data),
+                    "HYPERPARAMETERS": "{}",
+                    "EPOCHS": "100000",
+                    "BATCH_SIZE": "64",
+                    "TF_CONFIG": json.dumps(
+                        {"cluster": cluster, "task": {"type": kind, "index": 0}}
+                    ),
+                },
+                stdout=subprocess.PIPE if kind == "chief" else subprocess.DEVNULL,
+                text=True,
+            )
+        lines = servers["chief"].stdout
+        assert any(line.startswith("epoch 2/") for line in lines)
+        servers["ps"].kill()
+        assert any(line.startswith("a parameter server was lost") for line in lines)
+        assert servers["chief"].wait(SECONDS) == 138
+    finally:
+        for process in servers.values():
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

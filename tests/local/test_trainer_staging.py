@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny_dataset
+from trainer_jobs import STEPS, Start
 
 from storage import manifest as manifests
 from storage.address import S3Address
@@ -79,6 +83,23 @@ def test_the_disk_is_looked_at_before_anything_is_fetched(
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_what_an_end_by_force_has_left_takes_no_space(
+    store: Store, dataset: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with room for the dataset, half of which lies there unfinished."""
+    folder, size = tmp_path / "data", sum(map(len, STAGED.values()))
+    usage = namedtuple("usage", "free")
+
+    def disk_usage(_: Path) -> usage:
+        return usage(size + 1000 - sum(item.stat().st_size for item in folder.iterdir()))
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    folder.mkdir()
+    (folder / ".train-00000.tfrecord.part").write_bytes(FILES["train-00000.tfrecord"][:-1])
+    stage(store, dataset, folder)
+    assert _content(folder) == STAGED
+
+
 def test_what_changed_in_the_store_is_named_and_never_used(
     store: Store, dataset: S3Address, tmp_path: Path
 ) -> None:
@@ -102,3 +123,39 @@ def test_a_folder_that_takes_no_file_is_refused(
         check_writable(tmp_path / "file")
     check_writable(tmp_path / "output")
     assert not list((tmp_path / "output").iterdir())
+
+
+def _with_other_rows(folder: Path) -> Path:
+    """Write the tiny dataset with the training rows in another order."""
+    first, second = (tiny_dataset.write(folder) / f"train-0000{at}.tfrecord" for at in (0, 2))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_dataset_that_was_replaced_is_not_trained_on_further(
+    jobs: Start, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    address = tiny_dataset.send(store, tiny_dataset.write(tmp_path / "one"), base / "dataset")
+    first = jobs("replaced", data=address.key, EPOCHS="1")
+    assert first.end() == [0], first.log()
+    tiny_dataset.send(store, _with_other_rows(tmp_path / "other"), address)
+    again = jobs("replaced", data=address.key, folder=first.folder)
+    assert again.end() == [2], again.log()
+    assert f"the checkpoint of step {STEPS} was made with another dataset" in again.words()
+
+
+@pytest.mark.slow
+def test_replicas_with_different_datasets_do_not_train(
+    jobs: Start, store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    tiny_dataset.send(store, tiny_dataset.write(tmp_path / "one"), base / "one")
+    tiny_dataset.send(store, _with_other_rows(tmp_path / "other"), base / "other")
+    job = jobs("different", 2, data=f"{base.key}/one", late=[1])
+    job.environment["DATASET_URI"] = str(base / "other")
+    job.start(1)
+    assert job.end() == [3, 3], job.log()
+    for replica in range(2):
+        assert "the replicas have different datasets" in job.words(replica)

@@ -216,9 +216,18 @@ def test_the_driver_is_asked_for_what_a_program_gets(libraries: Path) -> None:
     assert "no driver" in _ask(ask, libraries.parent)
 
 
+def test_a_library_that_is_no_driver_is_none(libraries: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.c").touch()
+    command = ["cc", "-shared", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "empty.c")]
+    subprocess.run(command, check=True)
+    assert "libcuda.so.1 is not that of a driver" in _ask("print(ask_driver())", tmp_path)
+
+
 def test_the_use_of_gpus_is_read(libraries: Path) -> None:
     program = (
         "import json, time\nfrom trainer.gpus import GpuSampler\n"
+        "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=60)\n"
+        "assert set(sampler.summary().values()) == {None}, sampler.summary()\n"
         "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=0.01)\n"
         "while sampler.summary()['percent'] is None: time.sleep(0.01)\n"
         "print(json.dumps([sampler.latest(), sampler.summary()]))"
