@@ -23,10 +23,11 @@ run: $(READY) ## prepare, train with a chief and a worker, judge and publish on 
 	.venv/bin/python -m examples.digits digits.csv
 	.venv/bin/kfp-tfjob run --data digits.csv --label digit
 
+# Tests also wait for seconds to pass: three processes keep two cores busy.
 test: $(READY) ## lint, unit tests and tests with real processes and a real S3 server
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-trainer: $(READY) ## the long proofs of the trainer: 20 kills, late peers, wrong input everywhere, memory
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
