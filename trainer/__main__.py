@@ -147,7 +147,7 @@ def train(config: Config, started: float) -> None:
         with suppress(Exception):
             replicas.part()
         raise
-    except (Exception, SystemExit) as error:
+    except user_code.FAILURES as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size, config.output_dir)
         if config.cluster.size > 1 and not isinstance(found, StepError):

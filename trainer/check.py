@@ -229,12 +229,13 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Finding:
     """Tell whether DATA_DIR has the dataset, and no training rows of another one beside it."""
+    from trainer.staging import is_for_training
     from uploader.folder import same_content
     from uploader.inventory import scan
 
     rows = {path.name for path in folder.glob("train-*.tfrecord")}
     objects = manifest.objects if manifest else ()
-    wanted = {item.key: item for item in objects if not item.key.startswith("test-")}
+    wanted = {item.key: item for item in objects if is_for_training(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     others = sorted((wanted.keys() | rows) - right) if manifest else []
     if rows and not others:

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from trainer.replicas import Replicas
 
 
+def is_for_training(key: str) -> bool:
+    """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
+
+    A program that could read the test rows would be judged by what it has seen.
+    """
+    return not key.startswith("test-")
+
+
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
     """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
 
@@ -33,7 +41,7 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
         ConfigurationError: The disk is too small, or cannot be written to.
     """
     try:
-        return pull(store, dataset, folder, only=lambda key: not key.startswith("test-"))
+        return pull(store, dataset, folder, only=is_for_training)
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
 

@@ -88,6 +88,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     Raises:
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
+    from trainer.staging import is_for_training
     from uploader import pull
 
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
@@ -99,8 +100,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     if task.code:
         pull(store, task.code, task.job_dir / "code")
     if task.dataset:
-        # A program that could read the test rows would be judged by what it has seen.
-        pull(store, task.dataset, task.data_dir, only=lambda key: not key.startswith("test-"))
+        pull(store, task.dataset, task.data_dir, only=is_for_training)
     if not task.restore:
         return None
     from components.launch_tfjob.restore import restore

@@ -196,15 +196,21 @@ def test_what_is_no_number_is_refused_before_the_command_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_log_that_nobody_reads_any_more_ends_nothing(replica: Replica, tmp_path: Path) -> None:
+def _start_one_that_stops(replica: Replica, tmp_path: Path, code: int) -> subprocess.Popen[str]:
+    """Return a supervisor whose command ends with a code when it is told to stop."""
     program = (
         "import pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))\n"
         f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
         "time.sleep(60)\n"
     )
     process = replica.start(sys.executable, "-c", program)
     _until((tmp_path / "ready").exists)
+    return process
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing(replica: Replica, tmp_path: Path) -> None:
+    process = _start_one_that_stops(replica, tmp_path, 143)
     process.stdout.close()
     process.terminate()
     assert process.wait(SECONDS) == 143
@@ -223,14 +229,7 @@ def test_words_that_no_encoding_takes_are_left_all_the_same(replica: Replica) ->
 def test_a_command_that_ends_with_0_because_it_was_told_to_is_not_done(
     replica: Replica, tmp_path: Path
 ) -> None:
-    program = (
-        "import pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
-        "time.sleep(60)\n"
-    )
-    process = replica.start(sys.executable, "-c", program)
-    _until((tmp_path / "ready").exists)
+    process = _start_one_that_stops(replica, tmp_path, 0)
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert not replica.completion.exists()
