@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from components.launch_tfjob.manifest import RUN_LABEL, run_label
+from components.launch_tfjob.manifest import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
 from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
 from components.launch_tfjob.verdict import (
     Judgement,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_WITHIN_SECONDS = 60
+_GRACE_SECONDS = 60  # of a job that does not say how long it has
 _API_SECONDS = 60.0
 _SHOWN_LINES = 12
 
@@ -101,9 +101,11 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
         found.ends.append(_end(backend, job, running))
         if running:
             found.cancelled.append(name)
-    for name in found.cancelled:
-        log.info("%s still runs and is ended, within %d s", name, STOP_WITHIN_SECONDS)
-        backend.cancel(name, STOP_WITHIN_SECONDS)
+    for job in jobs:
+        if (name := job["metadata"]["name"]) in found.cancelled:
+            seconds = _grace(job)
+            log.info("%s still runs and is ended, within %d s", name, seconds)
+            backend.cancel(name, run_label(run_id), seconds)
     return Left(tuple(found.ends), tuple(found.cancelled), terminated)
 
 
@@ -119,6 +121,11 @@ def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
         return backend.tail(names[replica], container, _SHOWN_LINES)
 
     return end_of(_attempt(job), job, name, judgement, pods_of(pods, last_lines))
+
+
+def _grace(job: Object) -> int:
+    said = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
+    return int(said) if said.isdecimal() else _GRACE_SECONDS
 
 
 def _attempt(job: Object) -> int:

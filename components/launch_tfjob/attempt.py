@@ -60,6 +60,7 @@ class Attempt:
         spec: What was asked for.
         number: The attempt, from 1.
         waited: Seconds that earlier attempts have waited for nodes.
+        ended: Tells what ended the whole run; nothing while it is wanted.
         clock: Seconds that never go back; a seam for tests.
     """
 
@@ -68,6 +69,7 @@ class Attempt:
     spec: JobSpec
     number: int
     waited: float = 0.0
+    ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
@@ -111,6 +113,8 @@ class Attempt:
                 longest = min(_LOOK_SECONDS, self._beat_seconds)
                 self.backend.watch(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
+        if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
+            judgement, given_up = cancelled(why), None  # whoever saw the end has stopped the job
         if latest is not None:
             self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable
@@ -158,6 +162,15 @@ class Attempt:
             if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
         )
         self._gpu_seconds["running" if begun else "pending"] += gpus * passed
+
+
+def cancelled(why: str) -> Judgement:
+    """Return the verdict on a job whose run was ended.
+
+    Args:
+        why: What ended it, for instance `its Workflow was deleted`.
+    """
+    return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}")
 
 
 def words(judgement: Judgement, last_lines: Callable[[str, str], list[str]]) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from components.launch_tfjob import start
-from components.launch_tfjob.attempt import Attempt, words
+from components.launch_tfjob.attempt import Attempt, cancelled, words
 from components.launch_tfjob.backends import Backend, JobExistsError
 from components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
 from components.launch_tfjob.progress import Progress, read
@@ -87,6 +87,7 @@ class Launcher:
         backend: Where jobs run.
         owner: The ownerReference of the jobs; None without one.
         retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
+        ended: Tells what ended the whole run; nothing while it is wanted.
         clock: Seconds that never go back; a seam for tests.
         sleep: Waits for seconds; a seam for tests.
     """
@@ -96,6 +97,7 @@ class Launcher:
     backend: Backend
     owner: Mapping[str, Any] | None = None
     retry: bool = False
+    ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
@@ -123,13 +125,15 @@ class Launcher:
                     log.info("attempt %d begins in %.0f s", attempt, pause)
                     self.sleep(pause)
                     backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                self._fail_if_ended()
                 manifest = self._claim(attempt, since)
                 if not manifest:
                     continue
                 self._create(manifest)
+                self._fail_if_ended(manifest["metadata"]["name"])
             attempt = int(manifest["metadata"]["labels"]["kfp-tfjob/attempt"])
             outcome = Attempt(
-                self.backend, manifest, self.spec, attempt, waited, clock=self.clock
+                self.backend, manifest, self.spec, attempt, waited, self.ended, self.clock
             ).follow()
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
@@ -219,6 +223,17 @@ class Launcher:
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
                 raise _not_ours(name, found) from None
             log.info("%s is there already and is taken over", name)
+
+    def _fail_if_ended(self, made: str = "") -> None:
+        """Begin no job for a run that was ended, and take back one that was just made.
+
+        Raises:
+            JobFailedError: The run was ended.
+        """
+        if why := self.ended():
+            if made:
+                self.backend.delete(made)
+            raise _failure(cancelled(why), [])
 
     def _keep(self, end: AttemptEnd) -> None:
         """Leave what is known of an attempt; a store that is away is no reason to fail."""
@@ -333,7 +348,9 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
     Raises:
         JobFailedError: With the last words of the replica that failed first.
     """
-    return Launcher(step, spec, backend, backend.owner(), _is_retry()).run()
+    owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
+    with backend.watched_run(step.run_id, owner, seconds) as ended:
+        return Launcher(step, spec, backend, owner, _is_retry(), ended).run()
 
 
 def _is_retry() -> bool:

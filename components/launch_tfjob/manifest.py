@@ -27,6 +27,7 @@ OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
 HASH_ANNOTATION = "kfp-tfjob/spec-hash"
 VERDICT_ANNOTATION = "kfp-tfjob/verdict"
+CANCEL_GRACE_ANNOTATION = "kfp-tfjob/cancel-grace"  # seconds, for the exit task
 # On the chief's pod, and files of the same name in PODINFO_DIR.
 HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"
 STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
@@ -141,7 +142,10 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         "labels": (spec.pod.all.labels or {})
         | ({"kueue.x-k8s.io/queue-name": queue} if queue else {})
         | labels,
-        "annotations": {HASH_ANNOTATION: spec_hash({"spec": body})},
+        "annotations": {
+            HASH_ANNOTATION: spec_hash({"spec": body}),
+            CANCEL_GRACE_ANNOTATION: str(spec.options.cancel_grace_seconds),
+        },
     }
     if identity.namespace:
         metadata["namespace"] = identity.namespace

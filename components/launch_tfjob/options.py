@@ -166,6 +166,7 @@ class TrainOptions(Group):
         queue_timeout_seconds: How long a job may be suspended in a queue; it counts nowhere else.
         stall_timeout_seconds: How long the chief may log nothing.
         orphan_timeout_seconds: After how long without its launcher the chief saves and stops.
+        cancel_grace_seconds: How long the chief may save and store when a person ends the run.
         api_timeout_seconds: How long the API server may be away before the step fails; the job
             runs on meanwhile, and a step that is started again takes it over.
     """
@@ -200,6 +201,7 @@ class TrainOptions(Group):
     queue_timeout_seconds: Seconds = 7 * DAY
     stall_timeout_seconds: Seconds = 3600
     orphan_timeout_seconds: Seconds = 1800
+    cancel_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     api_timeout_seconds: Seconds = 900
 
     @pydantic.field_validator("command")

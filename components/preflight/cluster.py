@@ -31,6 +31,11 @@ _NEEDED = (
     ("", "pods", ("get", "list", "watch", "patch")),
     ("", "pods/log", ("get",)),
 )
+# What Terminate needs on a back end that ends the exit task with the run.
+_TO_STOP = (
+    ("argoproj.io", "workflows", ("get", "list", "watch")),
+    ("", "pods", ("delete", "deletecollection")),
+)
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 
@@ -60,27 +65,51 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     return Findings(problems, warnings)
 
 
-def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
     for group, kind, verbs in _NEEDED:
-        resource, _, part = kind.partition("/")
-        missing = []
-        for verb in verbs:
-            wanted = {"namespace": api.namespace, "verb": verb, "group": group}
-            wanted |= {"resource": resource, "subresource": part}
-            body = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": wanted},
-            }
-            if not api.request("POST", _REVIEW, {}, body)["status"]["allowed"]:
-                missing.append(verb)
-        if missing:
+        if missing := _missing(api, group, kind, verbs):
             yield Problem(
                 f"the service account of this step lacks rights on {kind}",
                 received=f"no {', '.join(missing)} in namespace {api.namespace}",
                 expected=f"{', '.join(verbs)} on {kind} of the API group {group or 'core'}",
                 fix="have deploy/rbac.yaml applied and bound to it",
             )
+    for group, kind, verbs in _TO_STOP:
+        if missing := _missing(api, group, kind, verbs):
+            yield _terminate_is_late(kind, missing, spec)
+
+
+def _missing(api: ClusterClient, group: str, kind: str, verbs: Sequence[str]) -> list[str]:
+    """Return the verbs that the account of this step does not have."""
+    resource, _, part = kind.partition("/")
+    missing = []
+    for verb in verbs:
+        wanted = {"namespace": api.namespace, "verb": verb, "group": group}
+        wanted |= {"resource": resource, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        if not api.request("POST", _REVIEW, {}, body)["status"]["allowed"]:
+            missing.append(verb)
+    return missing
+
+
+def _terminate_is_late(kind: str, missing: Sequence[str], spec: JobSpec) -> str:
+    """Say what it means for people that a job cannot be stopped in the moment of Terminate."""
+    lacks = f"the service account may not {', '.join(missing)} {kind}"
+    fix = "have deploy/rbac.yaml applied and bound to it"
+    if kind == "pods":
+        seconds = spec.pod.of("chief").grace_seconds
+        return (
+            f"{lacks}: after Terminate the chief may run for its grace period, {seconds} s; {fix}"
+        )
+    seconds = spec.options.orphan_timeout_seconds
+    return (
+        f"{lacks}: where the back end ends the exit task with the run, Terminate ends the job only"
+        f" by its heartbeat, train_options.orphan_timeout_seconds ({seconds} s) later; {fix}"
+    )
 
 
 def _version(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:

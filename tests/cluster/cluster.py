@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from storage.errors import ConfigurationError, Problem, StepError
-from tests.cluster import binaries, host, images, prerequisites, training_operator
+from tests.cluster import binaries, host, images, prerequisites, training_operator, workflows
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
 from tests.cluster.node import EXTRA, SCARCE, Node, clean_up
@@ -251,6 +251,7 @@ class Cluster(Access):
             rendered = self._programs["training-operator.json"]
             manifests = training_operator.manifests(rendered)
             self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+            self.kubectl("apply", "-f", "-", stdin=workflows.definition())
             self.operator.start()
         with self._phase("nodes"):
             for node in nodes:

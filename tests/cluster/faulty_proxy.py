@@ -27,6 +27,7 @@ class FaultyProxy(ThreadingHTTPServer):
     Attributes:
         calls: How many there were.
         faults: How many of each kind.
+        away: Calls whose path has this in it get no answer; none where it is empty.
     """
 
     daemon_threads = True
@@ -35,7 +36,7 @@ class FaultyProxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.server, self.share = server, share
         self.pool = urllib3.PoolManager(ca_certs=authority, maxsize=50, retries=False)
-        self.calls, self.faults = 0, Counter()
+        self.calls, self.faults, self.away = 0, Counter(), ""
         self._random = random.Random(seed)
         self._kinds = itertools.cycle(_KINDS)
         self._lock = threading.Lock()
@@ -84,6 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.fault()
+        if self.server.away and self.server.away in self.path:
+            fault = "reset"
         if fault == "reset":
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import pytest
 import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
@@ -36,6 +38,7 @@ from storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.processes import kill, wait_until
+from tests.cluster.workflows import Workflow
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "launches"
@@ -211,6 +214,18 @@ class Launch:
             stdout=subprocess.DEVNULL,
         )
 
+    def be_step_of(self, workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        """Make this process, and those it starts, the step of a Workflow; return the reference."""
+        reference = workflow.reference() | {"controller": True, "blockOwnerDeletion": True}
+        step = {"name": "step", "image": "none", "command": ["true"]}
+        spec = {"containers": [step], "nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
+        metadata = {"name": "step", "ownerReferences": [reference]}
+        self.cluster.core.create_namespaced_pod(
+            self.namespace, {"metadata": metadata, "spec": spec}
+        )
+        monkeypatch.setenv("KFP_POD_NAME", "step")
+        return reference
+
     def join(self, seconds: float = SECONDS) -> Ended:
         """Wait until the launcher has ended."""
         assert self._thread is not None
@@ -350,7 +365,8 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         objects: Any = SimpleNamespace(secret=settings["secret"])
         cluster: Any = None  # whose administrator a step is not
         found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)
-        launcher.Launcher(step, found.spec(**settings["spec"]), found.backend()).run()
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+        launcher.run(step, found.spec(**settings["spec"]), found.backend())
 
 
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:

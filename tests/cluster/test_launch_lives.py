@@ -7,54 +7,22 @@ import signal
 import time
 
 import pytest
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 
 from components.finish import engine as finish
 from components.finish.cluster import end_jobs_on
 from components.images import TOOLS
 from components.launch_tfjob.verdict import judge
 from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
+from tests.cluster.workflows import Workflow
 from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
 
-_WORKFLOWS = ("argoproj.io", "v1alpha1")
-
 
 @pytest.fixture
-def workflow(launch: Launch) -> str:
-    """A Workflow: the run that the step of a test belongs to."""
-    return _new_workflow(launch)
-
-
-def _new_workflow(launch: Launch) -> str:
-    """Make a Workflow of Argo as an object that nobody cares for: what Kubernetes itself knows."""
-    names = {"plural": "workflows", "singular": "workflow", "kind": "Workflow"}
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1alpha1", "served": True, "storage": True}
-    version["schema"] = {"openAPIV3Schema": schema}
-    spec = {"group": "argoproj.io", "names": names, "scope": "Namespaced", "versions": [version]}
-    definition = {"metadata": {"name": "workflows.argoproj.io"}, "spec": spec}
-    extensions = client.ApiextensionsV1Api(launch.cluster.api)
-    body = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
-    body |= {"metadata": {"name": "run-x"}, "spec": {}}
-    path = (*_WORKFLOWS, launch.namespace, "workflows")
-
-    def create() -> bool:
-        try:
-            launch.cluster.custom.create_namespaced_custom_object(*path, body)
-        except ApiException:
-            return False  # the API server has not seen the definition yet
-        return True
-
-    try:
-        extensions.create_custom_resource_definition(definition)
-    except ApiException as error:
-        if error.status != 409:  # another test needed it before
-            raise
-    launch.wait_for(create)
-    return "run-x"
+def workflow(launch: Launch) -> Workflow:
+    """The run that the step of a test belongs to."""
+    return Workflow(launch.cluster, launch.namespace).create()
 
 
 def test_launcher_killed_and_started_again(launch, row):
@@ -135,8 +103,7 @@ def test_workflow_object_deleted(launch, workflow, row, monkeypatch):
     owner = _owner(launch, monkeypatch, workflow, backend)
     launch.start(launch.spec("time.sleep(600)", gpus=1), backend, owner=owner)
     launch.wait_said()
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    launch.cluster.custom.delete_namespaced_custom_object(*path)
+    workflow.delete()
     launch.join()
     row(launch, "cancelled", 2, jobs=0)
 
@@ -159,8 +126,8 @@ def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
     finally:
         process.kill()
         process.wait()
-    assert owner["name"] == workflow
-    _terminate(launch, workflow)
+    assert owner["name"] == workflow.name
+    workflow.terminate()
 
     began = time.monotonic()
     left = end_jobs_on(backend, launch.step.run_id)
@@ -190,22 +157,12 @@ def test_why_it_failed(launch):
     assert left.cancelled == () and launch.jobs() == [launch.name()]
 
 
-def _owner(launch: Launch, monkeypatch, workflow: str, backend) -> dict:
-    """Make the pod of this step, owned by the Workflow, and return what a job's owner would be."""
-    reference = _reference(launch, workflow)
-    reference |= {"controller": True, "blockOwnerDeletion": True}
-    step = {"name": "step", "image": "none", "command": ["true"]}
-    spec = {"containers": [step], "nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
-    metadata = {"name": "step", "ownerReferences": [reference]}
-    launch.cluster.core.create_namespaced_pod(
-        launch.namespace, {"metadata": metadata, "spec": spec}
-    )
-    monkeypatch.setenv("KFP_POD_NAME", "step")
+def _owner(launch: Launch, monkeypatch, workflow: Workflow, backend) -> dict:
+    """Make this process the step of a Workflow, and return what a job's owner would be."""
+    reference = launch.be_step_of(workflow, monkeypatch)
     found = backend.owner()
-    assert (
-        found["uid"] == reference["uid"]
-        and found["controller"] is found["blockOwnerDeletion"] is False
-    )
+    assert found["uid"] == reference["uid"]
+    assert found["controller"] is found["blockOwnerDeletion"] is False
     return found
 
 
@@ -240,7 +197,7 @@ def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
     _start_step(launch, workflow, program)
     launch.wait_for(lambda: launch.said("hello") or _step_ended(launch))
     owners = launch.cluster.tfjob(launch.namespace, launch.name())["metadata"]["ownerReferences"]
-    assert [(item["kind"], item["name"]) for item in owners] == [("Workflow", workflow)]
+    assert [(item["kind"], item["name"]) for item in owners] == [("Workflow", workflow.name)]
     launch.cluster.core.delete_namespaced_pod("step", launch.namespace, grace_period_seconds=1)
     launch.wait_for(lambda: "step" not in _pods(launch))
     assert launch.phase() == "Running"
@@ -263,7 +220,7 @@ print(run_as_exit_task(*{arguments!r}))
 def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     """It ends the job all the same, and what it cannot store it still says."""
     launch = launch_on_own_store
-    workflow = _new_workflow(launch)
+    workflow = Workflow(launch.cluster, launch.namespace).create()
     body = "print('a key:', os.environ['AWS_SECRET_ACCESS_KEY'], flush=True); time.sleep(600)"
     process = launch.start_process(body, gpus=1)
     try:
@@ -271,7 +228,7 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     finally:
         process.kill()
         process.wait()
-    _terminate(launch, workflow)
+    workflow.terminate()
     launch.objects.stop()
     secret = launch.objects.secret
     storage = (secret["AWS_ENDPOINT_URL"], secret["AWS_REGION"])
@@ -289,14 +246,7 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     row(launch, "cancelled", 0, jobs=0)
 
 
-def _terminate(launch: Launch, workflow: str) -> None:
-    """Do what Kubeflow Pipelines does when a person ends a run."""
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    stop = {"spec": {"activeDeadlineSeconds": 0}}
-    launch.cluster.custom.patch_namespaced_custom_object(*path, stop)
-
-
-def _start_step(launch: Launch, workflow: str, program: str) -> None:
+def _start_step(launch: Launch, workflow: Workflow, program: str) -> None:
     """Start a pod of a Workflow as Kubeflow Pipelines does; it is called `step`."""
     main = container(program, image=TOOLS)
     main["resources"]["limits"]["memory"] = "1Gi"
@@ -308,20 +258,13 @@ def _start_step(launch: Launch, workflow: str, program: str) -> None:
     main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
     secret = {"name": "storage", "secret": {"secretName": "objstore-cred"}}
     body = pod("step", main, serviceAccountName="runner", volumes=[secret])
-    body["metadata"]["ownerReferences"] = [_reference(launch, workflow)]
+    body["metadata"]["ownerReferences"] = [workflow.reference()]
     launch.cluster.core.create_namespaced_pod(launch.namespace, body)
 
 
 def _step_ended(launch: Launch) -> str:
     found = launch.cluster.core.read_namespaced_pod("step", launch.namespace)
     return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
-
-
-def _reference(launch: Launch, workflow: str) -> dict[str, str]:
-    path = (*_WORKFLOWS, launch.namespace, "workflows", workflow)
-    uid = launch.cluster.custom.get_namespaced_custom_object(*path)["metadata"]["uid"]
-    kind = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
-    return kind | {"name": workflow, "uid": uid}
 
 
 def _pods(launch: Launch) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -373,3 +374,27 @@ def test_a_job_that_somebody_deletes_is_told_apart(backend, spec, step, tmp_path
         launcher.run(step, spec(), backend)
     thread.join()
     assert (failed.value.code, failed.value.verdict) == (2, "cancelled")
+
+
+@pytest.mark.parametrize("when", ["before its job", "while its job is lost"])
+def test_a_run_that_was_ended_gets_no_attempt_more(
+    backend, spec, step, tell, tmp_path, monkeypatch, when
+):
+    """Stopping a job looks like a chief that was lost, which costs an attempt otherwise."""
+    why = ["its Workflow was deleted"] if when == "before its job" else []
+    ended = nullcontext(lambda: "".join(why))
+    monkeypatch.setattr(backend, "watched_run", lambda *_: ended)
+
+    def lose() -> None:
+        _wait_for((tmp_path / "chief-0.1.json").exists)
+        why.append("it was terminated")
+        pid = json.loads((tmp_path / "chief-0.1.json").read_text())["PID"]
+        os.kill(int(pid), signal.SIGKILL)
+
+    losing = threading.Thread(target=lose, daemon=True)
+    if not why:
+        losing.start()
+    with pytest.raises(JobFailedError, match="ended from outside: it") as failed:
+        launcher.run(step, spec(), backend)
+    assert failed.value.verdict == "cancelled"
+    assert step.store.numbers(step.run.attempts) == ([1] if losing.ident else [])

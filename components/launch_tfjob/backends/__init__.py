@@ -7,7 +7,7 @@ so that the launcher, the verdict and what people read are the same everywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -36,6 +36,21 @@ class Backend(Protocol):
 
     def owner(self) -> Object | None:
         """Return the ownerReference of jobs, so that they go with their run; None without one."""
+        ...
+
+    def watched_run(
+        self, run_id: str, owner: Object | None, seconds: int
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """While it is open, stop every job of a run as soon as the run itself is ended.
+
+        Args:
+            run_id: The run.
+            owner: What `owner` returned.
+            seconds: What a chief and its sidecar have to end then.
+
+        Returns:
+            A context whose value tells what ended the run; nothing while it is wanted.
+        """
         ...
 
     def create(self, manifest: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd takes objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
-_MERGE = "application/merge-patch+json"
+MERGE = "application/merge-patch+json"
 
 
 class ClusterClient:
@@ -141,7 +142,7 @@ class ClusterClient:
             ClusterUnavailableError: The patience is used up.
         """
         body = {"metadata": {"annotations": dict(values)}}
-        self.request("PATCH", path, {}, body, _MERGE)
+        self.request("PATCH", path, {}, body, MERGE)
 
     def delete(self, path: str, propagation: str = "Foreground") -> None:
         """Delete an object; none is no error.
@@ -195,6 +196,35 @@ class ClusterClient:
         except ApiException as error:
             raise translate(error, what) from error
 
+    def once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: tuple[float, float],
+        body: object = None,
+        content: str = "application/json",
+    ) -> tuple[Object, str]:
+        """Make one call and no second one, for a caller who has no time for it.
+
+        Args:
+            method: Of HTTP.
+            path: Of the object or list.
+            query: For instance a labelSelector.
+            seconds: To connect, and between two bytes.
+            body: As JSON.
+            content: Its type.
+
+        Returns:
+            The object, and the time by the server's clock, as HTTP writes it.
+
+        Raises:
+            ApiException: The API's answer is an error.
+            urllib3.exceptions.HTTPError: There is no answer.
+        """
+        reply = self._call(method, path, query, body, content, seconds)
+        return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
+
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
         """Yield the lines of a reply that never ends by itself, of a watch or a log.
 
@@ -224,6 +254,8 @@ class ClusterClient:
         content: str,
         seconds: tuple[float, float],
     ) -> Any:
+        if method == "DELETE":
+            _refuse_to_delete_everything(path, query)
         reply, _, _ = self._api.call_api(
             path,
             method,
@@ -235,6 +267,23 @@ class ClusterClient:
             _request_timeout=seconds,
         )
         return reply
+
+
+def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
+    """Let no deletion through that names neither an object nor what its labels are.
+
+    Raises:
+        ValueError: It would delete every object of a kind; that is a defect of the caller.
+    """
+    _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
+    requirements = query.get("labelSelector", "").split(",")
+    if kind and any(name):
+        return
+    if not any(re.fullmatch(r"[^=!]+=[^=!]+", item.strip()) for item in requirements):
+        raise ValueError(
+            f"delete {path} with the label selector {query.get('labelSelector', '')!r} would"
+            " delete what is not ours"
+        )
 
 
 def _lines(reply: Any, longest: int = _LONGEST_LINE) -> Iterator[bytes]:

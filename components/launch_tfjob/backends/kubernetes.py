@@ -8,7 +8,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,10 @@ from components.launch_tfjob.backends.cluster_errors import (
     webhook_is_away,
 )
 from components.launch_tfjob.backends.pod_logs import PodLogs
+from components.launch_tfjob.backends.run_watch import RunWatch
+from components.launch_tfjob.backends.stopping import orders
 from components.launch_tfjob.backends.watching import Watching
-from components.launch_tfjob.manifest import STOP_WITHIN_ANNOTATION
+from components.launch_tfjob.run_end import was_terminated
 from components.launch_tfjob.verdict import is_over, on_lost_node, replica_of
 from storage.errors import Problem, StepError
 from storage.retry import Patience
@@ -79,6 +82,17 @@ class KubernetesBackend:
                 known = {key: reference[key] for key in ("apiVersion", "kind", "name", "uid")}
                 return known | {"controller": False, "blockOwnerDeletion": False}
         return None
+
+    @contextmanager
+    def watched_run(
+        self, run_id: str, owner: Object | None, seconds: int
+    ) -> Iterator[Callable[[], str]]:
+        """Stop the jobs as soon as the run is ended; only a pod of Kubeflow Pipelines has one."""
+        if not os.environ.get(POD_NAME):
+            yield lambda: ""
+            return
+        with RunWatch(self._api, run_id, owner, self._running, seconds) as watch:
+            yield lambda: watch.why_ended
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a job.
@@ -186,20 +200,24 @@ class KubernetesBackend:
         except NotThereError:
             return  # it is not made yet, or ended just now
 
-    def cancel(self, name: str, seconds: int) -> None:
+    def cancel(self, name: str, run: str, seconds: int) -> None:
         """End a job in a hurry: its grace period was made for storing a checkpoint in peace.
-
-        A grace period cannot be shortened later, so the pod is told before it is deleted.
 
         Args:
             name: The job.
+            run: The value of its label RUN_LABEL.
             seconds: What the chief and its sidecar have to end.
         """
-        try:
-            self.annotate_chief(name, {STOP_WITHIN_ANNOTATION: f"{seconds}s"})
-            time.sleep(_HEARD_SECONDS)  # the volume of a pod that is being deleted stays as it is
-        except StepError as error:
-            log.warning("%s has its whole grace period to end: %s", name, error)
+        *before, _ = orders(self._api, name, run, seconds)
+        for order in before:
+            try:
+                self._api.request(order.method, order.path, order.query, order.body, order.content)
+            except NotThereError:
+                continue
+            except StepError as error:
+                log.warning("%s may have its whole grace period to end: %s", name, error)
+            if order.method == "PATCH":
+                time.sleep(_HEARD_SECONDS)  # the volume of a pod being deleted stays as it is
         self.delete(name, seconds)
 
     def is_terminated(self) -> bool | None:
@@ -210,8 +228,7 @@ class KubernetesBackend:
         except StepError as error:
             log.info("the Workflow cannot be read: %s", error)
             return None
-        # Kubeflow Pipelines ends a run by this deadline; a run that fails has none.
-        return workflow["spec"].get("activeDeadlineSeconds") == 0 if workflow else None
+        return was_terminated(workflow) if workflow else None
 
     def delete(self, name: str, seconds: float | None = None) -> None:
         """End a job; return when its pods are gone, but for those of a node that is gone itself.
@@ -269,6 +286,12 @@ class KubernetesBackend:
     def __exit__(self, *_: object) -> None:
         """Stop following."""
         self.close()
+
+    def _running(self) -> list[str]:
+        """Return the jobs that are followed and have not ended, without asking for them."""
+        with self._lock:
+            followed = dict(self._watching)
+        return [name for name, seen in followed.items() if not (seen.job and is_over(seen.job))]
 
     def _watched(self, name: str) -> Watching:
         with self._lock:  # lines are read in a thread of their own

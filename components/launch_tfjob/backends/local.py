@@ -17,7 +17,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,6 +89,12 @@ class LocalBackend:
     def owner(self) -> Object | None:
         """Return None: jobs end with this process."""
         return None
+
+    def watched_run(
+        self, run_id: str, owner: Object | None, seconds: int
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """Return a context that never ends a run: a signal to the command line does."""
+        return nullcontext(lambda: "")
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Start the pods of a job.

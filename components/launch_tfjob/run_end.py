@@ -1,0 +1,62 @@
+"""Whether a run was ended, told from its Workflow alone.
+
+Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain of the step's pod, an
+eviction or a node that dies change nothing in the Workflow: so the two can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_TERMINAL = ("Succeeded", "Failed", "Error")
+
+
+def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
+    """Return what ended a run, or nothing while it is wanted; what is not understood is no end.
+
+    Args:
+        workflow: The Workflow as the API server shows it.
+        now: The time by the API server's clock, which the deadline is compared with.
+    """
+    status = _part(workflow, "status")
+    if _part(workflow, "metadata").get("deletionTimestamp"):
+        return "its Workflow was deleted"
+    if _deadline(workflow) == 0:
+        return "it was terminated: its Workflow has activeDeadlineSeconds 0"
+    if shutdown := _part(workflow, "spec").get("shutdown"):
+        return f"it was stopped: its Workflow has shutdown {shutdown}"
+    if status.get("phase") in _TERMINAL:
+        return f"its Workflow is over: {status['phase']}"
+    until = expires(workflow)
+    if until is not None and now >= until:
+        return f"the deadline of its Workflow is over, {_deadline(workflow)} s after its start"
+    return ""
+
+
+def was_terminated(workflow: Mapping[str, Any]) -> bool:
+    """Tell whether a person has ended the run, and not its deadline or a failure."""
+    return _deadline(workflow) == 0 or bool(_part(workflow, "spec").get("shutdown"))
+
+
+def expires(workflow: Mapping[str, Any]) -> datetime | None:
+    """Return when the run's time is over, or None where it has no limit or has not begun."""
+    seconds = _deadline(workflow)
+    if seconds is None:
+        return None
+    try:
+        began = datetime.fromisoformat(str(_part(workflow, "status").get("startedAt")))
+        return began.replace(tzinfo=began.tzinfo or UTC) + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _deadline(workflow: Mapping[str, Any]) -> int | None:
+    seconds = _part(workflow, "spec").get("activeDeadlineSeconds")
+    return seconds if isinstance(seconds, int) and not isinstance(seconds, bool) else None
+
+
+def _part(workflow: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = workflow.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,287 @@
+"""A run that is ended from outside: the launcher sees its Workflow and stops the job, or leaves it.
+
+The Workflows are real objects on the real API server; only Argo's controller is the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.preflight import cluster as preflight
+from tests.cluster.faulty_proxy import FaultyProxy
+from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
+from tests.cluster.pki import write_kubeconfig
+from tests.cluster.workflows import Workflow
+from uploader.folder import verify
+
+pytestmark = pytest.mark.cluster
+
+_FINALIZER = "kfp-tfjob.test/hold"
+_FOREVER = "time.sleep(600)"
+# What Kubeflow Pipelines on Argo gives a launcher: SIGTERM so long after the click, then SIGKILL.
+_SIGTERM_SECONDS, _SIGKILL_SECONDS = 1.3, 0.5
+
+
+@pytest.fixture
+def workflow(launch: Launch) -> Iterator[Workflow]:
+    """The run that the launchers of the test belong to."""
+    found = Workflow(launch.cluster, launch.namespace).create(launch.step.run_id)
+    yield found
+    if found.get():
+        found.patch({"metadata": {"finalizers": []}})
+
+
+@pytest.fixture
+def step(launch: Launch, workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> Workflow:
+    """The same, and a pod of it: that of the launchers."""
+    launch.be_step_of(workflow, monkeypatch)
+    return workflow
+
+
+def _terminate(workflow: Workflow) -> None:
+    workflow.terminate()
+
+
+def _shut_down(workflow: Workflow) -> None:
+    workflow.patch({"spec": {"shutdown": "Terminate"}})
+
+
+def _delete(workflow: Workflow) -> None:
+    """Delete it as something that another controller must agree to: it stays for a while."""
+    workflow.patch({"metadata": {"finalizers": [_FINALIZER]}})
+    workflow.delete()
+
+
+def _expire(workflow: Workflow) -> None:
+    """Let its time be over in a moment; nothing changes in the object when it is."""
+    began = datetime.now(UTC) - timedelta(seconds=59)
+    status = {"startedAt": began.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    workflow.patch({"spec": {"activeDeadlineSeconds": 60}, "status": status})
+
+
+def _fail(workflow: Workflow) -> None:
+    workflow.patch({"status": {"phase": "Failed"}})
+
+
+@pytest.mark.parametrize(
+    "end",
+    [_terminate, _shut_down, _delete, Workflow.delete, _expire, _fail],
+    ids=lambda f: f.__name__,
+)
+def test_a_run_that_is_ended(launch, step, row, figure, end):
+    """No signal: what the launcher sees is enough. The pods' own grace would be ten minutes."""
+    with _launcher(launch, _FOREVER, workers=1, pod={"all": {"grace_seconds": 600}}) as process:
+        launch.wait_said(replica="worker-0")
+        seen = _Stopped(launch)
+        end(step)
+        launch.wait_for(seen)
+        seconds = time.monotonic() - seen.began
+        assert process.wait(60) == 1
+    launch.ended = Ended("cancelled", 2)
+    row(launch, "cancelled", 2, jobs=0, name=f"run ended: {end.__name__.strip('_')}")
+    gone = time.monotonic() - seen.began
+    figure(
+        f"run ended ({end.__name__.strip('_')}): stopped {seconds:.2f} s after, gone {gone:.1f} s"
+    )
+    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
+    assert seconds < 10 and gone < 60, (seconds, gone)
+
+
+def test_a_run_that_is_ended_is_found_by_its_label(launch, workflow, row, monkeypatch):
+    """Where the pod of the launcher names no Workflow."""
+    monkeypatch.setenv("KFP_POD_NAME", "not-there")
+    with _launcher(launch, _FOREVER) as process:
+        launch.wait_said()
+        workflow.terminate()
+        assert process.wait(60) == 1
+    launch.ended = Ended("cancelled", 2)
+    row(launch, "cancelled", 2, jobs=0)
+
+
+def _touched(launch: Launch, workflow: Workflow) -> None:
+    """Everything about a Workflow that changes in a healthy run."""
+    workflow.patch({"metadata": {"labels": {"workflows.argoproj.io/phase": "Running"}}})
+    workflow.patch({"spec": {"suspend": True, "activeDeadlineSeconds": 3600}})
+    workflow.patch({"status": {"message": "a step failed", "startedAt": "2999-01-01T00:00:00Z"}})
+
+
+def _forbidden(launch: Launch, workflow: Workflow) -> None:
+    """Rights that say nothing of Workflows; the run is ended, and this launcher cannot know."""
+    less = [rule for rule in rules() if "workflows" not in rule["resources"]]
+    launch.kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "blind", less)
+
+
+def _lost(launch: Launch, workflow: Workflow) -> None:
+    """No answer about Workflows; see the fixture."""
+
+
+@pytest.fixture
+def proxy(launch: Launch) -> Iterator[FaultyProxy]:
+    settings = launch.cluster.api.configuration
+    with FaultyProxy(settings.host, settings.ssl_ca_cert, 0) as found:
+        yield found
+
+
+@pytest.mark.parametrize("how", [_touched, _forbidden, _lost], ids=lambda f: f.__name__)
+def test_a_launcher_that_is_drained(launch, step, row, proxy, tmp_path, how):
+    """SIGTERM, and nothing that says that the run has ended: the next launcher takes over."""
+    with_rights = launch.kubeconfig
+    how(launch, step)
+    if how is _lost:
+        proxy.away = "/workflows"
+        launch.kubeconfig = _kubeconfig_of(proxy, launch, tmp_path)
+    with _launcher(launch, UNTIL_GO, gpus=1) as process:
+        launch.wait_said()
+        if how is not _forbidden:
+            _touched(launch, step)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+    assert launch.phase() == "Running" and launch.gpus_held() == 1
+    launch.kubeconfig = with_rights
+    # The step as Kubeflow Pipelines starts it again: same Workflow, same job.
+    owner = launch.backend().owner()
+    launch.start(launch.spec(UNTIL_GO, gpus=1), owner=owner, retry=True)
+    launch.go()
+    ended = launch.join()
+    row(launch, "succeeded", 0, jobs=1, name=f"drained: {how.__name__.strip('_')}")
+    assert ended.launched.attempts == 1
+
+
+def test_sigterm_is_enough_where_the_watch_has_broken(launch, step, row, proxy, tmp_path):
+    """The change was missed; the last look is what ends the job."""
+    proxy.away = "/workflows"
+    launch.kubeconfig = _kubeconfig_of(proxy, launch, tmp_path)
+    with _launcher(launch, _FOREVER) as process:
+        launch.wait_said()
+        seen = _Stopped(launch)
+        step.terminate()
+        proxy.away = "/workflows?"  # lists and watches; a single one can be read again
+        process.send_signal(signal.SIGTERM)
+        launch.wait_for(seen)
+        assert process.wait(60) in (-signal.SIGTERM, 1)
+    launch.ended = Ended("cancelled", 2)
+    row(launch, "cancelled", 2, jobs=0)
+
+
+# It saves 300 MB when it is told to stop, as the trainer does: one rename when all is there.
+_SAVES = """
+def save(*_):
+    if me != "chief-0":
+        sys.exit(143)
+    part = output / "checkpoints/.7"
+    part.mkdir(parents=True)
+    for number in range(3):
+        (part / f"weights-{number}").write_bytes(os.urandom(1_000_000) * 100)
+    part.rename(output / "checkpoints/7")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_terminate_as_argo_does_it(launch, step, row, figure):
+    """The deadline, SIGTERM 1.3 s later, SIGKILL 0.5 s after that, and no exit task."""
+    large = {"memory": "1Gi", "ephemeral_storage": "2Gi", "grace_seconds": 600}
+    with _launcher(launch, _SAVES, workers=1, gpus=1, pod={"all": large}) as process:
+        launch.wait_said("ready")
+        launch.wait_said("ready", "worker-0")
+        seen = _Stopped(launch)
+        step.terminate()
+        clicked = time.monotonic()
+        _until(clicked + _SIGTERM_SECONDS, seen)
+        process.send_signal(signal.SIGTERM)
+        _until(clicked + _SIGTERM_SECONDS + _SIGKILL_SECONDS, seen)
+        process.kill()
+        process.wait()
+    launch.wait_for(seen)
+    launch.ended = Ended("cancelled", 143)
+    row(launch, "cancelled", 143, jobs=0)
+    gone = time.monotonic() - clicked
+    store, checkpoint = launch.step.store, launch.step.run.checkpoints / "7"
+    manifest = store.read_manifest(checkpoint / "manifest.json")
+    assert manifest.size >= 300_000_000 and not verify(store, checkpoint, manifest)
+    figure(
+        f"terminated as by Argo: stopped {seen.at - clicked:.2f} s after, 300 MB stored and all"
+        f" pods gone after {gone:.1f} s"
+    )
+    assert seen.at - clicked < _SIGTERM_SECONDS + _SIGKILL_SECONDS + 1
+    assert seen.graces == {"chief": 60, "worker": 10}
+
+
+def test_preflight_says_what_terminate_lacks(launch):
+    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    found = preflight.check(api, launch.spec(), "r")
+    assert not found.problems
+    assert not [warning for warning in found.warnings if "Terminate" in warning]
+    less = [rule for rule in rules() if "workflows" not in rule["resources"]]
+    less = [rule | {"verbs": [v for v in rule["verbs"] if "collection" not in v]} for rule in less]
+    kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "less", less)
+    found = preflight.check(client_of(kubeconfig, launch.namespace, 5), launch.spec(), "r")
+    assert not found.problems  # a run is possible without
+    first, second = [warning for warning in found.warnings if "Terminate" in warning]
+    assert first.startswith("the service account may not get, list, watch workflows")
+    assert "orphan_timeout_seconds (600 s)" in first and "deploy/rbac.yaml" in first
+    assert second.startswith("the service account may not deletecollection pods")
+
+
+class _Stopped:
+    """Looks whether the job and its pods are being deleted, and notes when it saw that first.
+
+    Attributes:
+        began: When it was made.
+        at: When the job was being deleted.
+        graces: The grace periods that the pods were given, by replica type.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._api = client_of(launch.kubeconfig, launch.namespace)
+        self._admin = launch.cluster
+        self._namespace, self._job = launch.namespace, launch.name()
+        self.began, self.at = time.monotonic(), 0.0
+        self.graces: dict[str, int] = {}
+
+    def __call__(self) -> bool:
+        for pod in self._admin.core.list_namespaced_pod(self._namespace).items:
+            if pod.metadata.deletion_timestamp:
+                kind = pod.metadata.labels.get("training.kubeflow.org/replica-type", "")
+                self.graces[kind] = pod.metadata.deletion_grace_period_seconds
+        job = self._api.get(self._api.tfjobs(self._job))
+        stopped = job is None or bool(job["metadata"].get("deletionTimestamp"))
+        if stopped and not self.at:
+            self.at = time.monotonic()
+        return stopped
+
+
+@contextlib.contextmanager
+def _launcher(launch: Launch, body: str, **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = launch.start_process(body, **arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until(moment: float, look: Callable[[], object]) -> None:
+    """Look again and again until a moment has come."""
+    while (left := moment - time.monotonic()) > 0:
+        look()
+        time.sleep(min(0.02, left))
+
+
+def _kubeconfig_of(proxy: FaultyProxy, launch: Launch, folder: Path) -> Path:
+    """Return the kubeconfig of the launcher's account that leads through a proxy."""
+    header = client_of(launch.kubeconfig, launch.namespace).configuration.api_key["authorization"]
+    token = {"token": header.removeprefix("Bearer ")}
+    authority = Path(launch.cluster.api.configuration.ssl_ca_cert)
+    return write_kubeconfig(folder / "proxy.kubeconfig", proxy.address, authority, token)

@@ -1,0 +1,151 @@
+"""The requests that stop a job: which, in which order, and how fast where the API is slow."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from kubernetes.client import Configuration
+
+from components.launch_tfjob.backends.cluster_client import ClusterClient
+from components.launch_tfjob.backends.stopping import Stopping, orders
+from components.launch_tfjob.options import TrainOptions
+from components.parameters import parse
+from storage.errors import ConfigurationError
+
+PODS = "/api/v1/namespaces/team-a/pods"
+JOBS = "/apis/kubeflow.org/v1/namespaces/team-a/tfjobs"
+
+
+class SlowServer(ThreadingHTTPServer):
+    """An API server that has one job, and answers requests that change something late."""
+
+    daemon_threads = True
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.seconds, self.began = seconds, 0.0
+        self.made: list[tuple[str, str, float]] = []
+        self.connections = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SlowServer
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.server.connections += 1
+        super().setup()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        gone = any(method == "DELETE" and JOBS in path for method, path, _ in self.server.made)
+        items = [] if gone else [{"metadata": {"name": "j"}, "status": {}}]
+        self._answer({"items": items})
+
+    def do_PATCH(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.made.append((self.command, self.path, time.monotonic() - self.server.began))
+        time.sleep(self.server.seconds)
+        self._answer({})
+
+    def do_DELETE(self) -> None:
+        self.headers["Content-Length"] = self.headers["Content-Length"] or "0"
+        self.do_PATCH()
+
+    def _answer(self, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def server() -> Iterator[SlowServer]:
+    with SlowServer(1.5) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def client(address: str = "http://127.0.0.1:1") -> ClusterClient:
+    return ClusterClient(Configuration(host=address), "team-a")
+
+
+def test_the_orders():
+    chief = f"{PODS}/tfjob-x-1-chief-0"
+    told = {"metadata": {"annotations": {"kfp-tfjob/stop-within": "60s"}}}
+    others = (
+        "kfp-tfjob/run=x,training.kubeflow.org/job-name=tfjob-x-1"
+        ",training.kubeflow.org/replica-type!=chief"
+    )
+    found = [
+        (order.method, order.path, order.query) for order in orders(client(), "tfjob-x-1", "x", 60)
+    ]
+    assert found == [
+        ("PATCH", chief, {}),
+        ("DELETE", chief, {"gracePeriodSeconds": "60"}),
+        ("DELETE", PODS, {"labelSelector": others, "gracePeriodSeconds": "10"}),
+        ("DELETE", f"{JOBS}/tfjob-x-1", {"propagationPolicy": "Foreground"}),
+    ]
+    assert orders(client(), "tfjob-x-1", "x", 60)[0].body == told
+    assert orders(client(), "tfjob-x-1", "x", 5)[2].query["gracePeriodSeconds"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("path", "selector"),
+    [
+        (PODS, None),
+        (PODS, ""),
+        (PODS, " "),
+        (PODS, ","),
+        (PODS, "kfp-tfjob/run="),
+        (PODS, "kfp-tfjob/run"),
+        (PODS, "=x"),
+        (PODS, "training.kubeflow.org/replica-type!=chief"),
+        (PODS, "!kfp-tfjob/run"),
+        (f"{PODS}/", None),  # the name of an object is empty
+        (JOBS, None),
+        ("/api/v1/nodes", None),
+    ],
+)
+def test_a_deletion_that_could_mean_everything_is_refused_by_the_client(path, selector):
+    query = {} if selector is None else {"labelSelector": selector}
+    for call in (
+        lambda: client().once("DELETE", path, query, (0.1, 0.1)),
+        lambda: client().request("DELETE", path, query),
+    ):
+        with pytest.raises(ValueError, match="would delete what is not ours"):
+            call()
+
+
+def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server):
+    """The process lives for two seconds from the click on, and an answer takes one and a half."""
+    stopping = Stopping(client(f"http://127.0.0.1:{server.server_address[1]}"), "x", 60)
+    stopping.keep_warm()
+    for call in stopping._warming:
+        call.result()
+    server.began, warm = time.monotonic(), server.connections
+    stopping.stop(["j"])
+    stopping.close()
+    first = server.made[:4]
+    assert [(method, path.partition("?")[0]) for method, path, _ in first] == [
+        ("PATCH", f"{PODS}/j-chief-0"),
+        ("DELETE", f"{PODS}/j-chief-0"),
+        ("DELETE", PODS),
+        ("DELETE", f"{JOBS}/j"),
+    ]
+    assert first[-1][2] < 1.5, first  # less than one answer takes
+    assert warm == 2
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 3601, "soon"])
+def test_the_grace_of_a_cancellation_is_checked(seconds):
+    with pytest.raises(ConfigurationError, match="train_options.cancel_grace_seconds"):
+        parse(TrainOptions, "train_options", {"cancel_grace_seconds": seconds})
+    assert TrainOptions().cancel_grace_seconds == 60
