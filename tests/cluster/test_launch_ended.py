@@ -93,7 +93,7 @@ def test_a_run_that_is_ended(launch, step, row, figure, end):
         f"run ended ({end.__name__.strip('_')}): stopped {seconds:.2f} s after, gone {gone:.1f} s"
     )
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
-    assert seconds < 10 and gone < 60, (seconds, gone)
+    assert seconds < 30 and gone < 120, (seconds, gone)
 
 
 def test_a_run_that_is_ended_is_found_by_its_label(launch, workflow, row, monkeypatch):
@@ -189,10 +189,11 @@ time.sleep(600)
 """
 
 
-def test_terminate_as_argo_does_it(launch, step, row, figure):
+def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
     """The deadline, SIGTERM 1.3 s later, SIGKILL 0.5 s after that, and no exit task."""
     large = {"memory": "1Gi", "ephemeral_storage": "2Gi", "grace_seconds": 600}
-    with _launcher(launch, _SAVES, workers=1, gpus=1, pod={"all": large}) as process:
+    settings = {"all": large, "chief": {"cpu": "1"}}
+    with _launcher(launch, _SAVES, workers=1, gpus=1, pod=settings) as process:
         launch.wait_said("ready")
         launch.wait_said("ready", "worker-0")
         seen = _Stopped(launch)
@@ -204,6 +205,7 @@ def test_terminate_as_argo_does_it(launch, step, row, figure):
         process.kill()
         process.wait()
     launch.wait_for(seen)
+    print("TOLD", launch.said("told to stop within"))
     launch.ended = Ended("cancelled", 143)
     row(launch, "cancelled", 143, jobs=0)
     gone = time.monotonic() - clicked

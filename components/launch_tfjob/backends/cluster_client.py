@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# What a single call raises that has failed, be it for what the answer was or for its absence.
+CALL_FAILED = (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
 _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
@@ -219,8 +222,7 @@ class ClusterClient:
             The object, and the time by the server's clock, as HTTP writes it.
 
         Raises:
-            ApiException: The API's answer is an error.
-            urllib3.exceptions.HTTPError: There is no answer.
+            Exception: One of CALL_FAILED.
         """
         reply = self._call(method, path, query, body, content, seconds)
         return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))

@@ -23,11 +23,8 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any
 
-import urllib3
-from kubernetes.client.exceptions import ApiException
-
 from components.launch_tfjob.backends import Object
-from components.launch_tfjob.backends.cluster_client import ClusterClient
+from components.launch_tfjob.backends.cluster_client import CALL_FAILED, ClusterClient
 from components.launch_tfjob.backends.stopping import Stopping
 from components.launch_tfjob.manifest import run_label
 from components.launch_tfjob.run_end import expires, why_ended
@@ -147,7 +144,7 @@ class RunWatch:
         """Read the Workflow once more; what was seen last decides where that cannot be done."""
         try:
             self._read(self._in_a_hurry, _LOOK_SECONDS)
-        except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError):
+        except CALL_FAILED:
             pass  # that is a drain, unless it was seen before
         self._decide(_SKEW)
 
@@ -167,7 +164,7 @@ class RunWatch:
                     log.info("this step belongs to no Workflow: nothing is watched for its end")
                     return
                 self._watch(version)
-            except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            except CALL_FAILED as error:
                 status = getattr(error, "status", None)
                 if not told and not self._closed.is_set():
                     told = True
@@ -215,10 +212,10 @@ class RunWatch:
         }
         for line in self._api.lines(self._api.workflow(""), query, _SILENCE):
             event = json.loads(line)
+            if event.get("type") not in ("ADDED", "MODIFIED", "DELETED"):
+                return  # the version is too old
             if event["type"] == "DELETED":
                 event["object"]["metadata"].setdefault("deletionTimestamp", "now")
-            elif event["type"] not in ("ADDED", "MODIFIED"):
-                return  # the version is too old
             self._see(event["object"])
 
     def _see(self, workflow: Object) -> None:

@@ -20,10 +20,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-import urllib3
 from kubernetes.client.exceptions import ApiException
 
-from components.launch_tfjob.backends.cluster_client import MERGE, ClusterClient
+from components.launch_tfjob.backends.cluster_client import CALL_FAILED, MERGE, ClusterClient
 from components.launch_tfjob.backends.cluster_errors import message
 from components.launch_tfjob.manifest import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from components.launch_tfjob.verdict import is_being_deleted, is_over
@@ -109,7 +108,7 @@ class Stopping:
                 failed = self._stop(left)
                 if not left:
                     return
-            except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            except CALL_FAILED as error:
                 failed = [_words(error)]
             if time.monotonic() - began > _STUBBORN_SECONDS:
                 return
@@ -141,7 +140,7 @@ class Stopping:
                 return ""
             except ApiException as error:
                 return "" if error.status == 404 else _words(error)
-            except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            except CALL_FAILED as error:
                 if last:
                     return _words(error)
         return ""
@@ -160,7 +159,7 @@ class Stopping:
         try:
             together.wait(_CALL_SECONDS[0])  # else one connection would serve both
             self._left()
-        except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError):
+        except CALL_FAILED:
             return  # whatever the answer was, the connection is there
         except threading.BrokenBarrierError:
             return
