@@ -170,7 +170,7 @@ class KubernetesBackend:
         return sorted(found, key=_said_at)
 
     def nodes(self) -> list[Object] | None:
-        """Return the nodes of the cluster; None without the ClusterRole of deploy/nodes.yaml."""
+        """Return the nodes of the cluster; None without the right of deploy/rbac-nodes.yaml."""
         try:
             return self._api.within(10).list("/api/v1/nodes")
         except StepError:
