@@ -7,6 +7,7 @@ last lines and their last state are kept here.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -41,7 +42,7 @@ class Follower:
         self._lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._pods: dict[str, Object] = {}
         self._said = ""
-        self._said_at = time.monotonic()
+        self._said_at = -math.inf
         self._waits = False
         self.events: list[Object] = []
         self._thread = threading.Thread(target=self._read, name=f"logs {job_name}", daemon=True)
@@ -66,8 +67,10 @@ class Follower:
         self._waits = bool(missing or lagging) and not is_over(job)
         self.events = self._ask(missing, lagging) if self._waits else []
         said = picture(job, pods, self.events)
-        if said != self._said:
-            self._said, self._said_at = said, time.monotonic()
+        now = time.monotonic()
+        # Fifty pods that start one by one are not worth fifty lines.
+        if said != self._said and (not self._waits or now >= self._said_at + _SOONEST):
+            self._said, self._said_at = said, now
             log.info("%s: %s", self._name, said)
         return job
 

@@ -155,17 +155,14 @@ class Launcher:
             self._keep(outcome.end)
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
-            if judgement.verdict == Verdict.DEADLINE:
-                ended = claim.next(attempt + 1, self._newest_checkpoint())
-                raise failure.after(ended.used(self.spec.options.max_attempts))
             if not judgement.verdict.recoverable:
-                raise failure
+                raise self._in_the_end(failure, claim)
             placed = judgement.verdict != Verdict.PARTLY_PLACED
             if not placed:
                 # Waiting for nodes is bounded by time and not by attempts.
                 waited += outcome.end.seconds["pending"]
                 if waited >= self.spec.options.pending_timeout_seconds:
-                    raise failure
+                    raise self._in_the_end(failure, claim)
             manifest = {}
 
     def _adopted(self) -> dict[str, Any]:
@@ -292,6 +289,17 @@ class Launcher:
         if failure:
             log.info("%s", used)
         return claim
+
+    def _in_the_end(self, failure: JobFailedError, claim: Claim) -> JobFailedError:
+        """Return a failure with what the run has used, where it took more than one attempt."""
+        if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
+            return failure
+        try:
+            ended = claim.next(claim.attempt + 1, self._newest_checkpoint())
+        except StepError as error:
+            log.warning("what the run has used is not known: %s", error)
+            return failure
+        return failure.after(ended.used(self.spec.options.max_attempts))
 
     def _newest_checkpoint(self) -> int:
         """Return the newest step that is complete in the store, or 0."""

@@ -212,6 +212,36 @@ def test_what_pods_ask_for_is_counted_as_the_scheduler_does():
     assert capacity.of_pod(after)["cpu"] == Decimal("9.25")
 
 
+def node(gpus: int, cpu: str = "64", **spec: object) -> dict:
+    has = {"cpu": cpu, "memory": "512Gi", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(gpus)}
+    return {"metadata": {}, "spec": spec, "status": {"allocatable": has}}
+
+
+TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "why"),
+    [
+        (spec(2, gpus=4), [node(8), node(4)], ""),
+        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, and the nodes there are"),
+        # What is not known is not said: here each kind of pod has room, and the sum is enough.
+        (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
+        (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
+        (spec(5), [node(0, "8"), node(0, "8")], "have room for 4 of 5 worker pods"),
+        (spec(0, gpus=4), [node(2), node(2)], "have room for 0 of 1 chief pods"),
+    ],
+)
+def test_nodes_that_have_no_room_for_a_whole_job(wanted, nodes, why):
+    found = capacity.lacks_room(job(wanted), nodes)
+    assert why in found and bool(found) == bool(why), found
+
+
+def test_an_autoscaler_that_makes_nodes_is_waited_for():
+    assert waiting.nodes_are_coming([event("j-worker-1", "TriggeredScaleUp", "pool 0->1")])
+    assert not waiting.nodes_are_coming([event("j-worker-1", "FailedScheduling", CPU)])
+
+
 SECRET_ENV = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 
 
