@@ -34,7 +34,8 @@ class MissingSecret:
         key: The key that is not in it; empty where the whole Secret is missing.
         replica: Who needs it, for instance `worker-0`.
         role: For instance `worker`.
-        variable: The environment variable it is for; empty for a Secret to pull images with.
+        use: What it is for, for instance `variable TOKEN`.
+        variable: The environment variable it is for, if it is for one.
         said: The words of the cluster.
     """
 
@@ -42,14 +43,14 @@ class MissingSecret:
     key: str
     replica: str
     role: str
+    use: str
     variable: str
     said: str
 
     def __str__(self) -> str:
         """Return what is missing, as a sentence without a full stop."""
         what = f"Secret {self.name} " + (f"has no key {self.key}" if self.key else "does not exist")
-        use = f"variable {self.variable}" if self.variable else "pulling its images"
-        return f"{what}; {self.replica} needs it for {use}: {self.said}"
+        return f"{what}; {self.replica} needs it for {self.use}: {self.said}"
 
 
 def is_suspended(job: Mapping[str, Any]) -> bool:
@@ -128,13 +129,15 @@ def missing_secrets(
     for pod, name, said in _waiting(pods, _CONFIGURATION):
         if missing := secret_in(said):
             secret, key = missing
-            who = (replica_of(pod), role_of(pod), _variable(pod, name, secret, key))
-            found.append(MissingSecret(secret, key, *who, said))
+            variable = _variable(pod, name, secret, key)
+            use = f"variable {variable}" if variable else f"container {name}"
+            who = (replica_of(pod), role_of(pod))
+            found.append(MissingSecret(secret, key, *who, use, variable, said))
     for pod, _, said in _waiting(pods, _PULL):
         for event in events:
             named = _PULL_SECRETS.search(str(event.get("message")))
             if event.get("reason") == _NO_PULL_SECRET and named and about(event, pod):
-                who = (replica_of(pod), role_of(pod), "")
+                who = (replica_of(pod), role_of(pod), "pulling its images", "")
                 found += [MissingSecret(name, "", *who, said) for name in named[1].split(", ")]
     return found
 
