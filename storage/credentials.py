@@ -44,6 +44,13 @@ class SecretVolume:
                 continue
         return ""
 
+    def has_keys(self) -> bool:
+        """Tell whether there is anything in it: a Secret that is missing is an empty folder."""
+        try:
+            return any(not item.name.startswith(".") for item in self.folder.iterdir())
+        except OSError:
+            return False
+
     def _metadata(self) -> dict[str, str]:
         return {
             "access_key": self.get("AWS_ACCESS_KEY_ID"),

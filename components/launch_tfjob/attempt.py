@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.launch_tfjob import waiting
+from components.launch_tfjob import capacity, waiting
 from components.launch_tfjob.backends import Backend, Object
 from components.launch_tfjob.follower import Follower
 from components.launch_tfjob.manifest import CONTAINER, HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd, end_of, log_name, pods_of
+from components.launch_tfjob.remedy import remedy, secret_remedy
 from components.launch_tfjob.spec import JobSpec
 from components.launch_tfjob.verdict import (
     Judgement,
@@ -22,13 +24,13 @@ from components.launch_tfjob.verdict import (
     is_over,
     judge,
     replica_of,
+    role_of,
 )
 from components.launch_tfjob.watchdogs import Seen, Watchdogs
 from trainer.supervisor import MEANING
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 30.0  # also without news, the job is looked at
 _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
 _BEATS = 6  # of the heart, in the time after which the chief takes it for dead
@@ -61,6 +63,7 @@ class Attempt:
         number: The attempt, from 1.
         waited: Seconds that earlier attempts have waited for nodes.
         ended: Tells what ended the whole run; nothing while it is wanted.
+        run_left: Seconds that the whole run has left.
         clock: Seconds that never go back; a seam for tests.
     """
 
@@ -70,6 +73,7 @@ class Attempt:
     number: int
     waited: float = 0.0
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
+    run_left: float = math.inf
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
@@ -96,7 +100,7 @@ class Attempt:
         follower.start()
         options = self.spec.options
         grace = float(self.spec.pod.of("chief").grace_seconds or 0)
-        watchdogs = Watchdogs(options, grace, self.waited, self.clock)
+        watchdogs = Watchdogs(options, grace, self.waited, self.run_left, self.clock)
         job: Object | None = None
         given_up: Judgement | None = None
         while given_up is None:
@@ -105,12 +109,12 @@ class Attempt:
             if latest is None or is_over(latest) or is_being_deleted(latest):
                 break
             self._count(latest, follower.pods)
-            events = lambda: self.backend.events(self.name)  # noqa: E731
             silence = self.backend.silence(self.name)
-            given_up = watchdogs.look(Seen(latest, follower.pods, silence, events))
+            seen = Seen(latest, follower.pods, silence, lambda: follower.events)
+            given_up = self._with_remedy(watchdogs.look(seen), seen)
             if given_up is None:
                 self._beat(follower.pods)
-                longest = min(_LOOK_SECONDS, self._beat_seconds)
+                longest = min(follower.pause, self._beat_seconds)
                 self.backend.watch(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
@@ -134,6 +138,31 @@ class Attempt:
         end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
         said = [Mask()(line) for line in words(judgement, last_lines)]
         return Outcome(judgement, said, end)
+
+    def _with_remedy(self, found: Judgement | None, seen: Seen) -> Judgement | None:
+        """Add to a verdict on pods that wait which parameter to change, and whether it is final."""
+        if found is None or found.fix:
+            return found
+        events = seen.events()
+        if missing := waiting.missing_secrets(seen.pods, events):
+            if found.verdict == Verdict.USER_ERROR:
+                return replace(found, fix=secret_remedy(self.spec, missing))
+        fix = remedy(found.verdict, self.spec, seen.pods, events)
+        if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
+            # Letting go of nodes helps where others have them, and not where there are too few.
+            return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
+        return replace(found, fix=fix)
+
+    def _lacks_room(self, seen: Seen) -> str:
+        """Say why the cluster as it is can never hold the job; nothing where that is not known."""
+        nodes = self.backend.nodes()
+        lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
+        if not nodes or any(
+            waiting.nodes_are_coming(self.backend.events(pod["metadata"]["name"]))
+            for pod in lagging.values()
+        ):
+            return ""
+        return capacity.lacks_room(self.manifest, nodes)
 
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that somebody still waits for it."""

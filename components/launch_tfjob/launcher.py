@@ -5,8 +5,9 @@
 3. Otherwise claim the next attempt in the store; the highest number owns the run.
 4. Create its job and follow it: every line, every change of a pod, every limit (attempt.py).
 5. When it has ended, judge it by its status, its pods and what lies in the store.
-6. Where the infrastructure was at fault, try again from the newest stored checkpoint, a bounded
-   number of times; otherwise fail with the words of the replica that failed first.
+6. Where the infrastructure was at fault, try again from the newest stored checkpoint, as long as
+   attempts store newer ones (claim.py); otherwise fail with the words of the replica that failed
+   first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import logging
 import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +25,14 @@ from typing import Any
 from components.launch_tfjob import start
 from components.launch_tfjob.attempt import Attempt, cancelled, words
 from components.launch_tfjob.backends import Backend, JobExistsError
+from components.launch_tfjob.claim import Claim
 from components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
 from components.launch_tfjob.progress import Progress, read
 from components.launch_tfjob.record import AttemptEnd
 from components.launch_tfjob.spec import JobSpec
 from components.launch_tfjob.start import Action, Found
 from components.launch_tfjob.verdict import Judgement, Verdict, judge
+from components.launch_tfjob.watchdogs import out_of_time
 from components.step import FAILURE_FILE, Failure, Step
 from storage.errors import (
     ConfigurationError,
@@ -40,6 +42,7 @@ from storage.errors import (
     Problem,
     StepError,
 )
+from storage.manifest import NAME as MANIFEST
 from storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,10 @@ class JobFailedError(StepError):
         self.code = code  # type: ignore[misc]
         self.verdict = verdict  # type: ignore[misc]
 
+    def after(self, used: str) -> JobFailedError:
+        """Return the same with what the run has used up before it was given up."""
+        return JobFailedError(self.code, self.verdict, f"{self}\nNo more attempts: {used}.")
+
 
 @dataclass(frozen=True)
 class Launcher:
@@ -111,29 +118,40 @@ class Launcher:
         if done := self._completed():
             return self._launched(done)
         failure: JobFailedError | None = None
-        backoff, waited = self.spec.options.backoff_seconds, 0.0
+        backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
         manifest = self._adopted()
-        since = self._since(adopted=bool(manifest))
+        claim = self._last_claim(adopted=bool(manifest))
         while True:
             if done := self._completed():
                 return self._launched(done)
             if not manifest:
-                attempt = self._next_attempt(since, failure)
+                last, claim = claim, self._next_claim(claim, failure, placed)
                 if failure:
+                    if last and claim.checkpoint > last.checkpoint:
+                        backoff = self.spec.options.backoff_seconds
                     # Two jobs that let go of each other's GPUs must not come back together.
                     pause = backoff * random.uniform(0.5, 1.0)
-                    log.info("attempt %d begins in %.0f s", attempt, pause)
+                    log.info("attempt %d begins in %.0f s", claim.attempt, pause)
                     self.sleep(pause)
                     backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._fail_if_ended()
-                manifest = self._claim(attempt, since)
+                manifest = self._keep_claim(claim)
                 if not manifest:
                     continue
                 self._create(manifest)
                 self._fail_if_ended(manifest["metadata"]["name"])
             attempt = int(manifest["metadata"]["labels"]["kfp-tfjob/attempt"])
+            assert claim  # that of the job taken over, or the one made just now
+            run_left = claim.left(self.spec.options.run_deadline_seconds)
             outcome = Attempt(
-                self.backend, manifest, self.spec, attempt, waited, self.ended, self.clock
+                self.backend,
+                manifest,
+                self.spec,
+                attempt,
+                waited,
+                self.ended,
+                run_left,
+                self.clock,
             ).follow()
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
@@ -149,13 +167,13 @@ class Launcher:
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
-                raise failure
-            if judgement.verdict == Verdict.PARTLY_PLACED:
+                raise self._in_the_end(failure, claim)
+            placed = judgement.verdict != Verdict.PARTLY_PLACED
+            if not placed:
                 # Waiting for nodes is bounded by time and not by attempts.
                 waited += outcome.end.seconds["pending"]
-                since += 1
                 if waited >= self.spec.options.pending_timeout_seconds:
-                    raise failure
+                    raise self._in_the_end(failure, claim)
             manifest = {}
 
     def _adopted(self) -> dict[str, Any]:
@@ -261,21 +279,62 @@ class Launcher:
             )
         return attempt
 
-    def _since(self, adopted: bool) -> int:
-        """Return the first attempt that counts: what a person starts again is counted anew."""
+    def _last_claim(self, adopted: bool) -> Claim | None:
+        """Return the newest claim if it counts: a person who starts a run again begins a count."""
         store, attempts = self.step.store, self.step.run.attempts
         last = max(store.numbers(attempts), default=0)
         if not (last and (self.retry or adopted)):
-            return last + 1
-        return int(json.loads(store.read(attempts / f"{last:04d}.json"))["since"])
+            return None
+        return Claim.from_bytes(store.read(attempts / f"{last:04d}.json"), last)
 
-    def _next_attempt(self, since: int, failure: JobFailedError | None) -> int:
+    def _next_claim(
+        self, last: Claim | None, failure: JobFailedError | None, placed: bool
+    ) -> Claim:
+        """Return the claim of the next attempt, unless the run has used up what it may.
+
+        Args:
+            last: The newest claim that counts; None before the first.
+            failure: What ended it, where this launcher knows.
+            placed: Whether it had its nodes.
+        """
         attempt = max(self.step.store.numbers(self.step.run.attempts), default=0) + 1
-        if attempt - since < self.spec.options.max_attempts:
-            return attempt
-        raise failure or self._earlier_failure(attempt - since)
+        checkpoint = self._newest_checkpoint()
+        if last is None:
+            return Claim.first(attempt, checkpoint)
+        options = self.spec.options
+        claim = last.next(attempt, checkpoint, placed)
+        used = claim.used(options.max_attempts)
+        if claim.fruitless >= options.max_attempts:
+            raise failure.after(used) if failure else self._earlier_failure(used)
+        if claim.left(options.run_deadline_seconds) <= 0:
+            raise _failure(out_of_time(options), []).after(used)
+        if failure:
+            log.info("%s", used)
+        return claim
 
-    def _earlier_failure(self, attempts: int) -> StepError:
+    def _in_the_end(self, failure: JobFailedError, claim: Claim) -> JobFailedError:
+        """Return a failure with what the run has used, where it took more than one attempt."""
+        if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
+            return failure
+        try:
+            ended = claim.next(claim.attempt + 1, self._newest_checkpoint())
+        except StepError as error:
+            log.warning("what the run has used is not known: %s", error)
+            return failure
+        return failure.after(ended.used(self.spec.options.max_attempts))
+
+    def _newest_checkpoint(self) -> int:
+        """Return the newest step that is complete in the store, or 0."""
+        store, checkpoints = self.step.store, self.step.run.checkpoints
+        for step in reversed(store.numbers(checkpoints)):
+            try:
+                store.head(checkpoints / str(step) / MANIFEST)
+            except ObjectNotFoundError:
+                continue  # it was not stored to its end
+            return step
+        return 0
+
+    def _earlier_failure(self, used: str) -> StepError:
         """Return what ended the last attempt: KFP starts a step that failed once more."""
         try:
             data = self.step.store.read(self.step.run.failure("json"))
@@ -287,28 +346,21 @@ class Launcher:
         return ConfigurationError(
             Problem(
                 "the run has used all of its attempts",
-                received=f"{attempts} attempts, none of which completed the output",
-                expected=f"at most {self.spec.options.max_attempts}",
+                received=used,
+                expected="an attempt that stores a newer checkpoint, or completes the output",
                 fix="start a new run, or raise train_options.max_attempts",
             )
         )
 
-    def _claim(self, attempt: int, since: int) -> dict[str, Any]:
+    def _keep_claim(self, claim: Claim) -> dict[str, Any]:
         """Return the job of an attempt that is now ours, or nothing when somebody else has it."""
-        manifest = self._manifest(attempt)
-        record = {
-            "run_id": self.step.run_id,
-            "attempt": attempt,
-            "since": since,
-            "job": manifest["metadata"]["name"],
-            "spec_hash": spec_hash(manifest),
-            "launcher": uuid.uuid4().hex,  # two launchers must not both believe it is theirs
-        }
-        address = self.step.run.attempts / f"{attempt:04d}.json"
+        manifest = self._manifest(claim.attempt)
+        name = manifest["metadata"]["name"]
+        record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
         try:
-            self.step.store.create(address, json.dumps(record, indent=1).encode())
+            self.step.store.create(self.step.run.attempts / f"{claim.attempt:04d}.json", record)
         except ObjectExistsError:
-            log.info("attempt %d was claimed by another launcher", attempt)
+            log.info("attempt %d was claimed by another launcher", claim.attempt)
             return {}
         return manifest
 
@@ -371,7 +423,7 @@ def _not_ours(name: str, found: Found) -> ConfigurationError:
 
 
 def _failure(judgement: Judgement, words: list[str]) -> JobFailedError:
-    message = str(Problem(judgement.sentence, fix=judgement.verdict.remedy))
+    message = str(Problem(judgement.sentence, fix=judgement.remedy))
     if words:
         message += "\n".join([" Its last words:", *(f"    {line}" for line in words)])
     return JobFailedError(judgement.code, str(judgement.verdict), message)

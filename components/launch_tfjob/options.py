@@ -148,13 +148,17 @@ class TrainOptions(Group):
         stage_data: Whether such a program finds the dataset in DATA_DIR; without it, it reads
             DATASET_URI itself.
         deadline_seconds: How long the pods of one attempt may run.
+        run_deadline_seconds: How long the whole run may take, from the claim of its first attempt,
+            with every pause and queue; a run that a person starts again has all of it once more.
         start_timeout_seconds: How long a replica waits for the others to appear.
         store_deadline_seconds: How long a trained model may wait for the store.
         max_restarts: How often the trainer of a replica that died is started again in its pod.
         warm_spare: Whether a replica keeps a second process with TensorFlow loaded, so that it goes
             on two seconds after it died; it takes 0.6 GB of memory.
-        max_attempts: How many TFJobs one run may use up, the first included.
-        backoff_seconds: The pause before the second attempt; it doubles with every further one.
+        max_attempts: How many attempts in a row may be lost to the infrastructure without having
+            stored a newer checkpoint; one that has stored one is free.
+        backoff_seconds: The pause before the second attempt; it doubles with every further one
+            that stores no newer checkpoint.
         ttl_seconds: How long a finished TFJob and its pods stay for people to look at, and for the
             launcher to read how it ended.
         operator_timeout_seconds: How long the training operator may say nothing.
@@ -163,7 +167,8 @@ class TrainOptions(Group):
         partly_placed_seconds: How long some replicas may hold GPUs while others wait for them.
         image_pull_timeout_seconds: How long a container may fail to start for its image or its
             configuration.
-        queue_timeout_seconds: How long a job may be suspended in a queue; it counts nowhere else.
+        queue_timeout_seconds: How long a job may be suspended in a queue; of the other limits it
+            counts for run_deadline_seconds alone.
         stall_timeout_seconds: How long the chief may log nothing.
         orphan_timeout_seconds: After how long without its launcher the chief saves and stops.
         cancel_grace_seconds: How long the chief may save and store when a person ends the run.
@@ -187,6 +192,7 @@ class TrainOptions(Group):
     command: tuple[str, ...] = ()
     stage_data: bool = True
     deadline_seconds: Seconds = 7 * DAY
+    run_deadline_seconds: Seconds = 7 * DAY
     start_timeout_seconds: Seconds = 900
     store_deadline_seconds: Seconds = 3600
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10

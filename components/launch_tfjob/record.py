@@ -137,7 +137,7 @@ def end_of(
         verdict=str(judgement.verdict),
         code=0 if judgement.verdict == "succeeded" else judgement.code,
         sentence=judgement.sentence,
-        remedy=judgement.verdict.remedy,
+        remedy=judgement.remedy,
         conditions=tuple(dict(item) for item in conditions),
         pods=pods,
         seconds=_rounded(seconds),

@@ -117,11 +117,18 @@ class Judgement:
         verdict: What became of the job.
         sentence: What happened, without a full stop.
         cause: The container whose end ended the job; None where it was none.
+        fix: What to do in this very case; empty where it is what the verdict says.
     """
 
     verdict: Verdict
     sentence: str
     cause: Ended | None = None
+    fix: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do, as a sentence without a full stop."""
+        return self.fix or self.verdict.remedy
 
     @property
     def code(self) -> int:
@@ -136,10 +143,14 @@ class Judgement:
         return 2  # a limit or a name somebody has to change
 
 
+def role_of(pod: Mapping[str, Any]) -> str:
+    """Return the role of a pod, for instance `worker`."""
+    return str(pod["metadata"]["labels"][_LABEL + "replica-type"])
+
+
 def replica_of(pod: Mapping[str, Any]) -> str:
     """Return the short name of a pod, for instance `chief-0`."""
-    labels = pod["metadata"]["labels"]
-    return f"{labels[_LABEL + 'replica-type']}-{labels[_LABEL + 'replica-index']}"
+    return f"{role_of(pod)}-{pod['metadata']['labels'][_LABEL + 'replica-index']}"
 
 
 def condition(job: Mapping[str, Any], kind: str) -> str | None:

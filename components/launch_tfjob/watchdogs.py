@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from components.launch_tfjob import waiting
+from components.launch_tfjob import quota, waiting
 from components.launch_tfjob.options import TrainOptions
 from components.launch_tfjob.verdict import Judgement, Verdict, is_over, replica_of
 
 _SHOWN = 5
 _SLACK = 60.0  # the kubelet is given the chance to end the pods itself
+_MOMENT = 5.0  # a Secret or a policy may be changed while the job is made
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Seen:
         job: The TFJob.
         pods: Its pods.
         silence: Seconds since the chief's last line; None while it cannot be heard.
-        events: Returns what controllers said; only asked for when it matters.
+        events: Returns what controllers said of the job and of pods that wait.
     """
 
     job: Mapping[str, Any]
@@ -41,6 +42,7 @@ class Watchdogs:
         options: The limits.
         grace: Seconds that the chief has after its deadline.
         waited: Seconds that earlier attempts have waited for nodes.
+        run_left: Seconds that the whole run has left at the first look.
         queued: Seconds the job was suspended so far.
         pending: Seconds the job waited for nodes so far, earlier attempts not counted.
         next_limit: Seconds until the next limit may be over.
@@ -50,12 +52,14 @@ class Watchdogs:
     options: TrainOptions
     grace: float = 0.0
     waited: float = 0.0
+    run_left: float = math.inf
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     queued: float = 0.0
     pending: float = 0.0
     next_limit: float = math.inf
     _since: dict[str, float] = field(default_factory=dict)
     _last: float | None = None
+    _began: float | None = None
 
     def look(self, seen: Seen) -> Judgement | None:
         """Return a verdict when a limit is over."""
@@ -64,10 +68,14 @@ class Watchdogs:
         now = self.clock()
         passed = now - (self._last if self._last is not None else now)
         self._last = now
+        self._began = now if self._began is None else self._began
+        if (run_left := self.run_left - (now - self._began)) <= 0:
+            return out_of_time(self.options)
         if waiting.is_suspended(seen.job):
             self.queued += passed
             self._since.clear()  # nothing else can be expected of it
-            self.next_limit = max(self.options.queue_timeout_seconds - self.queued, 0.1)
+            left = min(self.options.queue_timeout_seconds - self.queued, run_left)
+            self.next_limit = max(left, 0.1)
             if self.queued > self.options.queue_timeout_seconds:
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
@@ -76,9 +84,10 @@ class Watchdogs:
             return None
         if self._is_pending(seen):
             self.pending += passed
-        self.next_limit = math.inf
+        self.next_limit = run_left
         if seen.silence is not None:
-            self.next_limit = max(self.options.stall_timeout_seconds - seen.silence, 0.1)
+            stall_left = self.options.stall_timeout_seconds - seen.silence
+            self.next_limit = min(run_left, max(stall_left, 0.1))
         for name, (holds, limit, verdict) in self._limits(seen).items():
             if not holds:
                 self._since.pop(name, None)
@@ -101,6 +110,9 @@ class Watchdogs:
         left = max(options.pending_timeout_seconds - self.waited, 0)
         heard = seen.silence is not None and seen.silence >= options.stall_timeout_seconds
         operator = options.operator_timeout_seconds
+        events = seen.events()
+        missing = max(waiting.wanted(seen.job) - len(seen.pods), 0)
+        refused = waiting.not_made(events) if missing else []
         return {
             "no status": (not self._is_cared_for(seen), operator, Verdict.OPERATOR_ABSENT),
             "not noticed": (_ended(seen.pods), operator, Verdict.OPERATOR_ABSENT),
@@ -114,8 +126,19 @@ class Watchdogs:
                 options.image_pull_timeout_seconds,
                 Verdict.USER_ERROR,
             ),
+            "secret": (
+                bool(waiting.missing_secrets(seen.pods, events)),
+                _MOMENT,
+                Verdict.USER_ERROR,
+            ),
+            "quota": (bool(missing and _never(seen)), 0, Verdict.UNSCHEDULABLE),
+            "forbidden": (
+                bool(missing and waiting.forbidden(events)),
+                _MOMENT,
+                Verdict.REFUSED,
+            ),
             "partly": (
-                bool(unscheduled and placed),
+                bool((unscheduled or refused) and placed),
                 min(options.partly_placed_seconds, left),
                 Verdict.PARTLY_PLACED,
             ),
@@ -140,7 +163,7 @@ class Watchdogs:
         return len(begun) < waiting.wanted(seen.job)
 
     def _sentence(self, name: str, seen: Seen, limit: float) -> str:
-        unscheduled = waiting.unscheduled(seen.pods)
+        unscheduled = waiting.unscheduled(seen.pods) or waiting.not_made(seen.events())[-1:]
         match name:
             case "no status":
                 return f"the job has had no status for {limit:.0f} s: nobody makes its pods"
@@ -150,16 +173,52 @@ class Watchdogs:
                 return _joined("an image cannot be pulled", waiting.image_pull(seen.pods))
             case "configuration":
                 return _joined("a container cannot be made", waiting.misconfigured(seen.pods))
+            case "secret":
+                missing = waiting.missing_secrets(seen.pods, seen.events())
+                return _joined("a Secret is missing", [str(item) for item in missing])
+            case "quota":
+                return _never(seen)
+            case "forbidden":
+                said = waiting.forbidden(seen.events())[-1:]
+                return _joined("the cluster does not let the pods be made", said)
             case "partly":
                 placed = [replica_of(pod) for pod in seen.pods if waiting.is_placed(pod)]
                 held = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
                 return _joined(held, unscheduled)
             case "pending":
-                why = unscheduled or waiting.not_made(seen.events())[-1:] or _unknown(seen)
+                why = unscheduled or _reasons(seen) or _unknown(seen)
                 return _joined(f"not all pods have started after {self.pending:.0f} s", why)
             case "stalled":
                 return f"the chief has logged nothing for {seen.silence:.0f} s"
         return "the chief has run longer than its deadline, and its node has not ended it"
+
+
+def out_of_time(options: TrainOptions) -> Judgement:
+    """Return the verdict on a run that has used up all of its time."""
+    return Judgement(
+        Verdict.DEADLINE,
+        f"the run has taken longer than the {options.run_deadline_seconds} s of"
+        " train_options.run_deadline_seconds, all attempts and pauses together",
+        fix="raise train_options.run_deadline_seconds, or start the run again; it continues from"
+        " the newest stored checkpoint",
+    )
+
+
+def _never(seen: Seen) -> str:
+    """Say which quota can never hold the job; nothing where it may have to wait."""
+    for refusal in quota.exceeded(waiting.not_made(seen.events())):
+        if why := refusal.never(seen.job):
+            return f"{why}: {refusal.message}"
+    return ""
+
+
+def _reasons(seen: Seen) -> list[str]:
+    """Return for each pod that has begun nothing what the cluster says of it, if it does."""
+    found = []
+    for pod in seen.pods:
+        if not waiting.has_begun(pod) and (said := waiting.reason(pod, seen.events())):
+            found.append(f"{replica_of(pod)}: {said}")
+    return found
 
 
 def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:

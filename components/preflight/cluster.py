@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from components.launch_tfjob import capacity
 from components.launch_tfjob.backends import JobExistsError, Object
 from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
 from components.launch_tfjob.backends.cluster_errors import (
@@ -18,8 +19,10 @@ from components.launch_tfjob.backends.cluster_errors import (
 )
 from components.launch_tfjob.manifest import Identity, build_tfjob
 from components.launch_tfjob.options import PodSettings
+from components.launch_tfjob.remedy import parameter as decided_by
 from components.launch_tfjob.spec import JobSpec
 from components.preflight.findings import Findings
+from storage.credentials import SecretVolume
 from storage.errors import Problem, StepError
 
 log = logging.getLogger(__name__)
@@ -55,11 +58,11 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
                 (warnings if isinstance(found, str) else problems).append(found)
         except StepError as error:
             problems.extend(error.problems)
+    warnings += _storage_secret(spec, api.namespace)
     nodes = _nodes(api)
-    if nodes is None:
-        warnings.append("nodes may not be listed, so the GPUs were not counted")
     problems += _shared_gpus(spec, nodes or [])
-    warnings += _gpus(spec, nodes or []) if nodes is not None else []
+    # Without the ClusterRole of deploy/rbac-nodes.yaml nothing is known, and nothing is said.
+    warnings += _too_small(spec, nodes) if nodes is not None else []
     for warning in warnings:
         log.warning("%s", warning)
     return Findings(problems, warnings)
@@ -181,27 +184,37 @@ def _objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem
             continue
         if found is not None:
             continue
-        what = f"{_KINDS[kind]} {name} does not exist in namespace {api.namespace}"
-        if parameter == "storage_secret":
-            # Without it the standard chain of AWS applies, which may be what is wanted.
-            yield f"{what}; replicas get their keys from the node or the service account"
-        else:
-            yield Problem(
-                what, received=name, expected="its name", fix=f"create it, or correct {parameter}"
-            )
+        yield Problem(
+            f"{_KINDS[kind]} {name} does not exist in namespace {api.namespace}",
+            received=name,
+            expected="its name",
+            fix=f"create it, or correct {parameter}",
+        )
     for kind in sorted(hidden):
         yield f"{kind} may not be read, so it was not checked that they exist"
 
 
+def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
+    """Look for the Secret of the store where every step has it: mounted, and empty if missing.
+
+    The account of a run may not read Secrets, which would be those of everybody in the namespace.
+    """
+    if not SecretVolume.from_environment().has_keys():
+        # Without it the standard chain of AWS applies, which may be what is wanted.
+        yield (
+            f"Secret {spec.storage_secret} does not exist in namespace {namespace}, or is empty;"
+            " replicas get their keys from the node or the service account"
+        )
+
+
 _KINDS = {
-    "secrets": "Secret",
     "persistentvolumeclaims": "claim",
     "serviceaccounts": "service account",
 }
 
 
 def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
-    yield "secrets", spec.storage_secret, "storage_secret"
+    """Yield kind, name and parameter of what must be there; what Secrets lack the pods will say."""
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
     for role in ("all", "chief", "worker", "ps", "evaluator"):
@@ -210,8 +223,6 @@ def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
             yield "persistentvolumeclaims", volume.claim, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"
-        if settings.image_pull_secret:
-            yield "secrets", settings.image_pull_secret, f"pod.{role}.image_pull_secret"
 
 
 def _nodes(api: ClusterClient) -> list[Object] | None:
@@ -221,30 +232,51 @@ def _nodes(api: ClusterClient) -> list[Object] | None:
         return None
 
 
-def _gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
-    """Compare what is asked for with what fitting nodes have; others may appear when needed."""
-    for role, count in (("chief", 1), ("worker", spec.workers)):
-        settings, each = spec.pod.of(role), spec.gpus_of(role)
-        resource = str(settings.gpu_resource)
-        if not (each and count):
+def _too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
+    """Compare what replicas ask for with what fitting nodes have; others may appear when needed."""
+    for role, pod, count in _templates(spec):
+        gpus, resource = spec.gpus_of(role), str(spec.pod.of(role).gpu_resource)
+        if not (gpus or nodes):
+            continue  # a cluster that scales from zero has nodes of every size
+        asked = capacity.of_pod(pod)
+        fitting = [node for node in nodes if capacity.fits(node, pod)]
+        most = capacity.room(fitting, asked)
+        if most >= count:
             continue
-        fitting = [_allocatable(node, resource) for node in nodes if _fits(node, settings)]
-        most = sum(number // each for number in fitting)
-        if most < count:
-            yield (
-                f"{count} {role}{'s' * (count > 1)} with {each} {resource} each are asked for, and"
-                f" the nodes that fit have room for {most} now: the pods will wait for nodes"
+        each = f" with {gpus} {resource} each" if gpus else ""
+        room = f"the nodes that fit have room for {most} now"
+        if nodes and not fitting:
+            room = "no node there is now fits its node selector and tolerations"
+        elif small := capacity.too_much(fitting, asked) if fitting else {}:
+            room = "the largest node that fits is too small: " + "; ".join(
+                f"one {role} asks for {capacity.shown(name, asked[name])} {name} in all, decided by"
+                f" {decided_by(spec, role, name)}, and the node can allocate"
+                f" {capacity.shown(name, largest)}"
+                for name, largest in small.items()
             )
+        yield (
+            f"{count} {role}{'s' * (count > 1)}{each} are asked for, and {room}: the pods will wait"
+            " for nodes"
+        )
+
+
+def _templates(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """Yield the role, the spec and the number of each kind of pod."""
+    replicas = build_tfjob(spec, Identity("run", 1))["spec"]["tfReplicaSpecs"]
+    for kind, replica in replicas.items():
+        yield kind.lower(), replica["template"]["spec"], int(replica["replicas"])
 
 
 def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
     """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
     if spec.options.command or spec.replicas * spec.gpus < 2:
         return
-    for role in ("chief", "worker"):
-        settings = spec.pod.of(role)
-        resource = str(settings.gpu_resource)
-        labels = [node["metadata"].get("labels") or {} for node in nodes if _fits(node, settings)]
+    for role, pod, _ in _templates(spec):
+        if role not in ("chief", "worker"):
+            continue
+        resource = str(spec.pod.of(role).gpu_resource)
+        fitting = [node for node in nodes if capacity.fits(node, pod)]
+        labels = [node["metadata"].get("labels") or {} for node in fitting]
         sliced = any(item.get(_SHARED, "none") not in ("", "none") for item in labels)
         if "/mig-" in resource or resource.endswith(".shared") or sliced:
             yield Problem(
@@ -254,30 +286,6 @@ def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
                 fix="correct pod.all.gpu_resource or node_selector, or set train_workers to 0",
             )
             return
-
-
-def _allocatable(node: Object, resource: str) -> int:
-    return int((node["status"].get("allocatable") or {}).get(resource, 0))
-
-
-def _fits(node: Object, settings: PodSettings) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    if any(labels.get(key) != value for key, value in (settings.node_selector or {}).items()):
-        return False
-    tolerations = [item.model_dump(exclude_none=True) for item in settings.tolerations or ()]
-    taints = node["spec"].get("taints") or []
-    hard = [item for item in taints if item["effect"] in ("NoSchedule", "NoExecute")]
-    return all(any(_tolerates(one, taint) for one in tolerations) for taint in hard)
-
-
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", taint["key"])
-    return toleration.get("key") == taint["key"] and str(toleration.get("value", "")) == str(
-        taint.get("value", "")
-    )
 
 
 def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:

@@ -181,8 +181,7 @@ def test_preflight_names_everything_at_once(launch: Launch, figure):
     assert "service account nobody does not exist" in text
     assert "claim no-claim does not exist" in text
     assert len(found.problems) == 5, text
-    assert any("secrets may not be read" in warning for warning in found.warnings)
-    assert any("nodes may not be listed" in warning for warning in found.warnings)
+    assert not any("secrets" in text or "nodes may" in text for text in map(str, found.warnings))
     figure(f"preflight found {len(found.problems)} problems in {seconds:.1f} s")
 
 

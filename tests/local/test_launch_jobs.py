@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,9 +18,12 @@ import yaml
 from kfp import dsl
 
 from components.launch_tfjob import launcher
+from components.launch_tfjob.attempt import Attempt
 from components.launch_tfjob.backends.local import LocalBackend
+from components.launch_tfjob.claim import Claim
 from components.launch_tfjob.component import launch_tfjob
 from components.launch_tfjob.launcher import JobFailedError
+from components.launch_tfjob.manifest import Identity, build_tfjob
 from components.launch_tfjob.spec import JobSpec
 from components.step import Failure, Step
 from pipelines.local.s3_server import Server
@@ -271,6 +275,7 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     with pytest.raises(JobFailedError) as failed:
         launcher.run(step, spec(max_attempts=2), backend)
     assert (failed.value.code, failed.value.verdict) == (137, "preempted_or_lost")
+    assert "2 attempts, and the last 2 stored no newer checkpoint" in str(failed.value)
     assert step.store.numbers(step.run.attempts) == [1, 2]
     # Kubeflow Pipelines starts a step that failed once more: it says the same at once.
     failure = Failure("launch_tfjob", failed.value.code, failed.value.verdict, str(failed.value))
@@ -285,6 +290,59 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     with pytest.raises(JobFailedError):
         launcher.run(step, spec(max_attempts=1), backend)
     assert step.store.numbers(step.run.attempts) == [1, 2, 3]
+
+
+# Writes a checkpoint in each of its attempts, and is killed as often as the file says.
+STORES = """
+import os, pathlib, sys, time
+attempt, kills = int(os.environ["ATTEMPT"]), int(sys.argv[1])
+output = pathlib.Path(os.environ["OUTPUT_DIR"])
+part = output / "checkpoints/.part"
+part.mkdir(parents=True)
+(part / "weights").write_bytes(b"w" * attempt)
+part.rename(output / f"checkpoints/{attempt}")
+(output / "model").mkdir()
+(output / "model/weights.bin").write_bytes(b"w")
+if attempt <= kills:
+    os.kill(os.getppid(), 9)  # what is written by then the sidecar stores in its grace period
+    time.sleep(60)
+"""
+
+
+def _stores(spec: JobSpec, script: Path, kills: int) -> JobSpec:
+    script.write_text(STORES)
+    options = spec.options.model_copy(update={"command": ("python3", str(script), str(kills))})
+    return replace(spec, options=options)
+
+
+def test_three_kills_of_a_training_that_progressed_each_time_end_green(backend, spec, step, script):
+    launched = launcher.run(step, _stores(spec(max_attempts=1), script, 3), backend)
+    assert launched.attempts == 4
+    claims = [
+        json.loads(step.store.read(step.run.attempts / f"{number:04d}.json"))
+        for number in step.store.numbers(step.run.attempts)
+    ]
+    assert [claim["checkpoint"] for claim in claims] == [0, 1, 2, 3]
+    assert {claim["fruitless"] for claim in claims} == {0}
+    assert len({claim["began"] for claim in claims}) == 1
+
+
+def test_the_run_has_a_deadline_beside_that_of_an_attempt(backend, spec, step, script):
+    wanted = _stores(spec(max_attempts=1, run_deadline_seconds=1), script, 99)
+    with pytest.raises(JobFailedError) as failed:
+        launcher.run(step, wanted, backend)
+    assert (failed.value.code, failed.value.verdict) == (2, "deadline")
+    assert "longer than the 1 s of train_options.run_deadline_seconds" in str(failed.value)
+    assert "No more attempts: 1 attempt, and the last one" in str(failed.value)
+
+
+def test_a_launcher_that_starts_again_goes_by_the_first_claim(backend, spec, step, monkeypatch):
+    monkeypatch.setenv("KFP_RETRY_INDEX", "1")
+    claim = Claim(1, 1, time.time() - 100, 0, 0).to_bytes(step.run_id, "j", "h")
+    step.store.create(step.run.attempts / "0001.json", claim)
+    with pytest.raises(JobFailedError, match="run_deadline_seconds"):
+        launcher.run(step, spec(run_deadline_seconds=90), backend)
+    assert step.store.numbers(step.run.attempts) == [1]
 
 
 def test_without_a_record_the_bound_is_named(backend, spec, step, monkeypatch):
@@ -304,6 +362,19 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
 
     threading.Thread(target=later, daemon=True).start()
     assert launcher.run(step, spec(orphan_timeout_seconds=3), backend).attempts == 1
+
+
+def test_a_key_that_is_missing_in_a_secret_is_a_wrong_configuration(backend, spec, step):
+    wanted = spec()
+    manifest = build_tfjob(wanted, Identity(step.run_id, 1))
+    container = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
+    reference = {"name": "objstore-cred", "key": "token"}
+    container["env"].append({"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}})
+    backend.create(manifest)
+    outcome = Attempt(backend, manifest, wanted, 1).follow()
+    assert (outcome.judgement.verdict, outcome.judgement.code) == ("user_error", 2)
+    assert "Secret objstore-cred has no key token; chief-0 needs it" in outcome.judgement.sentence
+    assert "pod.all.env.TOKEN" in outcome.judgement.remedy
 
 
 def test_the_deadline_ends_a_job(backend, spec, step):

@@ -67,7 +67,7 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
         "c",
     )
     assert "NONE" not in found and "TF_CONFIG" not in found and found["MORE"] == "1"
-    with pytest.raises(LookupError, match="keys has no key none"):
+    with pytest.raises(LookupError, match="couldn't find key none in Secret .*keys"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
 
 

@@ -120,5 +120,5 @@ def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
 def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
     backend = KubernetesBackend(api)
     backend.annotate("j", {"a": "b"})
-    backend.cancel("j", 1)
-    assert server.asked == ["DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j"]
+    backend.cancel("j", "r", 1)
+    assert server.asked[-1] == "DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j"

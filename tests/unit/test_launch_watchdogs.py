@@ -49,6 +49,13 @@ WAITING = [pod(name, "Pending", unscheduled=NO_GPU) for name in ("chief-0", "wor
 PARTLY = [WAITING[0], pod("worker-0")]
 PULLING = [pod("chief-0", "Pending", "ImagePullBackOff"), pod("worker-0")]
 BROKEN = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0")]
+FORBIDDEN = [
+    {"reason": "FailedCreatePod", "message": 'pods "x" is forbidden: violates PodSecurity'}
+]
+NO_SECRET = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0")]
+NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = (
+    "couldn't find key k in Secret n/s"
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +72,15 @@ BROKEN = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0
         (Seen(job("Running"), [pod("chief-0", "Succeeded")]), 60, "operator_absent", "has ended"),
         (Seen(job("Running"), [BOTH[0], pod("worker-0", "Failed")]), 60, "operator_absent", "has"),
         (Seen(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
+        (Seen(job(), [], events=lambda: FORBIDDEN), 5, "refused", "violates PodSecurity"),
+        (Seen(job("Created"), NO_SECRET), 5, "user_error", "Secret s has no key k; chief-0 needs"),
+        # Pods that are there hold their nodes while a quota keeps the others from being made.
+        (
+            Seen(job("Created"), [BOTH[0]], events=lambda: QUOTA),
+            30,
+            "partly_placed",
+            "chief-0 hold their nodes while others wait: exceeded quota: gpus",
+        ),
     ],
 )
 def test_a_limit_is_over(seen, limit, verdict, words):
@@ -83,6 +99,34 @@ def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not()
     assert dogs.look(Seen(job("Running"), BOTH, silence=39)) is None
     assert dogs.look(Seen(job("Running"), BOTH, silence=None)) is None
     assert dogs.look(Seen(job("Running"), BOTH, silence=40)).verdict == "stalled"
+
+
+def test_a_quota_that_can_never_hold_the_job_ends_it_at_once():
+    text = "exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1"
+    events = [{"reason": "FailedCreatePod", "message": text}]
+    never = job()
+    for replica in never["spec"]["tfReplicaSpecs"].values():
+        replica["template"] = {"spec": {"containers": []}}
+    found = Watchdogs(OPTIONS, clock=lambda: 0.0).look(Seen(never, [], events=lambda: events))
+    assert found.verdict == "unschedulable" and not found.verdict.recoverable
+    assert found.sentence == (f"the job asks for 2 pods, and quota gpus allows 1 in all: {text}")
+    enough = text.replace("limited: pods=1", "limited: pods=2")
+    events[0]["message"] = enough
+    assert (
+        Watchdogs(OPTIONS, clock=lambda: 0.0).look(Seen(never, [], events=lambda: events)) is None
+    )
+
+
+@pytest.mark.parametrize("seen", [Seen(job("Running"), BOTH), Seen(job(suspend=True), [])])
+def test_the_run_has_a_deadline_of_its_own(seen):
+    now = 0.0
+    dogs = Watchdogs(OPTIONS, run_left=50, clock=lambda: now)
+    assert dogs.look(seen) is None and dogs.next_limit <= 50
+    now = 49
+    assert dogs.look(seen) is None and dogs.next_limit <= 1
+    now = 50
+    found = dogs.look(seen)
+    assert found.verdict == "deadline" and "run_deadline_seconds" in found.remedy
 
 
 def test_time_in_a_queue_counts_apart():

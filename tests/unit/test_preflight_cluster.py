@@ -1,10 +1,20 @@
 """What preflight makes of nodes, GPUs and paths; the rest it asks of a real cluster."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from launch_parameters import DEFAULTS
 
 from components.launch_tfjob.spec import JobSpec
-from components.preflight.cluster import _gpus, _named, _shared_gpus, _too_old, local_paths
+from components.preflight.cluster import (
+    _named,
+    _shared_gpus,
+    _storage_secret,
+    _too_old,
+    _too_small,
+    local_paths,
+)
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -46,9 +56,67 @@ OTHER = {"tolerations": [{"key": "gpu", "value": "no", "effect": "NoSchedule"}]}
     ],
 )
 def test_gpus_that_are_there_now(wanted, nodes, warned):
-    found = list(_gpus(wanted, nodes))
+    found = list(_too_small(wanted, nodes))
     assert len(found) == len(warned)
     assert all(warning.startswith(words) for warning, words in zip(found, warned, strict=True))
+
+
+def machine(gpus: int = 0, **has: str) -> dict:
+    found = node(gpus)
+    found["status"]["allocatable"] |= {key.replace("_", "-"): value for key, value in has.items()}
+    return found
+
+
+SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "warned"),
+    [
+        # The chief has its sidecar beside it.
+        (
+            spec(gpus=0),
+            [SMALL],
+            [
+                "one chief asks for 4.25 cpu in all, decided by pod.all.cpu (4 now), and the node"
+                " can allocate 3.92",
+                "one worker asks for 4 cpu in all, decided by pod.all.cpu (4 now), and the node"
+                " can allocate 3.92",
+            ],
+        ),
+        (spec(gpus=0, cpu="3500m"), [SMALL, SMALL], []),
+        (spec(gpus=0, cpu=3), [SMALL], []),
+        (spec(gpus=0, cpu=3, memory="80Gi"), [SMALL], ["81 GiB memory", "80 GiB memory"]),
+        (spec(gpus=0, cpu=3, ephemeral_storage="1Ti"), [SMALL], ["1025 GiB", "1024 GiB"]),
+        (spec(gpus=0, cpu=1, workers=11), [SMALL, SMALL], ["have room for 6 now"]),
+        # No node has all of it, though each thing is on one.
+        (
+            spec(gpus=2, cpu=8),
+            [machine(8, cpu="4", memory="64Gi"), machine(0, cpu="64", memory="64Gi")],
+            ["have room for 0 now", "have room for 0 now"],
+        ),
+        (spec(gpus=0, node_selector={"pool": "a"}), [SMALL], ["fits its node selector"] * 2),
+    ],
+)
+def test_one_replica_is_compared_with_the_largest_node(wanted, nodes, warned):
+    found = list(_too_small(wanted, nodes))
+    assert len(found) == len(warned), found
+    for text, words in zip(found, warned, strict=True):
+        assert words in text and text.endswith("the pods will wait for nodes"), text
+
+
+def test_the_secret_of_the_store_is_seen_by_its_mount(tmp_path, monkeypatch):
+    monkeypatch.setenv("STORAGE_SECRET_DIR", str(tmp_path))
+    (tmp_path / "..data").mkdir()  # of every Secret volume, an empty one too
+    (warning,) = _storage_secret(spec(), "team-a")
+    assert "Secret objstore-cred does not exist in namespace team-a, or is empty" in warning
+    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("x")
+    assert not list(_storage_secret(spec(), "team-a"))
+
+
+def test_no_step_may_read_secrets():
+    rules = yaml.safe_load((Path(__file__).parents[2] / "deploy/rbac.yaml").read_text())["rules"]
+    assert not any("secrets" in rule["resources"] for rule in rules)
 
 
 MIG = "nvidia.com/mig-1g.5gb"
@@ -87,8 +155,6 @@ def test_every_object_that_is_named_is_asked_for():
     volumes = [{"claim": "cache", "path": "/cache"}]
     found = set(_named(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
     assert found == {
-        ("secrets", "objstore-cred", "storage_secret"),
-        ("secrets", "r", "pod.all.image_pull_secret"),
         ("serviceaccounts", "a", "pod.all.service_account"),
         ("persistentvolumeclaims", "cache", "pod.all.volumes"),
     }

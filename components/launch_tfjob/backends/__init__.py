@@ -87,7 +87,11 @@ class Backend(Protocol):
         ...
 
     def events(self, name: str) -> list[Object]:
-        """Return what controllers said of a job, as far as this process may know it."""
+        """Return what controllers said of a job or pod, newest last, as far as one may know it."""
+        ...
+
+    def nodes(self) -> list[Object] | None:
+        """Return the nodes of the cluster, or None where this process may not know them."""
         ...
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:

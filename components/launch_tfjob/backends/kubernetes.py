@@ -174,13 +174,21 @@ class KubernetesBackend:
         return logs.silence("chief-0") if logs else None
 
     def events(self, name: str) -> list[Object]:
-        """Return what controllers said of the job; nothing where RBAC keeps it secret."""
+        """Return what was said of a job or pod, newest last; nothing where RBAC keeps it secret."""
         try:
-            return self._api.list(
+            found = self._api.list(
                 self._api.core("events"), fieldSelector=f"involvedObject.name={name}"
             )
         except ForbiddenError:
             return []
+        return sorted(found, key=_said_at)
+
+    def nodes(self) -> list[Object] | None:
+        """Return the nodes of the cluster; None without the right of deploy/rbac-nodes.yaml."""
+        try:
+            return self._api.within(10).list("/api/v1/nodes")
+        except StepError:
+            return None
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
         """Write on a job; an operator that is away, or a job that is gone, is no error."""
@@ -298,6 +306,12 @@ class KubernetesBackend:
             if name not in self._watching:
                 self._watching[name] = Watching(self._api, name)
             return self._watching[name]
+
+
+def _said_at(event: Object) -> str:
+    """Return when an event was said last, as text that sorts to the second."""
+    said = event.get("lastTimestamp") or event.get("eventTime")
+    return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
 def _no_operator(what: str, error: Exception) -> OperatorAbsentError:

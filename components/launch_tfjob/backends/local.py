@@ -139,6 +139,10 @@ class LocalBackend:
         """Return nothing: no controller has a say here."""
         return []
 
+    def nodes(self) -> None:
+        """Return None: processes of one machine wait for no node."""
+        return None
+
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
         """Write annotations on a job."""
         if job := self._jobs.get(name):

@@ -41,6 +41,10 @@ class Machine:
     secrets: Path
 
 
+class _NotMadeError(Exception):
+    """A container lacks something that its environment names."""
+
+
 class Pod:
     """A pod from its start to its end.
 
@@ -85,6 +89,7 @@ class Pod:
         self._sidecars: list[Container] = []
         self._main: list[Container] = []
         self._change = threading.Condition(threading.RLock())
+        self._unmade: dict[str, Any] | None = None
         self._stopping = False
         self._kill_at: float | None = None
         self._sidecar_grace = float(self._spec["terminationGracePeriodSeconds"])
@@ -129,9 +134,11 @@ class Pod:
                 "initContainerStatuses": [item.status for item in (*self._init, *self._sidecars)],
                 "containerStatuses": [item.status for item in self._main],
             }
+            if self._unmade:
+                status["containerStatuses"].append(self._unmade)
             if self.reason:
                 status["reason"] = self.reason
-            return {"metadata": self.metadata, "status": status}
+            return {"metadata": self.metadata, "spec": self._spec, "status": status}
 
     def _run(self) -> None:
         succeeded = False
@@ -140,6 +147,9 @@ class Pod:
             self._make_volumes()
             if self._run_init():
                 succeeded = self._run_main()
+        except _NotMadeError:
+            with self._change:  # as a node does, the pod waits for what is missing
+                self._change.wait_for(lambda: self._stopping)
         except (OSError, LookupError) as error:
             self.reason = "CreateContainerConfigError"
             self._line("pod", f"{type(error).__name__}: {error}")
@@ -236,7 +246,13 @@ class Pod:
         if self._tf_config and spec["name"] == CONTAINER:
             extra["TF_CONFIG"] = json.dumps(self._tf_config)
         info = PodInfo(self.metadata, self._machine.secrets)
-        values = environment(spec, info, mounts, extra)
+        try:
+            values = environment(spec, info, mounts, extra)
+        except LookupError as error:
+            why = {"reason": "CreateContainerConfigError", "message": str(error)}
+            self._unmade = {"name": spec["name"], "state": {"waiting": why}}
+            self._changed()
+            raise _NotMadeError from error
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
         return Container(

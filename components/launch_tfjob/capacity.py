@@ -1,0 +1,148 @@
+"""What the pods of a job ask for, and what nodes can give, counted as Kubernetes does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+Amounts = dict[str, Decimal]
+# A node always has some of these; one that shows none, as in a test, does not lack them.
+_EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
+
+
+def quantity(text: object) -> Decimal:
+    """Return a quantity of Kubernetes as a number: `500m` is 0.5, `1Ki` is 1024."""
+    from kubernetes.utils.quantity import parse_quantity  # half a second, for clusters only
+
+    return parse_quantity(str(text))
+
+
+def shown(resource: str, amount: Decimal) -> str:
+    """Return an amount for people: bytes in GiB, everything else as a plain number."""
+    if resource.endswith(("memory", "storage")):
+        return f"{amount / 2**30:.4g} GiB"
+    return f"{amount.normalize():f}"
+
+
+def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
+    """Return what a pod counts for: containers together, or an init container where that is more.
+
+    Args:
+        spec: Of the pod. Its native sidecars stay, so they count beside everything after them.
+        kind: `requests`, which the scheduler goes by, or `limits`.
+    """
+    beside: Amounts = {}
+    most: Amounts = {}
+    for container in spec.get("initContainers") or ():
+        own = _added(beside, _of_container(container, kind))
+        if container.get("restartPolicy") == "Always":
+            beside = own
+        most = _larger(most, own)
+    together = beside
+    for container in spec.get("containers") or ():
+        together = _added(together, _of_container(container, kind))
+    return _larger(most, together)
+
+
+def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
+    """Return what all pods of a TFJob count for together."""
+    total: Amounts = {}
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        each = of_pod(replica["template"]["spec"], kind)
+        total = _added(total, {name: n * int(replica["replicas"]) for name, n in each.items()})
+    return total
+
+
+def fits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    """Tell whether a pod may run on a node, by its labels and taints; affinity is not looked at."""
+    labels = node["metadata"].get("labels") or {}
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    taints = (node.get("spec") or {}).get("taints") or []
+    hard = [item for item in taints if item["effect"] in ("NoSchedule", "NoExecute")]
+    tolerations = spec.get("tolerations") or ()
+    return all(any(_tolerates(one, taint) for one in tolerations) for taint in hard)
+
+
+def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
+    """Return how many pods that ask for so much the nodes could hold if they were empty."""
+    found = 0
+    for node in nodes:
+        has = _allocatable(node)
+        parts = [has.get(name, Decimal(0)) // n for name, n in asked.items() if _counts(name, has)]
+        found += int(min(parts, default=Decimal(0)))
+    return found
+
+
+def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, Decimal]:
+    """Return what the largest node has of each resource of which no node has enough for a pod."""
+    found = {}
+    for name, amount in asked.items():
+        largest = max((_largest(name, node, amount) for node in nodes), default=Decimal(0))
+        if largest < amount:
+            found[name] = largest
+    return found
+
+
+def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Say why a whole job has no room on nodes even if they were empty; nothing where it may have.
+
+    Args:
+        job: The TFJob.
+        nodes: Every node of the cluster.
+    """
+    for role, replica in job["spec"]["tfReplicaSpecs"].items():
+        pod, count = replica["template"]["spec"], int(replica["replicas"])
+        most = room([node for node in nodes if fits(node, pod)], of_pod(pod))
+        if most < count:
+            return f"the nodes there are have room for {most} of {count} {role.lower()} pods"
+    pods = [replica["template"]["spec"] for replica in job["spec"]["tfReplicaSpecs"].values()]
+    usable = [_allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
+    for name, amount in of_job(job).items():
+        has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
+        if has < amount and (has or name not in _EVERYWHERE):
+            return (
+                f"the job asks for {shown(name, amount)} {name} in all, and the nodes there are"
+                f" have {shown(name, has)}"
+            )
+    return ""
+
+
+def _of_container(container: Mapping[str, Any], kind: str) -> Amounts:
+    given = ((container.get("resources") or {}).get(kind) or {}).items()
+    return {name: quantity(value) for name, value in given}
+
+
+def _added(left: Amounts, right: Amounts) -> Amounts:
+    zero = Decimal(0)
+    return {name: left.get(name, zero) + right.get(name, zero) for name in left | right}
+
+
+def _larger(left: Amounts, right: Amounts) -> Amounts:
+    zero = Decimal(0)
+    return {name: max(left.get(name, zero), right.get(name, zero)) for name in left | right}
+
+
+def _allocatable(node: Mapping[str, Any]) -> Amounts:
+    given = (node["status"].get("allocatable") or {}).items()
+    return {name: quantity(value) for name, value in given}
+
+
+def _counts(name: str, has: Amounts) -> bool:
+    return name in has or name not in _EVERYWHERE
+
+
+def _largest(name: str, node: Mapping[str, Any], amount: Decimal) -> Decimal:
+    has = _allocatable(node)
+    return has.get(name, Decimal(0)) if _counts(name, has) else amount
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return toleration.get("key") == taint["key"] and str(toleration.get("value", "")) == str(
+        taint.get("value", "")
+    )

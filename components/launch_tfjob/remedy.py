@@ -1,0 +1,118 @@
+"""Which run parameter to change, from the words of the scheduler and of quotas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from components.launch_tfjob import quota, waiting
+from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.verdict import Verdict, role_of
+
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
+_FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
+_TOGETHER = (
+    "have all pods of a job placed together: with Kueue (pod.all.queue), or with Volcano or the"
+    " coscheduling plugin (pod.all.scheduler)"
+)
+
+
+def remedy(
+    verdict: Verdict,
+    spec: JobSpec,
+    pods: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any]],
+) -> str:
+    """Return what to do about pods that wait, or nothing where their words name no parameter.
+
+    Args:
+        verdict: `unschedulable` or `partly_placed`; of any other nothing is known here.
+        spec: What was asked for.
+        pods: Of the job.
+        events: Of the job.
+    """
+    if verdict not in (Verdict.UNSCHEDULABLE, Verdict.PARTLY_PLACED):
+        return ""
+    partly = verdict == Verdict.PARTLY_PLACED
+    lower = ["train_workers"] if partly else []
+    others: list[str] = []
+    for pod in pods:
+        for message in waiting.scheduler_says(pod):
+            lower += _too_much(spec, role_of(pod), message)
+            others += _elsewhere(spec, role_of(pod), message)
+    names = set()
+    for refusal in quota.exceeded(waiting.not_made(events)):
+        names.add(refusal.name)
+        for resource in refusal.requested:
+            lower += _of_quota(spec, resource)
+    others += [f"have the ResourceQuota {name} raised" for name in sorted(names)]
+    ways = [f"lower {' or '.join(dict.fromkeys(lower))}"] if lower else []
+    ways += dict.fromkeys(others)
+    if partly:
+        ways.append(_TOGETHER)
+    elif lower and not names:
+        ways.append("have nodes that are larger or more")
+    return ", or ".join(ways)
+
+
+def secret_remedy(spec: JobSpec, missing: Iterable[waiting.MissingSecret]) -> str:
+    """Return what to do about Secrets that are missing."""
+    ways = []
+    for item in missing:
+        make = f"add the key {item.key} to Secret {item.name}" if item.key else ""
+        make = make or f"create Secret {item.name} in the namespace of the run"
+        own = getattr(spec.pod, item.role).env or {}
+        where = f"pod.{item.role if item.variable in own else 'all'}.env.{item.variable}"
+        where = where if item.variable else key(spec, item.role, "image_pull_secret")
+        ways.append(f"{make}, or correct {where}")
+    return "; ".join(dict.fromkeys(ways))
+
+
+def key(spec: JobSpec, role: str, field: str) -> str:
+    """Return the parameter that decides a setting of a role: its own, or that of all."""
+    own = getattr(getattr(spec.pod, role), field)
+    return f"pod.{'all' if own is None else role}.{field}"
+
+
+def parameter(spec: JobSpec, role: str, resource: str) -> str:
+    """Return the parameter that decides how much of a resource a replica asks for, and its value.
+
+    Args:
+        spec: What was asked for.
+        role: For instance `worker`.
+        resource: As nodes call it; one that no parameter decides gives nothing.
+    """
+    settings = spec.pod.of(role)
+    if field := _FIELDS.get(resource):
+        return f"{key(spec, role, field)} ({getattr(settings, field)} now)"
+    if resource != settings.gpu_resource:
+        return ""
+    name = f"pod.{role}.gpus" if role in ("ps", "evaluator") else "train_gpus"
+    return f"{name} ({spec.gpus_of(role)} now)"
+
+
+def _too_much(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+    for resource in _INSUFFICIENT.findall(message):
+        if found := parameter(spec, role, resource):
+            yield found
+
+
+def _elsewhere(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+    if "node affinity/selector" in message or "node selector" in message:
+        settings = spec.pod.of(role)
+        field = "affinity" if settings.affinity and not settings.node_selector else "node_selector"
+        yield f"correct {key(spec, role, field)}"
+    if "taint" in message:
+        yield f"tolerate the taints of more nodes with {key(spec, role, 'tolerations')}"
+    if "persistentvolumeclaim" in message.lower():
+        own = role == "chief" and spec.pod.chief.output_claim
+        yield f"correct {'pod.chief.output_claim or ' if own else ''}{key(spec, role, 'volumes')}"
+
+
+def _of_quota(spec: JobSpec, resource: str) -> Iterator[str]:
+    name = resource.removeprefix("requests.").removeprefix("limits.")
+    if spec.workers:
+        yield f"train_workers ({spec.workers} now)"
+    if found := parameter(spec, "worker" if spec.workers else "chief", name):
+        yield found

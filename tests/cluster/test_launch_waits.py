@@ -1,0 +1,186 @@
+"""What a job waits for, as the log and the verdict say it: nodes, quotas and Secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from kubernetes import client
+
+from components.launch_tfjob import launcher
+from components.launch_tfjob.manifest import build_tfjob
+from components.preflight import cluster as preflight
+from tests.cluster.cluster import SCARCE_NODE
+from tests.cluster.launches import ROOT, Launch, client_of
+from tests.cluster.node import SCARCE, tolerate
+from tests.cluster.workloads import container, pod
+
+pytestmark = pytest.mark.cluster
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def said(caplog) -> pytest.LogCaptureFixture:
+    """What the launcher logs."""
+    caplog.set_level("INFO", "components")
+    return caplog
+
+
+def _after(said: pytest.LogCaptureFixture, words: str) -> float:
+    """Return how many seconds after the creation of the job a line came."""
+    records = [(record.created, record.getMessage()) for record in said.records]
+    began = next(at for at, text in records if text.startswith("creating"))
+    return next(at for at, text in records if words in text) - began
+
+
+def _quota(launch: Launch, **hard: str) -> None:
+    body = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
+    launch.cluster.core.create_namespaced_resource_quota(launch.namespace, body)
+    launch.wait_for(
+        lambda: (
+            launch.cluster.core.read_namespaced_resource_quota("team", launch.namespace).status.used
+        )
+    )
+
+
+def test_more_cpu_than_any_node_has(launch, row, said, figure):
+    settings = {"all": {"cpu": 500}}
+    ended = launch.run(launch.spec(pod=settings, pending_timeout_seconds=4))
+    row(launch, "unschedulable", 2, jobs=0)
+    assert "lower pod.all.cpu (500 now)" in ended.message
+    assert "node_selector" not in ended.message
+    words = "0 of 1 running, waiting: chief-0: 0/"
+    assert "Insufficient cpu" in next(x for x in said.messages if words in x)
+    figure(f"the scheduler's reason was in the log after {_after(said, words):.1f} s")
+
+
+def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
+    """Fifty workers: none of them ever gets a node."""
+    settings = {"worker": {"memory": "900Ti"}, "chief": {"memory": "900Ti"}}
+    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=15))
+    row(launch, "unschedulable", 2, jobs=0)
+    assert any("waiting: chief-0, worker-0 and 49 more: 0/" in line for line in said.messages)
+    assert max(map(len, said.messages)) < 1200
+    assert "lower pod.chief.memory (900Ti now) or pod.worker.memory" in launch.ended.message
+    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
+
+
+def test_quota_that_can_never_hold_the_job(launch, row, said, figure):
+    _quota(launch, **{f"requests.{GPU}": "3"})
+    ended = launch.run(launch.spec(workers=1, gpus=2))
+    row(launch, "unschedulable", 2, jobs=0)
+    assert f"the job asks for 4 requests.{GPU}, and quota team allows 3 in all" in ended.message
+    assert "exceeded quota: team" in ended.message
+    assert "train_gpus (2 now)" in ended.message and "ResourceQuota team raised" in ended.message
+    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
+    words = f'not made: 1: Error creating: pods "{launch.name()}-'
+    figure(f"the quota's words were in the log after {_after(said, words):.1f} s")
+
+
+def test_quota_that_frees_up(launch, row, said):
+    _quota(launch, **{f"requests.{GPU}": "2"})
+    other = pod("other", container("import time; time.sleep(600)", {GPU: 1}))
+    launch.cluster.core.create_namespaced_pod(launch.namespace, other)
+    launch.start(launch.spec(workers=1, gpus=1))
+    launch.wait_for(lambda: any("exceeded quota: team" in line for line in said.messages))
+    assert launch.ended is None
+    launch.cluster.core.delete_namespaced_pod("other", launch.namespace, grace_period_seconds=0)
+    ended = launch.join()
+    row(launch, "succeeded", 0, jobs=1)
+    assert ended.launched.attempts == 1
+
+
+def test_pods_that_the_namespace_never_admits(launch, row):
+    limits = [{"type": "Container", "max": {"cpu": "10m"}}]
+    body = {"metadata": {"name": "small"}, "spec": {"limits": limits}}
+    launch.cluster.core.create_namespaced_limit_range(launch.namespace, body)
+    ended = launch.run(launch.spec())
+    row(launch, "refused", 2, jobs=0)
+    assert "maximum cpu usage per Container is 10m" in ended.message
+
+
+@contextlib.contextmanager
+def _may_list_nodes(launch: Launch) -> Iterator[None]:
+    """Give the account of the launch the optional ClusterRole."""
+    rbac = client.RbacAuthorizationV1Api(launch.cluster.api)
+    role = yaml.safe_load((ROOT / "deploy/rbac-nodes.yaml").read_text())
+    name = role["metadata"]["name"] = f"nodes-{launch.namespace}"
+    subject = {"kind": "ServiceAccount", "name": "runner", "namespace": launch.namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    rbac.create_cluster_role(role)
+    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    rbac.create_cluster_role_binding(binding)
+    try:
+        yield
+    finally:
+        rbac.delete_cluster_role_binding(name)
+        rbac.delete_cluster_role(name)
+
+
+def test_nodes_that_have_no_room_for_the_whole_job(launch, row, figure):
+    """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
+    name = f"{launch.namespace}.test/gpu"
+    launch.cluster.fake_gpus(8, resource=name)
+    scarce = {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
+    try:
+        with _may_list_nodes(launch):
+            spec = launch.spec(
+                "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
+            )
+            api = client_of(launch.kubeconfig, launch.namespace, 5)
+            launch.wait_for(lambda: _warned(preflight.check(api, spec, "r").warnings, "room for"))
+            ended = launch.run(spec)
+    finally:
+        launch.cluster.fake_gpus(0, resource=name)
+    row(launch, "unschedulable", 2, jobs=0)
+    assert re.search(r"12 \S+ in all, and the nodes there are have 8", ended.message) or (
+        "the nodes there are have room for" in ended.message
+    )
+    assert "lower train_workers or train_gpus (4 now)" in ended.message
+    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
+
+
+def _warned(warnings: list[str], words: str) -> bool:
+    return any(words in text for text in warnings)
+
+
+def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch):
+    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    spec = launch.spec(pod={"all": {"cpu": 500}})
+    assert not _warned(preflight.check(api, spec, "r").warnings, "node")
+    with _may_list_nodes(launch):
+        launch.wait_for(lambda: _warned(preflight.check(api, spec, "r").warnings, "largest node"))
+    found = preflight.check(api, spec, "r")
+    assert not found.problems, found.problems
+
+
+@pytest.mark.parametrize(("secret", "key"), [("absent", ""), ("objstore-cred", "token")])
+def test_secret_of_a_variable_missing(launch, row, figure, monkeypatch, secret, key):
+    reference = {"name": secret, "key": key or "token"}
+    variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}
+
+    def with_secret(spec, identity):
+        job = build_tfjob(spec, identity)
+        chief = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+        chief["containers"][0]["env"].append(variable)
+        return job
+
+    monkeypatch.setattr(launcher, "build_tfjob", with_secret)
+    ended = launch.run(launch.spec(image_pull_timeout_seconds=100))
+    what = f"has no key {key}" if key else "does not exist"
+    row(launch, "user_error", 2, jobs=0, name=f"secret of a variable {what}")
+    assert f"Secret {secret} {what}; chief-0 needs it for variable TOKEN" in ended.message
+    assert "or correct pod.all.env.TOKEN" in ended.message
+
+
+def test_secret_to_pull_images_missing(launch, row):
+    settings = {"all": {"image_pull_secret": "registry"}}
+    image = "kfp-tfjob-test/absent:1"
+    ended = launch.run(launch.spec(image=image, pod=settings, image_pull_timeout_seconds=100))
+    row(launch, "user_error", 2, jobs=0)
+    assert "Secret registry does not exist; chief-0 needs it for pulling" in ended.message
+    assert "or correct pod.all.image_pull_secret" in ended.message

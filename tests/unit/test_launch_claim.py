@@ -1,0 +1,60 @@
+"""What a run may use up: attempts without progress in a row, and its time."""
+
+import json
+import time
+
+import pytest
+
+from components.launch_tfjob.claim import Claim
+
+
+def chain(*checkpoints: int, placed: tuple[bool, ...] = ()) -> Claim:
+    """Return the claim after attempts that found these newest checkpoints when they ended."""
+    claim = Claim.first(1, 0)
+    for number, checkpoint in enumerate(checkpoints):
+        counts = placed[number] if placed else True
+        claim = claim.next(number + 2, checkpoint, counts)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("claim", "fruitless"),
+    [
+        (chain(), 0),
+        (chain(0, 0, 0), 3),
+        (chain(5, 9, 14, 20, 31), 0),
+        (chain(0, 0, 7), 0),
+        (chain(0, 0, 7, 7), 1),
+        # It fell back on an older one and came no further than before.
+        (chain(7, 3, 7), 2),
+        (chain(0, 0, placed=(False, False)), 0),
+        (chain(0, 0, placed=(True, False)), 1),
+    ],
+)
+def test_only_attempts_without_a_newer_checkpoint_count_and_only_in_a_row(claim, fruitless):
+    assert claim.fruitless == fruitless
+
+
+def test_a_claim_is_read_back_and_so_is_one_of_an_earlier_version():
+    claim = chain(0, 7, 7)
+    record = claim.to_bytes("r", "tfjob-r-4", "hash")
+    assert Claim.from_bytes(record, 4) == claim
+    assert json.loads(record)["run_id"] == "r" and json.loads(record)["launcher"]
+    old = Claim.from_bytes(b'{"since": 2}', 4)
+    assert (old.since, old.fruitless, old.checkpoint) == (2, 2, 0)
+
+
+def test_the_time_of_a_run_is_counted_from_its_first_claim():
+    claim = Claim(4, 1, time.time() - 100, 7, 0)
+    assert claim.next(5, 9).left(150) == pytest.approx(50, abs=5)
+    assert claim.left(60) < 0
+    # The clock of another launcher is ahead, or was set back: the run has no more than all of it.
+    assert Claim(2, 1, time.time() + 500, 0, 0).left(60) == 60
+
+
+def test_what_was_used_is_said():
+    assert chain(0, 0, 0).used(3) == (
+        "3 attempts, and the last 3 stored no newer checkpoint; train_options.max_attempts allows"
+        " 3 such in a row"
+    )
+    assert chain(4).used(3) == "1 attempt, and the last one stored a newer checkpoint"

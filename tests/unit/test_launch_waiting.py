@@ -1,0 +1,272 @@
+"""Why the pods of a job wait: one line about all of them, and which parameter to change."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from launch_parameters import DEFAULTS
+
+from components.launch_tfjob import capacity, quota, waiting
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.picture import picture
+from components.launch_tfjob.remedy import remedy, secret_remedy
+from components.launch_tfjob.spec import JobSpec
+from components.launch_tfjob.verdict import Verdict
+
+PREFIX = "training.kubeflow.org/"
+CPU = (
+    "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) didn't match Pod's node"
+    " affinity/selector. preemption: 0/3 nodes are available: 3 No preemption victims found for"
+    " incoming pod."
+)
+TOLD = CPU.partition(" preemption")[0].rstrip(".")
+
+
+def spec(workers: int = 1, gpus: int = 0, **pods: dict) -> JobSpec:
+    values = {"train_workers": workers, "train_gpus": gpus, "train_batch_size": 64 * 51 * 8}
+    return JobSpec.parse(**DEFAULTS | values | {"pod": pods})
+
+
+def job(wanted: JobSpec | None = None) -> dict:
+    return build_tfjob(wanted or spec(), Identity("r", 1))
+
+
+def pod(name: str, phase: str = "Pending", says: str = "", **container: object) -> dict:
+    kind, index = name.split("-")
+    labels = {PREFIX + "replica-type": kind, PREFIX + "replica-index": index}
+    conditions = [{"type": "PodScheduled", "status": "False" if says else "True", "message": says}]
+    status = {"phase": phase, "conditions": conditions}
+    status["containerStatuses"] = [{"name": "tensorflow", "state": container}] if container else []
+    template = job()["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    return {"metadata": {"name": f"j-{name}", "labels": labels}, "spec": template, "status": status}
+
+
+def event(about: str, reason: str, message: str, kind: str = "Warning") -> dict:
+    where = {"name": about}
+    return {"involvedObject": where, "reason": reason, "message": message, "type": kind}
+
+
+def unmade(message: str) -> dict:
+    return {"waiting": {"reason": "CreateContainerConfigError", "message": message}}
+
+
+FAILED = {"terminated": {"exitCode": 1}}
+PULL = {"waiting": {"reason": "ErrImagePull", "message": "401"}}
+RUNS = {"running": {}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "line"),
+    [
+        ([pod("chief-0", "Running"), pod("worker-0", "Running")], [], "2 of 2 running"),
+        ([pod("chief-0"), pod("worker-0")], [], "0 of 2 running, starting: chief-0, worker-0"),
+        (
+            [pod("chief-0", "Succeeded"), pod("worker-0", "Failed", **FAILED)],
+            [],
+            "0 of 2 running, 1 done, failed: worker-0 (exit code 1)",
+        ),
+        (
+            [pod("chief-0", "Running"), pod("worker-0", says=CPU)],
+            [],
+            f"1 of 2 running, waiting: worker-0: {TOLD}",
+        ),
+        (
+            [pod("chief-0")],
+            [event("j", "FailedCreatePod", "Error creating: exceeded quota: q")],
+            "0 of 2 running, starting: chief-0, not made: 1: Error creating: exceeded quota: q",
+        ),
+        (
+            [pod("chief-0", **PULL), pod("worker-0")],
+            [event("j-worker-0", "FailedMount", "no volume"), event("j-x", "FailedMount", "else")],
+            "0 of 2 running, waiting: chief-0: ErrImagePull: 401, waiting: worker-0: no volume",
+        ),
+        # It runs by now, and the event is an old one.
+        (
+            [pod("chief-0", "Running"), pod("worker-0", "Running", **RUNS)],
+            [event("j-worker-0", "FailedMount", "no volume")],
+            "2 of 2 running",
+        ),
+    ],
+)
+def test_all_pods_in_one_line(pods, events, line):
+    assert picture(job(), pods, events) == line
+
+
+def test_the_line_is_short_however_many_pods_there_are():
+    pods = [pod("chief-0", "Running")]
+    pods += [pod(f"worker-{n}", "Running") for n in range(47)]
+    pods += [pod(f"worker-{n}", says=CPU) for n in (47, 48, 49)]
+    assert picture(job(spec(workers=50)), pods) == (
+        f"48 of 51 running, waiting: worker-47, worker-48 and 1 more: {TOLD}"
+    )
+    many = [pod(f"worker-{n}", says=f"reason {n} " + "x" * 5000) for n in range(50)]
+    line = picture(job(spec(workers=50)), many)
+    assert len(line) < 900 and line.count("\n") == 0
+    assert "waiting for other reasons: 48, not made: 1" in line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "role", "says", "words"),
+    [
+        (spec(), "chief", "2 Insufficient cpu.", "lower pod.all.cpu (4 now), or have nodes that"),
+        (spec(chief={"cpu": 9}), "chief", "1 Insufficient cpu", "lower pod.chief.cpu (9 now)"),
+        (spec(chief={"cpu": 9}), "worker", "1 Insufficient cpu", "lower pod.all.cpu (4 now)"),
+        (spec(), "worker", "3 Insufficient memory, x", "lower pod.all.memory (16Gi now)"),
+        (
+            spec(worker={"ephemeral_storage": "1Ti"}),
+            "worker",
+            "1 Insufficient ephemeral-storage.",
+            "lower pod.worker.ephemeral_storage (1Ti now)",
+        ),
+        (spec(gpus=8), "worker", "3 Insufficient nvidia.com/gpu.", "lower train_gpus (8 now)"),
+        (
+            spec(gpus=1, all={"gpu_resource": "amd.com/gpu"}),
+            "chief",
+            "1 Insufficient amd.com/gpu.",
+            "lower train_gpus (1 now)",
+        ),
+        (
+            spec(all={"node_selector": {"pool": "a"}}),
+            "chief",
+            "3 node(s) didn't match Pod's node affinity/selector.",
+            "correct pod.all.node_selector",
+        ),
+        (
+            spec(),
+            "chief",
+            "3 node(s) had untolerated taint {gpu: yes}.",
+            "tolerate the taints of more nodes with pod.all.tolerations",
+        ),
+        (
+            spec(chief={"output_claim": "c"}),
+            "chief",
+            'persistentvolumeclaim "c" not found',
+            "correct pod.chief.output_claim or pod.all.volumes",
+        ),
+        (spec(), "chief", "Too many pods", ""),
+    ],
+)
+def test_the_parameter_behind_the_words_of_the_scheduler(wanted, role, says, words):
+    waits = [pod(f"{role}-0", says=f"0/3 nodes are available: {says}")]
+    found = remedy(Verdict.UNSCHEDULABLE, wanted, waits, [])
+    assert found.startswith(words) and bool(found) == bool(words), found
+    if "Insufficient" in says:
+        assert "node_selector" not in found
+    assert not remedy(Verdict.LOST, wanted, waits, [])
+
+
+def test_partly_placed_names_the_parameter_and_what_places_pods_together():
+    found = remedy(Verdict.PARTLY_PLACED, spec(), [pod("worker-3", says=CPU)], [])
+    assert found.startswith("lower train_workers or pod.all.cpu (4 now), or ") and "Kueue" in found
+
+
+def refused(requested: str, limited: str) -> dict:
+    text = 'Error creating: pods "j-chief-0" is forbidden: exceeded quota: team, requested: '
+    text += f"{requested}, used: {requested}, limited: {limited}"
+    return event("j", "FailedCreatePod", text)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "requested", "limited", "why"),
+    [
+        # One pod, and the job of chief and two workers.
+        (spec(gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3", "asks for 8 req"),
+        (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=8", "asks for 12"),
+        (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=12", ""),
+        (spec(50), "pods=1", "pods=10", "asks for 51 pods, and quota team allows 10 in all"),
+        (spec(50), "pods=1", "pods=51", ""),
+        # The chief has its sidecar beside it: 4.25, and 5 as limits.
+        (spec(), "requests.cpu=4250m", "requests.cpu=8250m", ""),
+        (spec(), "cpu=4250m", "cpu=8200m", "asks for 8.25 cpu"),
+        (spec(), "limits.cpu=5,limits.memory=17Gi", "limits.cpu=8,limits.memory=1Ti", "for 9 lim"),
+        (spec(), "limits.memory=17Gi", "limits.memory=32Gi", "asks for 33 GiB limits.memory"),
+        # A quota of one priority class says nothing of pods of another.
+        (spec(50, chief={"priority_class": "high"}), "pods=1", "pods=10", ""),
+    ],
+)
+def test_a_quota_that_can_never_hold_the_job(wanted, requested, limited, why):
+    (found,) = quota.exceeded(waiting.not_made([refused(requested, limited)]))
+    said = found.never(job(wanted))
+    assert why in said and bool(said) == bool(why), said
+
+
+def test_a_quota_names_itself_and_what_to_lower():
+    asked = refused("requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3")
+    found = remedy(Verdict.UNSCHEDULABLE, spec(2, gpus=4), [], [asked])
+    assert found == (
+        "lower train_workers (2 now) or train_gpus (4 now), or have the ResourceQuota team raised"
+    )
+
+
+def test_what_pods_ask_for_is_counted_as_the_scheduler_does():
+    chief = job(spec(gpus=2))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    asked = capacity.of_pod(chief)
+    assert asked["cpu"] == Decimal("4.25") and asked["nvidia.com/gpu"] == 2
+    assert asked["memory"] == 17 * 2**30
+    large = {"resources": {"requests": {"cpu": "9"}}}
+    # One that is over before the sidecar starts, and one that runs beside it.
+    before = chief | {"initContainers": [large, *chief["initContainers"]]}
+    after = chief | {"initContainers": [*chief["initContainers"], large]}
+    assert capacity.of_pod(before)["cpu"] == 9
+    assert capacity.of_pod(after)["cpu"] == Decimal("9.25")
+
+
+def node(gpus: int, cpu: str = "64", **spec: object) -> dict:
+    has = {"cpu": cpu, "memory": "512Gi", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(gpus)}
+    return {"metadata": {}, "spec": spec, "status": {"allocatable": has}}
+
+
+TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "why"),
+    [
+        (spec(2, gpus=4), [node(8), node(4)], ""),
+        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, and the nodes there are"),
+        # What is not known is not said: here each kind of pod has room, and the sum is enough.
+        (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
+        (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
+        (spec(5), [node(0, "8"), node(0, "8")], "have room for 4 of 5 worker pods"),
+        (spec(0, gpus=4), [node(2), node(2)], "have room for 0 of 1 chief pods"),
+    ],
+)
+def test_nodes_that_have_no_room_for_a_whole_job(wanted, nodes, why):
+    found = capacity.lacks_room(job(wanted), nodes)
+    assert why in found and bool(found) == bool(why), found
+
+
+def test_an_autoscaler_that_makes_nodes_is_waited_for():
+    assert waiting.nodes_are_coming([event("j-worker-1", "TriggeredScaleUp", "pool 0->1")])
+    assert not waiting.nodes_are_coming([event("j-worker-1", "FailedScheduling", CPU)])
+
+
+SECRET_ENV = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+
+
+def test_missing_secrets_are_read_from_containers_and_events():
+    no_secret = pod("worker-1", **unmade('secret "s" not found'))
+    no_key = pod("worker-0", **unmade("couldn't find key k in Secret team-a/s"))
+    for each in (no_secret, no_key):
+        main = each["spec"]["containers"][0]
+        each["spec"] = {"containers": [main | {"env": [*main["env"], SECRET_ENV]}]}
+    found = waiting.missing_secrets([no_secret, no_key], [])
+    assert [(item.name, item.key, item.replica, item.variable) for item in found] == [
+        ("s", "", "worker-1", "TOKEN"),
+        ("s", "k", "worker-0", "TOKEN"),
+    ]
+    assert str(found[1]).startswith("Secret s has no key k; worker-0 needs it for variable TOKEN")
+    assert secret_remedy(spec(worker={"env": {"TOKEN": "x"}}), found[1:]) == (
+        "add the key k to Secret s, or correct pod.worker.env.TOKEN"
+    )
+
+
+def test_a_pull_secret_is_missed_only_by_an_image_that_cannot_be_had():
+    said = "Unable to retrieve some image pull secrets (a, b); attempting to pull may not succeed."
+    events = [event("j-worker-0", "FailedToRetrieveImagePullSecret", said)]
+    assert not waiting.missing_secrets([pod("worker-0", "Running", **RUNS)], events)
+    assert not waiting.missing_secrets([pod("worker-1", **PULL)], events)
+    found = waiting.missing_secrets([pod("worker-0", **PULL)], events)
+    assert [(item.name, item.variable) for item in found] == [("a", ""), ("b", "")]
+    assert "or correct pod.all.image_pull_secret" in secret_remedy(spec(), found)
