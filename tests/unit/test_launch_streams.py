@@ -121,4 +121,8 @@ def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
     backend = KubernetesBackend(api)
     backend.annotate("j", {"a": "b"})
     backend.cancel("j", "r", 1)
-    assert server.asked[-1] == "DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j"
+    assert server.asked == [
+        "DELETE /api/v1/namespaces/n/pods/j-chief-0",
+        "DELETE /api/v1/namespaces/n/pods",
+        "DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j",
+    ]
