@@ -21,6 +21,7 @@ from storage.errors import ObjectNotFoundError, StepError
 from storage.layout import Layout, RunLayout
 from storage.retry import Patience
 from storage.store import Store
+from storage.text import log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -164,8 +165,7 @@ def reported(name: str) -> Iterator[Report]:
 
 def log_to_stdout() -> None:
     """Print what our own rooms log; KFP's executor has the root logger for itself."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler = log_to(sys.stdout)
     for room in ROOMS:
         logger = logging.getLogger(room)
         logger.handlers, logger.propagate = [handler], False

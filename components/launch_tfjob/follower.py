@@ -15,6 +15,7 @@ from typing import Any
 from components.launch_tfjob.backends import Backend, Object
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.verdict import replica_of
+from storage.text import lines
 
 log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"\[([^\]]+)\] ?(.*)", re.DOTALL)
@@ -71,7 +72,7 @@ class Follower:
             match = _PREFIX.match(line)
             if match and _SUPERVISOR not in match[2]:
                 self._lines[match[1]].append(match[2])
-            print(line, flush=True)  # as it is: it has a time of its own
+            print(lines(line), flush=True)  # as it is: it has a time of its own
 
 
 def _shown(pod: dict[str, Any]) -> str:

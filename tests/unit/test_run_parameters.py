@@ -10,6 +10,7 @@ from components.preflight.parameters import MEANING, REQUIRED, check, job_spec, 
 from pipelines.cli import _defaults
 from pipelines.tfjob_training import tfjob_training
 from storage.errors import ConfigurationError
+from storage.text import prose
 
 GOOD = {
     "data_uri": "digits.csv",
@@ -92,3 +93,4 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
     assert "4 replicas with 8 GPUs in all; 64 rows a step." in text
     for name, meaning in MEANING.items():
         assert f"| `{name}` |" in text and meaning in text
+        assert prose(meaning) == meaning  # every name in backticks
