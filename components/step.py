@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from storage.errors import ObjectNotFoundError, StepError
@@ -32,6 +32,8 @@ RUN_ID = "KFP_TFJOB_RUN_ID"
 WHOLE_RUN = "run"
 # Whose log lines a step prints.
 ROOMS = ("components", "uploader", "storage")
+_IN_LOG = "failure.json "
+_MOST_IN_LOG = 8000  # characters of a message: a log is read by lines of at most 64 KiB
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +63,25 @@ class Failure:
         """Return the record as JSON."""
         return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
+    def to_line(self) -> str:
+        """Return the record as a line of a log, for an exit task that cannot read the store."""
+        record = asdict(replace(self, message=self.message[:_MOST_IN_LOG]))
+        return f"{_IN_LOG}{json.dumps(record)}"
+
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
         """Read a record back."""
         return cls(**json.loads(data))
+
+    @classmethod
+    def from_line(cls, text: str) -> Failure | None:
+        """Read a record back from a line of a log; None when the line is another one."""
+        if not text.startswith(_IN_LOG):
+            return None
+        try:
+            return cls(**json.loads(text.removeprefix(_IN_LOG)))
+        except (ValueError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -195,6 +212,7 @@ def _forget(name: str, context: Step | None) -> None:
         address = context.run.failure("json")
         try:
             if Failure.from_bytes(context.store.read(address)).step in (name, WHOLE_RUN):
+                context.store.delete(context.run.failure("md"))
                 context.store.delete(address)
         except ObjectNotFoundError:
             return  # as it should be
@@ -213,5 +231,7 @@ def _fail(failure: Failure, context: Step | None) -> None:
             log.warning("the cause could not be stored: %s", error)
     # The local run shows the message itself, as the last thing a person reads.
     message = "" if path else f": {failure.message}"
+    if not path:
+        print(failure.to_line(), flush=True)
     log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
     raise SystemExit(failure.code)

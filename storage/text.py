@@ -24,7 +24,7 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _STEERING = re.compile(r"\x1b\[[0-9;]*[mK]|\x08+")
 # Words that mean nothing in Markdown, wherever they stand. All others are names, or might be.
 _PLAIN = re.compile(
-    r"""[("'“]*(?:[^\W_]+(?:['’-][^\W_]+)*|\d+(?:[.,:]\d+)+|\d+%)[.,;:!?)"'”…]*|[–—…%]"""
+    r"""[("'“]*(?:[^\W_]+(?:['’-][^\W_]+)*(?:\([^\W_]{1,2}\))?|\d+(?:[.,:]\d+)+|\d+%)[.,;:!?)"'”…]*|[–—…%]"""
 )
 _WORDS = re.compile(r"[^\s`]*`[^`]+`[^\s`]*|\S+")  # what stands between backticks is one word
 _PARTS = re.compile(r"""([("'“]*)(.*?)([.,;:!?)"'”…]*)""")
@@ -129,6 +129,8 @@ def _word(word: str, first: bool) -> str:
     before, name, after = _PARTS.fullmatch(word).groups()
     if not name:
         return word  # punctuation
+    if "(" in name and after.startswith(")"):
+        name, after = f"{name})", after[1:]
     if len(name) > 2 and name[0] == name[-1] == "`":
         name = name[1:-1]
     return f"{before}{code(name, MOST)}{after}"

@@ -184,7 +184,7 @@ def test_why_it_failed(launch):
     left = end_jobs_on(launch.backend(), launch.step.run_id)
     markdown = finish.explain(left.ends)
     node = launch.node_of("worker-0")
-    assert f"| worker-0 | Failed | {node} | tensorflow | terminated | 3 |" in markdown
+    assert f"| `worker-0` | Failed | `{node}` | `tensorflow` | terminated | 3 |" in markdown
     assert "no column y" in markdown and "| Failed | True |" in markdown
     assert f"kubectl -n {launch.namespace} logs {launch.name()}-worker-0 -c tensorflow" in markdown
     assert left.cancelled == () and launch.jobs() == [launch.name()]
@@ -281,7 +281,7 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
     assert _step_ended(launch) == "Succeeded", said
     assert "How it ended cannot be read from the store" in said
-    assert f"| ended on the cluster | {launch.name()} |" in said
+    assert f"| ended on the cluster | `{launch.name()}` |" in said
     assert "| a person terminated the run | yes |" in said
     assert "## Attempt 1: cancelled" in said and "hello from chief-0" in said
     assert "a key: ******" in said and secret["AWS_SECRET_ACCESS_KEY"] not in said

@@ -148,6 +148,10 @@ def test_html_holds_no_element(text: str) -> None:
         ("run `kfp-tfjob run`, again", "run `kfp-tfjob run`, again"),
         ("(see s3://b/x_y/failure.md)", "(see `s3://b/x_y/failure.md`)"),
         ("1,797 rows, 99.5 to 3: 12 %", "1,797 rows, 99.5 to 3: 12 %"),
+        (
+            "1 replica(s) of model.py:build_model(dataset)",
+            "1 replica(s) of `model.py:build_model(dataset)`",
+        ),
         ("did you mean 'seed'?", "did you mean 'seed'?"),
         ("a\x1b[31mred", "`a\\x1b[31mred`"),
     ],
