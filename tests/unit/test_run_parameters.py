@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
 from pipelines.cli import _defaults
@@ -85,6 +86,16 @@ def test_all_problems_come_at_once() -> None:
     assert len(caught.value.problems) == 4
     for part in ("output_uri", "train_workers", "gate", "pod"):
         assert part in text
+
+
+def test_a_value_stays_in_its_cell() -> None:
+    given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
+    tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))
+    assert [token.type for token in tokens].count("td_open") == 3 * len(MEANING)
+    cells = [token.children for token in tokens if token.type == "inline"]
+    label = next(n for n, cell in enumerate(cells) if cell and cell[0].content == "data_label")
+    assert [part.type for part in cells[label + 1]] == ["code_inline"]
+    assert cells[label + 1][0].content == r"a'b|c\n<b>\x1b[2J"
 
 
 def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:

@@ -4,6 +4,7 @@ import io
 import logging
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ NASTY = st.sampled_from(
     ]
 )
 TEXT = st.lists(st.one_of(NASTY, st.text(st.characters(), max_size=20)), max_size=8).map(" ".join)
-PROPERTY = settings(max_examples=150, deadline=None)
+PROPERTY = settings(max_examples=60, deadline=None)
 
 
 def inline(markdown: str) -> list[Token]:
@@ -162,6 +163,13 @@ def test_names_are_marked_and_words_are_not(text: str, shown: str) -> None:
 
 def test_colours_of_a_program_are_left_out_of_its_lines() -> None:
     assert lines("\x1b[31mred\x1b[0m\nplain\x07") == "red\nplain\\x07"
+
+
+def test_nobody_else_makes_text_safe_for_html(repository: Path) -> None:
+    rooms = ("components", "pipelines", "storage", "trainer", "uploader")
+    files = [path for room in rooms for path in (repository / room).rglob("*.py")]
+    own = [path.name for path in files if re.search("^(from|import) html", path.read_text(), re.M)]
+    assert own == ["text.py"]
 
 
 def test_every_message_is_safe_on_a_terminal() -> None:
