@@ -62,8 +62,9 @@ def lines(text: object, indent: str = "") -> str:
 def code(text: object, most: int = MOST_OF_NAME) -> str:
     """Return text as one code span of Markdown; without any text, a word that says so."""
     said = line(text, most).replace("`", "'")
-    if said.strip():
-        return f"`{said.strip()}`"
+    if shown := said.strip():
+        # To the renderer of Kubeflow Pipelines a backslash hides the backtick that ends the span.
+        return f"`{shown} `" if shown.endswith("\\") else f"`{shown}`"
     return f'`"{said}"`' if said else "(empty)"
 
 

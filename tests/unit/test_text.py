@@ -36,6 +36,8 @@ NASTY = st.sampled_from(
         "\ud800",
         "&lt;",
         "\\",
+        "\\|",
+        "x\\",
         "***",
         "===",
         "\r12:00:00 failed",
@@ -155,6 +157,7 @@ def test_html_holds_no_element(text: str) -> None:
         ),
         ("did you mean 'seed'?", "did you mean 'seed'?"),
         ("a\x1b[31mred", "`a\\x1b[31mred`"),
+        ("C:\\ on_bad_row", "`C:\\ ` `on_bad_row`"),
     ],
 )
 def test_names_are_marked_and_words_are_not(text: str, shown: str) -> None:
