@@ -121,7 +121,8 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
 
 
 def _log(failure: Failure) -> None:
-    log.error("the run failed in %s (%s): %s", failure.step, failure.verdict, failure.message)
+    message = Mask()(failure.message)
+    log.error("the run failed in %s (%s): %s", failure.step, failure.verdict, message)
 
 
 def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:

@@ -10,15 +10,15 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from components.launch_tfjob.backends import Object
 from components.step import Failure
 from storage.errors import Problem, StepError
 
 if TYPE_CHECKING:
     from components.launch_tfjob.backends.cluster_client import ClusterClient
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _RUN = "pipeline/runid"
@@ -111,17 +111,20 @@ def look(
         workflow: The name of its Workflow; empty where nobody knows it.
         tail: Returns the last lines of a pod and container.
     """
-    run: Object | None = None
-    pods: list[Object] = []
-    try:
-        pods = api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}")
-        run = api.get(api.workflow(workflow)) if workflow else None
-    except StepError as error:
-        log.warning("what failed cannot be asked of the cluster: %s", error)
+    pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}"))
+    run = _asked(lambda: api.get(api.workflow(workflow))) if workflow else None
     return [
         replace(task, lines=tuple(tail(task.pod, _MAIN, _LINES))) if task.pod else task
-        for task in failed_tasks(run or {}, pods)
+        for task in failed_tasks(run or {}, pods or [])
     ]
+
+
+def _asked(call: Callable[[], T]) -> T | None:
+    try:
+        return call()
+    except StepError as error:
+        log.warning("the cluster does not say what failed: %s", error)
+        return None
 
 
 def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | None:

@@ -204,10 +204,8 @@ class Api:
 @pytest.mark.parametrize("refused", [(), (f"workflows/{RUN}",), ("pods",)])
 def test_what_may_not_be_read_is_done_without(refused: tuple[str, ...]) -> None:
     found = look(Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:])
-    if "pods" in refused:
-        assert found == []  # nothing is known of the Workflow either
-    else:
-        assert [item.failure for item in found] == [RECORD]
+    assert [(item.step, item.said) for item in found] == [("preflight", CRASH)]
+    assert [item.record for item in found] == [None if "pods" in refused else RECORD]
 
 
 def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys) -> None:
