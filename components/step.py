@@ -14,13 +14,14 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from storage.errors import ObjectNotFoundError, StepError
 from storage.layout import Layout, RunLayout
 from storage.retry import Patience
 from storage.store import Store
+from storage.text import log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -31,6 +32,8 @@ RUN_ID = "KFP_TFJOB_RUN_ID"
 WHOLE_RUN = "run"
 # Whose log lines a step prints.
 ROOMS = ("components", "uploader", "storage")
+_IN_LOG = "failure.json "
+_MOST_IN_LOG = 8000  # characters of a message: a log is read by lines of at most 64 KiB
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +63,25 @@ class Failure:
         """Return the record as JSON."""
         return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
+    def to_line(self) -> str:
+        """Return the record as a line of a log, for an exit task that cannot read the store."""
+        record = asdict(replace(self, message=self.message[:_MOST_IN_LOG]))
+        return f"{_IN_LOG}{json.dumps(record)}"
+
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
         """Read a record back."""
         return cls(**json.loads(data))
+
+    @classmethod
+    def from_line(cls, text: str) -> Failure | None:
+        """Read a record back from a line of a log; None when the line is another one."""
+        if not text.startswith(_IN_LOG):
+            return None
+        try:
+            return cls(**json.loads(text.removeprefix(_IN_LOG)))
+        except (ValueError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -164,8 +182,7 @@ def reported(name: str) -> Iterator[Report]:
 
 def log_to_stdout() -> None:
     """Print what our own rooms log; KFP's executor has the root logger for itself."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler = log_to(sys.stdout)
     for room in ROOMS:
         logger = logging.getLogger(room)
         logger.handlers, logger.propagate = [handler], False
@@ -195,6 +212,7 @@ def _forget(name: str, context: Step | None) -> None:
         address = context.run.failure("json")
         try:
             if Failure.from_bytes(context.store.read(address)).step in (name, WHOLE_RUN):
+                context.store.delete(context.run.failure("md"))
                 context.store.delete(address)
         except ObjectNotFoundError:
             return  # as it should be
@@ -213,5 +231,7 @@ def _fail(failure: Failure, context: Step | None) -> None:
             log.warning("the cause could not be stored: %s", error)
     # The local run shows the message itself, as the last thing a person reads.
     message = "" if path else f": {failure.message}"
+    if not path:
+        print(failure.to_line(), flush=True)
     log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
     raise SystemExit(failure.code)

@@ -22,6 +22,7 @@ from pipelines.explanation import explain
 from pipelines.hints import with_hints
 from pipelines.local.home import DEFAULT, PARAMETERS, Home
 from storage.errors import ConfigurationError, Problem, StepError
+from storage.text import line, lines, log_to
 
 
 class _Command(click.Group):
@@ -38,11 +39,16 @@ class _Command(click.Group):
             sys.exit(error.code)
 
 
+def _show(text: str) -> None:
+    """Print what may hold text from anywhere."""
+    click.echo(lines(text))
+
+
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="kfp-tfjob")
 def main() -> None:
     """Train Keras models on many pods with Kubeflow Pipelines and TFJob, and prove the result."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
 def _parameters(command):
@@ -103,7 +109,7 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
         values["storage_endpoint"] = endpoint
     check(values)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    sys.exit(run_here(values, place, name, not values["storage_endpoint"], click.echo))
+    sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show))
 
 
 @main.command("explain")
@@ -207,7 +213,7 @@ def lint(file: TextIO, fix: bool, form: str) -> None:
         click.echo(report.as_json(findings, file.name, done), err=fix)
     else:
         for what in done:
-            click.echo(f"{file.name}: corrected {what}", err=True)
+            click.echo(line(f"{file.name}: corrected {what}"), err=True)
         click.echo(report.as_text(findings, file.name), err=fix)
     sys.exit(1 if report.errors(findings) else 0)
 

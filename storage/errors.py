@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from storage.text import line, lines
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -28,16 +30,24 @@ class Problem:
     expected: object = None
     fix: str = ""
 
+    @property
+    def parts(self) -> dict[str, str]:
+        """The parts that are known, by name, each fit for one line."""
+        known = {"what": self.what, "received": self.received, "expected": self.expected}
+        said = {name: line(value) for name, value in known.items() if value is not None}
+        return said | ({"fix": line(self.fix)} if self.fix else {})
+
     def __str__(self) -> str:
-        """Return the parts that are known, on one line."""
-        parts = [f"{self.what}."]
-        if self.received is not None:
-            parts.append(f"Received: {self.received}.")
-        if self.expected is not None:
-            parts.append(f"Expected: {self.expected}.")
-        if self.fix:
-            parts.append(f"To do: {self.fix}{'' if self.fix.endswith('?') else '.'}")
-        return " ".join(parts)
+        """Return the parts that are known, on one line, whatever was received."""
+        return " ".join(f"{LABELS[name]}{ended(text)}" for name, text in self.parts.items())
+
+
+LABELS = {"what": "", "received": "Received: ", "expected": "Expected: ", "fix": "To do: "}
+
+
+def ended(text: str) -> str:
+    """Return a part of a message with the mark that ends it."""
+    return text if text.endswith("?") else f"{text}."
 
 
 class StepError(Exception):
@@ -58,16 +68,20 @@ class StepError(Exception):
     def __str__(self) -> str:
         """Return one line, or a numbered list when there is more than one problem."""
         if len(self.problems) == 1:
-            return str(self.problems[0])
-        lines = [f"{len(self.problems)} problems:"]
-        lines += [f"  {i}. {problem}" for i, problem in enumerate(self.problems, 1)]
-        return "\n".join(lines)
+            return _said(self.problems[0])
+        said = [f"{len(self.problems)} problems:"]
+        said += [f"  {i}. {_said(problem)}" for i, problem in enumerate(self.problems, 1)]
+        return "\n".join(said)
 
     @classmethod
     def raise_if(cls, problems: Iterable[Problem | str]) -> None:
         """Raise one error that holds all of `problems`, or return when there are none."""
         if found := tuple(problems):
             raise cls(*found)
+
+
+def _said(problem: Problem | str) -> str:
+    return lines(problem) if isinstance(problem, str) else str(problem)
 
 
 class ConfigurationError(StepError):

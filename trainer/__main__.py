@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage.errors import ConfigurationError, DataError, Problem, StepError
+from storage.text import log_to
 from trainer import supervised
 from trainer.config import VARIABLES, Config
 from trainer.exits import (
@@ -217,9 +218,7 @@ def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dic
 def main(arguments: Sequence[str]) -> int:
     """Run and return the exit code."""
     started = time.monotonic()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
-    )
+    logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if arguments[:1] == ["check"]:

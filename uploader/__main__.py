@@ -11,6 +11,7 @@ from pathlib import Path
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem, StepError
 from storage.options import VARIABLES
+from storage.text import log_to
 from uploader.folder import pull, push, verify
 from uploader.watch import Settings, until_signal, watch
 
@@ -167,9 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
-    )
+    logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
         return arguments.function(arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from components.evaluate import charts
@@ -13,6 +12,7 @@ from components.evaluate.names import PER_CLASS
 from components.evaluate.predictions import ClassPredictions
 from components.evaluate.scored import Scored
 from components.evaluate.text import number, rough, short
+from storage.text import html as escape
 from trainer.serving import Task
 
 _STYLE = """

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from components.finish.workflow import FailedTask, cause, look
 from components.launch_tfjob.manifest import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
 from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
 from components.launch_tfjob.verdict import (
@@ -21,10 +22,12 @@ from components.launch_tfjob.verdict import (
     judge,
     replica_of,
 )
+from components.step import Failure
 from storage.errors import StepError
 
 if TYPE_CHECKING:
     from components.launch_tfjob.backends import Object
+    from components.launch_tfjob.backends.cluster_client import ClusterClient
     from components.launch_tfjob.backends.kubernetes import KubernetesBackend
 
 log = logging.getLogger(__name__)
@@ -43,12 +46,24 @@ class Left:
         cancelled: The jobs that were still running and were ended here.
         terminated: Whether a person has ended the run; None where nobody may know.
         trouble: Why the cluster could not be asked, if it could not.
+        failed: The tasks that Argo saw fail, the first one first.
     """
 
     ends: Sequence[AttemptEnd] = ()
     cancelled: Sequence[str] = ()
     terminated: bool | None = None
     trouble: str = ""
+    failed: Sequence[FailedTask] = ()
+
+    @property
+    def cause(self) -> Failure | None:
+        """What ended the run, as far as the cluster knows."""
+        return cause(self.failed, self.terminated)
+
+    @property
+    def unexplained(self) -> list[FailedTask]:
+        """The tasks that failed without a word of their own, though nobody ended the run."""
+        return [] if self.terminated else [task for task in self.failed if not task.record]
 
 
 @dataclass
@@ -57,29 +72,49 @@ class _Found:
     cancelled: list[str] = field(default_factory=list)
 
 
-def open_cluster() -> KubernetesBackend:
+def open_cluster() -> ClusterClient:
     """Return the cluster this task runs on, with the patience of an exit task.
 
     Raises:
         ConfigurationError: There is none.
     """
-    from dataclasses import replace
-
     from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
-    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
 
-    patience = replace(PATIENCE, seconds=_API_SECONDS)
-    return KubernetesBackend(ClusterClient.from_environment(patience))
+    return ClusterClient.from_environment(replace(PATIENCE, seconds=_API_SECONDS))
 
 
 def end_jobs(run_id: str) -> Left:
-    """End every job of a run that still runs; never fails."""
+    """End every job of a run that still runs, and find what failed; never fails."""
+    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+
     try:
-        with open_cluster() as backend:
-            return end_jobs_on(backend, run_id)
+        api = open_cluster()
     except StepError as error:
         log.warning("the cluster cannot be asked: %s", error)
         return Left(trouble=str(error))
+    with KubernetesBackend(api) as backend:
+        try:
+            left = end_jobs_on(backend, run_id)
+        except StepError as error:
+            log.warning("the jobs of the run cannot be asked for: %s", error)
+            left = Left(trouble=str(error))
+        return replace(left, failed=failed_on(api, backend, run_id))
+
+
+def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:
+    """Return the tasks of the run that Argo saw fail; never fails.
+
+    Args:
+        api: The cluster.
+        backend: The same cluster, which knows the Workflow of this pod.
+        run_id: The run.
+    """
+    try:
+        owner = backend.owner()
+    except StepError as error:
+        log.warning("the Workflow of the run is not known: %s", error)
+        owner = None
+    return look(api, run_id, owner["name"] if owner else "", backend.tail)
 
 
 def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:

@@ -2,7 +2,8 @@
 
 It reads what the steps left in S3 and what the run has left on the cluster, because KFP tells an
 exit task nothing it can rely on: the status it is given says RUNNING for ended runs, and its error
-is always empty. What still runs on the cluster is ended first.
+is always empty. What still runs on the cluster is ended first. Where no step could leave its record
+in the store, the Workflow and the logs of its pods have it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from components.finish import page
 from components.finish.cluster import Left, end_jobs
 from components.finish.explain import explain
 from components.launch_tfjob.backends import is_local
@@ -22,6 +24,7 @@ from components.step import WHOLE_RUN, Failure, Step, local_failure, log_to_stdo
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
 from storage.retry import Patience
+from storage.text import code, prose, row
 
 log = logging.getLogger(__name__)
 
@@ -66,14 +69,18 @@ def run_as_exit_task(
         The report in Markdown.
     """
     log_to_stdout()
-    left = Left() if is_local() else end_jobs(run_id)
+    left = None if is_local() else end_jobs(run_id)
     try:
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("how the run ended cannot be read: %s", error)
-        return Mask()(_unread(run_id, error, left) + explain(left.ends))
+        about = _lines(page.about(left, f"{output_uri}/runs/{run_id}")) if left else ""
+        left = left or Left()
+        if left.cause:
+            _log(left.cause)
+        return Mask()(_unread(run_id, error, left) + explain(left.ends) + about)
 
 
 def _patience() -> Patience:
@@ -90,24 +97,32 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     Args:
         step: The context of the step.
         model_name: The model of the run.
-        left: What the run had on the cluster when it ended; None without a cluster.
+        left: What the run had on the cluster when it ended; None without a cluster, where the
+            page is of the last try, because there is no other.
 
     Raises:
         StepError: The store cannot be read.
     """
     failure = _failure(step)
     verdict = _json(step, step.run.evaluation / "verdict.json")
+    about = _lines(page.about(left, str(step.run.base))) if left else ""
     left = left or Left()
     if failure is None and not _is_done(step, model_name, verdict):
-        failure = CANCELLED
+        failure = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
         log.info("the run is done: %s", "; ".join(verdict["reasons"]))
-        return Ending(_done(step, model_name, verdict), None)
-    markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)))
+        return Ending(_done(step, model_name, verdict) + about, None)
+    markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)) + about)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
-    log.info("the run failed in %s: see %s", failure.step, step.run.failure("md"))
+    _log(failure)
+    log.info("the same and more is in %s", step.run.failure("md"))
     return Ending(markdown, failure)
+
+
+def _log(failure: Failure) -> None:
+    message = Mask()(failure.message)
+    log.error("the run failed in %s (%s): %s", failure.step, failure.verdict, message)
 
 
 def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:
@@ -120,17 +135,21 @@ def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> boo
 
 def _done(step: Step, model_name: str, verdict: dict[str, Any]) -> str:
     champion = read_champion(step.store, step.layout, model_name)
+    version = (
+        f"version {champion.version}, {code(champion.version_uri)}" if champion else "none yet"
+    )
     lines = [
-        f"# Run {step.run_id}: {'published' if verdict['blessed'] else 'not published'}",
+        f"# Run {prose(step.run_id)}: {'published' if verdict['blessed'] else 'not published'}",
         "",
-        *(f"- {reason}" for reason in verdict["reasons"]),
+        *(part for reason in verdict["reasons"] for part in (prose(reason), "")),
+        "| what | where |",
+        "|---|---|",
+        row(f"champion of {code(model_name)}", version),
+        row("verdict and report", code(step.run.evaluation)),
+        row("model of this run", code(step.run.output / "model")),
         "",
-        f"- champion of `{model_name}`: "
-        + (f"version {champion.version}, `{champion.version_uri}`" if champion else "none yet"),
-        f"- verdict and report: `{step.run.evaluation}`",
-        f"- model of this run: `{step.run.output / 'model'}`",
     ]
-    return "\n".join(lines) + "\n"
+    return _lines(lines)
 
 
 def _ends(step: Step, left: Left) -> list[AttemptEnd]:
@@ -146,51 +165,43 @@ def _ends(step: Step, left: Left) -> list[AttemptEnd]:
 
 
 def _failed(step: Step, failure: Failure, left: Left) -> str:
-    lines = [
-        f"# Run {step.run_id} failed in `{failure.step}`",
-        "",
-        f"**{failure.verdict}** (exit code {failure.code})",
-        "",
-        "```",
-        failure.message,
-        "```",
-        "",
-        "| what | where |",
-        "|---|---|",
-        f"| attempts of the training job | {len(step.store.numbers(step.run.attempts))} |",
-        f"| newest stored checkpoint | {_newest_checkpoint(step)} |",
-        f"| everything the run left | `{step.run.base}` |",
-        *_on_cluster(left),
-        "",
-        "Nothing was published by this run.",
-    ]
-    return "\n".join(lines) + "\n"
+    return _lines(
+        [
+            f"# Run {prose(step.run_id)} failed in {code(failure.step)}",
+            "",
+            *page.describe(failure),
+            "| what | where |",
+            "|---|---|",
+            row("attempts of the training job", str(len(step.store.numbers(step.run.attempts)))),
+            row("newest stored checkpoint", _newest_checkpoint(step)),
+            row("everything the run left", code(step.run.base)),
+            *page.on_cluster(left),
+            "",
+            "Nothing was published by this run.",
+            "",
+            *page.last_words(left.unexplained),
+        ]
+    )
 
 
 def _unread(run_id: str, error: StepError, left: Left) -> str:
     """Return what can be said of a run whose store does not answer."""
+    known = page.on_cluster(left)
     lines = [
-        f"# Run {run_id}",
-        "",
+        *([f"# Run {prose(run_id)} failed in {code(left.cause.step)}", ""] if left.cause else []),
+        *(page.describe(left.cause) if left.cause else []),
+        *(["| what | where |", "|---|---|", *known, ""] if known else []),
+        *page.last_words(left.unexplained),
+        *(["## The store", ""] if left.cause else [f"# Run {prose(run_id)}", ""]),
         "How it ended cannot be read from the store.",
         "",
-        "```",
-        str(error),
-        "```",
-        "",
+        *page.message(str(error)),
     ]
-    if known := _on_cluster(left):
-        lines += ["| what | where |", "|---|---|", *known]
+    return _lines(lines)
+
+
+def _lines(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
-
-
-def _on_cluster(left: Left) -> list[str]:
-    """Return the rows of a table that say what was found and done on the cluster."""
-    return [
-        *([f"| ended on the cluster | {', '.join(left.cancelled)} |"] if left.cancelled else []),
-        *([f"| the cluster was not asked | {left.trouble} |"] if left.trouble else []),
-        *(["| a person terminated the run | yes |"] if left.terminated else []),
-    ]
 
 
 def _failure(step: Step) -> Failure | None:

@@ -6,6 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from components.launch_tfjob.record import AttemptEnd, EndedContainer, EndedPod
+from storage.text import code, fence, prose, row
+
+_MOST_IN_CELL = 500  # characters
 
 
 def explain(ends: Iterable[AttemptEnd]) -> str:
@@ -16,47 +19,40 @@ def explain(ends: Iterable[AttemptEnd]) -> str:
 
 def _attempt(end: AttemptEnd) -> Iterator[str]:
     yield ""
-    yield f"## Attempt {end.attempt}: {end.verdict}"
+    yield f"## Attempt {end.attempt}: {prose(end.verdict)}"
     yield ""
-    yield f"TFJob `{end.job}`" + (f" in namespace `{end.namespace}`" if end.namespace else "")
-    yield ""
-    yield f"- what happened: {_plain(end.sentence)}"
-    yield f"- what to do: {end.remedy}"
+    where = f" in namespace {code(end.namespace)}" if end.namespace else ""
+    yield from (f"TFJob {code(end.job)}{where}", "")
+    yield from (f"**What happened:** {prose(end.sentence)}", "")
+    yield from (f"**What to do:** {prose(end.remedy)}", "")
     if end.seconds:
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
-        yield f"- time: {spent or 'less than a second'}"
+        yield from (f"**Time:** {spent or 'less than a second'}", "")
     if any(end.gpu_seconds.values()):
         hours = ", ".join(f"{n} {value / 3600:.2f} h" for n, value in end.gpu_seconds.items())
-        yield f"- GPUs held: {hours}"
+        yield from (f"**GPUs held:** {hours}", "")
     if end.conditions:
-        yield ""
-        yield "| condition | status | since | message |"
+        yield row("condition", "status", "since", "message")
         yield "|---|---|---|---|"
         for item in end.conditions:
             cells = (item.get(key, "") for key in ("type", "status", "lastTransitionTime"))
-            yield f"| {' | '.join(cells)} | {_cell(item.get('message', ''))} |"
-    if end.pods:
+            yield row(*map(prose, cells), _cell(item.get("message", "")))
         yield ""
-        yield "| pod | phase | node | container | state | exit code | reason |"
+    if end.pods:
+        yield row("pod", "phase", "node", "container", "state", "exit code", "reason")
         yield "|---|---|---|---|---|---|---|"
         for pod in end.pods:
             yield from _rows(pod)
+        yield ""
     for pod in end.pods:
         for container in pod.containers:
             if container.last_lines and _is_of_interest(pod, container):
-                yield ""
-                yield f"Last lines of `{container.name}` of {pod.replica}:"
-                yield ""
-                yield "```"
-                yield from (line.replace("```", "'''") for line in container.last_lines)
-                yield "```"
+                yield from (f"Last lines of {code(container.name)} of {code(pod.replica)}:", "")
+                yield from (*fence(container.last_lines), "")
     if end.namespace:
-        yield ""
         yield "To see more, as long as the job is there:"
-        yield ""
-        yield "```"
-        yield from _commands(end)
-        yield "```"
+        for command in _commands(end):
+            yield from ("", code(command))
 
 
 def _is_of_interest(pod: EndedPod, container: EndedContainer) -> bool:
@@ -64,15 +60,16 @@ def _is_of_interest(pod: EndedPod, container: EndedContainer) -> bool:
 
 
 def _rows(pod: EndedPod) -> Iterator[str]:
-    first = f"| {pod.replica} | {pod.phase} | {pod.node or 'none'} "
+    first = (code(pod.replica), prose(pod.phase), code(pod.node or "none"))
     reasons = [pod.reason] if pod.reason else []
     if not pod.containers:
-        yield f"{first}| | | | {_cell('; '.join(reasons))} |"
+        yield row(*first, "", "", "", _cell("; ".join(reasons)))
     for container in pod.containers:
-        code = "" if container.exit_code is None else str(container.exit_code)
+        number = "" if container.exit_code is None else str(container.exit_code)
         said = "; ".join(filter(None, [*reasons, container.reason, container.message]))
         again = f", {container.restarts} restarts" if container.restarts else ""
-        yield f"{first}| {container.name} | {container.state}{again} | {code} | {_cell(said)} |"
+        state = f"{container.state}{again}"
+        yield row(*first, code(container.name), state, number, _cell(said))
 
 
 def _commands(end: AttemptEnd) -> Iterator[str]:
@@ -86,9 +83,5 @@ def _commands(end: AttemptEnd) -> Iterator[str]:
             yield f"kubectl {where} logs {pod.name} -c {name}"
 
 
-def _plain(text: str) -> str:
-    return text.replace("\n", " ")
-
-
 def _cell(text: str) -> str:
-    return _plain(text).replace("|", "\\|")[:500]
+    return prose(" ".join(text.split()), _MOST_IN_CELL)

@@ -18,6 +18,7 @@ from components.launch_tfjob.backends import Backend, Object
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.picture import picture
 from components.launch_tfjob.verdict import is_over, role_of
+from storage.text import lines
 
 log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"\[([^\]]+)\] ?(.*)", re.DOTALL)
@@ -109,4 +110,4 @@ class Follower:
             match = _PREFIX.match(line)
             if match and _SUPERVISOR not in match[2]:
                 self._lines[match[1]].append(match[2])
-            print(line, flush=True)  # as it is: it has a time of its own
+            print(lines(line), flush=True)  # as it is: it has a time of its own

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from components.launch_tfjob.progress import Progress
+from storage.text import html as escape
 
 _WIDTH, _HEIGHT = 420, 256
 # The legend stands above the lines, wherever they go.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem, StepError
 from storage.layout import RunLayout
+from storage.text import log_to
 
 if TYPE_CHECKING:
     from storage.store import Store
@@ -116,9 +117,7 @@ def _open_store() -> Store:
 
 def main() -> int:
     """Prepare the replica this process belongs to."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
-    )
+    logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
         run(Task.from_environment(os.environ), _open_store)

@@ -29,6 +29,7 @@ from storage.errors import (
 )
 from storage.probe import Creating, probe_creating
 from storage.retry import Patience
+from storage.text import prose
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         model_entry=f"{code.module}:{function}",
         code_uri=_keep_code(step, code),
         table=run_parameters.table(values, run_parameters.job_spec(values))
-        + "".join(f"\n**Note:** {warning}.\n" for warning in warnings),
+        + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
     )
 
 

@@ -16,6 +16,7 @@ from components.publish.names import check_model_name
 from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
 from storage.store import check_endpoint
+from storage.text import code, row
 from storage.words import counted
 
 # The one list of all run parameters: the form, the README and the command line follow it.
@@ -23,22 +24,24 @@ MEANING: dict[str, str] = {
     "data_uri": "CSV or Parquet with a header: a file or a folder, `s3://...`, or a path in a"
     " local run",
     "data_label": "the column to predict",
-    "data_options": "dict: task, columns, drop, split, on_bad_row, ...",
+    "data_options": "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...",
     "model_name": "under which the model is published; champion and challenger share it",
-    "model_code": "`module:function` of the image, or a .py file, folder or zip with `:function`",
+    "model_code": "`module:function` of the image, or a `.py` file, folder or zip with `:function`",
     "model_hyperparameters": "dict, the keyword arguments of that function",
     "output_uri": "`s3://bucket/prefix` for everything the run leaves",
     "storage_endpoint": "URL of the store; empty for AWS or what the Secret says",
     "storage_region": "region of the store; empty for what the Secret or the environment says",
-    "storage_secret": "Kubernetes Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...",
+    "storage_secret": "Kubernetes Secret with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...",
     "train_workers": "replicas beside the one chief",
     "train_gpus": "GPUs of each replica",
     "train_epochs": "passes over the training rows",
     "train_batch_size": "rows of one step over all GPUs of all replicas",
     "train_image": "image of the container `tensorflow`",
-    "train_options": "dict: seed, class_weight, early_stopping, reduce_lr_on_plateau, command, ...",
+    "train_options": "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`,"
+    " `command`, ...",
     "gate": "dict: when a model is good enough to be published; an empty one never publishes",
-    "pod": "dict with all, chief, worker, ps, evaluator: cpu, memory, tolerations, env, ...",
+    "pod": "dict with `all`, `chief`, `worker`, `ps`, `evaluator`: `cpu`, `memory`, `tolerations`,"
+    " `env`, ...",
 }
 REQUIRED = ("data_uri", "data_label", "model_name", "output_uri")
 _DICTS = {"data_options": DataOptions, "gate": GateOptions}
@@ -94,7 +97,7 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
 def table(values: Mapping[str, Any], spec: JobSpec) -> str:
     """Return every resolved value and its meaning as a Markdown table, and what the job takes."""
     rows = [
-        f"| `{name}` | {_cell(values[name])} | {meaning} |" for name, meaning in MEANING.items()
+        row(code(name), code(_written(values[name])), meaning) for name, meaning in MEANING.items()
     ]
     replicas, gpus = spec.replicas, spec.total_gpus
     return "\n".join(
@@ -112,10 +115,8 @@ def table(values: Mapping[str, Any], spec: JobSpec) -> str:
     )
 
 
-def _cell(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
-    text = text.replace("|", "\\|").replace("\n", " ")
-    return f"`{text}`" if text else "(empty)"
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
 
 
 def _problems(call: Any) -> list[Problem | str]:

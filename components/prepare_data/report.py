@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
+
+from storage.text import html as escape
 
 MOST_FEATURES = 200
 _MOST_CLASSES = 100

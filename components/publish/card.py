@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from components.publish.champion import Champion
+from storage.text import code, prose, row
 
 
 def render(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> str:
@@ -17,14 +18,14 @@ def render(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> s
         verdict: The content of verdict.json.
     """
     rows = [
-        f"| {name} | {value:.6g} | {_interval(verdict['intervals'].get(name))} |"
+        row(code(name), f"{value:.6g}", _interval(verdict["intervals"].get(name)))
         for name, value in champion.metrics.items()
     ]
-    reasons = [f"- {reason}" for reason in verdict["reasons"]]
+    reasons = [part for reason in verdict["reasons"] for part in (prose(reason), "")]
     level = f"{verdict['confidence'] * 100:g} % interval"
     return "\n".join(
         [
-            f"# {model_name}, version {champion.version}",
+            f"# {code(model_name)}, version {champion.version}",
             "",
             f"Trained by run `{champion.run_id}`. Measured on {verdict['rows']} test rows of"
             f" dataset `{champion.dataset_digest}`.",
@@ -36,7 +37,6 @@ def render(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> s
             "Why it was promoted:",
             "",
             *reasons,
-            "",
             "| | |",
             "|---|---|",
             f"| files | `{champion.version_uri}` |",

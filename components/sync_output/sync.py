@@ -15,6 +15,7 @@ from heapq import nlargest
 from components.step import Step
 from storage.errors import DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest
+from storage.text import code, row
 from storage.words import counted
 from uploader import verify
 
@@ -52,11 +53,11 @@ class Result:
             "",
             "| | |",
             "|---|---|",
-            f"| Objects proven | {len(objects):,} |",
-            f"| Bytes | {self.manifest.size:,} |",
-            f"| Attempt | {self.manifest.attempt} |",
-            f"| Digest | `{self.output_digest}` |",
-            f"| Model | `{self.model_uri}` |",
+            row("Objects proven", f"{len(objects):,}"),
+            row("Bytes", f"{self.manifest.size:,}"),
+            row("Attempt", str(self.manifest.attempt)),
+            row("Digest", code(self.output_digest)),
+            row("Model", code(self.model_uri)),
             "",
             "## Largest objects",
             "",
@@ -64,7 +65,7 @@ class Result:
             "|---|---:|---|",
         ]
         for item in nlargest(_MOST_ROWS, objects, key=lambda item: item.size):
-            lines.append(f"| {_cell(item.key)} | {item.size:,} | `{item.crc64nvme}` |")
+            lines.append(row(code(item.key), f"{item.size:,}", code(item.crc64nvme)))
         if len(objects) > _MOST_ROWS:
             lines.append(f"| and {len(objects) - _MOST_ROWS:,} smaller | | |")
         return "\n".join(lines) + "\n"
@@ -158,9 +159,3 @@ def _capped(problems: list[Problem]) -> list[Problem]:
 def _first_names(manifest: Manifest) -> str:
     names = sorted({"/".join(item.key.split("/")[:2]) for item in manifest.objects})
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") or "an empty output"
-
-
-def _cell(text: str) -> str:
-    """Return a key as a cell of a Markdown table, whatever characters are in it."""
-    shown = repr(text)[1:-1].replace("|", "\\|").replace("`", "'")
-    return f"`{shown}`"

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import uploader
 from components.finish import engine as finish
+from components.finish.page import describe
 from components.publish.champion import Champion, read_champion
 from components.step import Failure, Step
 from pipelines.local.home import Home
 from pipelines.local.page import write_page
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
+from storage.text import code
 
 # The artifact of a step, as kfp.local leaves it without an ending, and the name it is kept under.
 _REPORTS = {
@@ -169,8 +171,9 @@ class Ending:
         report = self._folder / _REPORTS["finish/report"]
         if not markdown and report.exists():
             markdown = report.read_text()
-        if failure.message not in markdown:  # the exit task could not read the store, or is older
-            markdown = f"# `{failure.step}` failed\n\n```\n{failure.message}\n```\n"
+        cause = "\n".join(describe(failure))
+        if cause not in markdown:  # the exit task could not read the store, or is older
+            markdown = f"# {code(failure.step)} failed\n\n{cause}\n"
         path.write_text(markdown)
         return path
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+from storage.text import lines as safe_lines
+
 _TASK = re.compile(r"Executing task '([^']+)'")
 _ENDED = re.compile(r" - INFO - Task '[^']+' ")
 _INDENT = "    "
@@ -19,7 +20,7 @@ def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """
     step, in_input = "", False
     for line in lines:
-        line = _COLOUR.sub("", line.rstrip("\n"))
+        line = safe_lines(line.rstrip("\n"))
         if task := _TASK.search(line):
             step = task.group(1).replace("-", "_")
             yield step, ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
+
+from storage.text import html as escape
 
 NAME = "index.html"
 _FILES = {

@@ -151,7 +151,7 @@ def test_why_it_failed(launch):
     left = end_jobs_on(launch.backend(), launch.step.run_id)
     markdown = finish.explain(left.ends)
     node = launch.node_of("worker-0")
-    assert f"| worker-0 | Failed | {node} | tensorflow | terminated | 3 |" in markdown
+    assert f"| `worker-0` | Failed | `{node}` | `tensorflow` | terminated | 3 |" in markdown
     assert "no column y" in markdown and "| Failed | True |" in markdown
     assert f"kubectl -n {launch.namespace} logs {launch.name()}-worker-0 -c tensorflow" in markdown
     assert left.cancelled == () and launch.jobs() == [launch.name()]
@@ -238,7 +238,7 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
     assert _step_ended(launch) == "Succeeded", said
     assert "How it ended cannot be read from the store" in said
-    assert f"| ended on the cluster | {launch.name()} |" in said
+    assert f"| ended on the cluster | `{launch.name()}` |" in said
     assert "| a person terminated the run | yes |" in said
     assert "## Attempt 1: cancelled" in said and "hello from chief-0" in said
     assert "a key: ******" in said and secret["AWS_SECRET_ACCESS_KEY"] not in said
@@ -246,24 +246,67 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
     row(launch, "cancelled", 0, jobs=0)
 
 
-def _start_step(launch: Launch, workflow: Workflow, program: str) -> None:
+PREFLIGHT = """
+from components.step import step
+with step("preflight", *{where!r}) as context:
+    context.store.probe(context.run.base)
+"""
+
+
+def test_exit_task_of_a_run_without_its_secret(launch, workflow):
+    """Neither preflight can write to the store nor finish read it: the API server has the cause."""
+    storage = (launch.objects.secret["AWS_ENDPOINT_URL"], launch.objects.secret["AWS_REGION"])
+    where = (launch.step.run_id, str(launch.step.layout.root), *storage)
+    node = {"id": "run-x-1", "type": "Pod", "phase": "Failed", "message": "Error (exit code 2)"}
+    node |= {"name": "run-x(0).root(0).exit-handler-1(0).preflight(0).executor(0)"}
+    node |= {"finishedAt": "2026-11-22T12:00:31Z"}
+    annotations = {"workflows.argoproj.io/node-id": "run-x-1"}
+    labels = {"pipeline/runid": launch.step.run_id}
+    first = {"name": "first", "labels": labels, "annotations": annotations}
+    _start_step(launch, workflow, PREFLIGHT.format(where=where), first, secret=False)
+    launch.wait_for(lambda: _step_ended(launch, "first"))
+    workflow.patch({"status": {"nodes": {node["id"]: node}}})
+    program = EXIT_TASK.format(arguments=(*where, "test"))
+    _start_step(launch, workflow, program, secret=False)
+    launch.wait_for(lambda: _step_ended(launch))
+    said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
+    assert _step_ended(launch) == "Succeeded", said
+    assert f"# Run {launch.step.run_id} failed in `preflight`" in said
+    assert "there are no credentials to" in said and "named by `storage_secret`" in said
+    assert "of the try that ended at 2026-11-22 12:00:31 UTC" in said
+    assert "the run failed in preflight (user_error): there are no credentials to" in said
+    launch.ended = Ended("user_error", 2)
+
+
+def _start_step(
+    launch: Launch,
+    workflow: Workflow,
+    program: str,
+    metadata: dict | None = None,
+    secret: bool = True,
+) -> None:
     """Start a pod of a Workflow as Kubeflow Pipelines does; it is called `step`."""
-    main = container(program, image=TOOLS)
+    metadata = {"name": "step"} | (metadata or {})
+    main = container(program, image=TOOLS, name="main")
     main["resources"]["limits"]["memory"] = "1Gi"
     main["env"] = [
-        {"name": "KFP_POD_NAME", "value": "step"},
+        {"name": "KFP_POD_NAME", "value": metadata["name"]},
+        {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"},
         {"name": "KFP_RETRY_INDEX", "value": "0"},
         {"name": "STORAGE_SECRET_DIR", "value": "/etc/kfp-tfjob/storage"},
     ]
-    main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
-    secret = {"name": "storage", "secret": {"secretName": "objstore-cred"}}
-    body = pod("step", main, serviceAccountName="runner", volumes=[secret])
+    volumes = []
+    if secret:
+        main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
+        volumes = [{"name": "storage", "secret": {"secretName": "objstore-cred"}}]
+    body = pod("step", main, serviceAccountName="runner", volumes=volumes)
+    body["metadata"] = metadata
     body["metadata"]["ownerReferences"] = [workflow.reference()]
     launch.cluster.core.create_namespaced_pod(launch.namespace, body)
 
 
-def _step_ended(launch: Launch) -> str:
-    found = launch.cluster.core.read_namespaced_pod("step", launch.namespace)
+def _step_ended(launch: Launch, name: str = "step") -> str:
+    found = launch.cluster.core.read_namespaced_pod(name, launch.namespace)
     return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from components.finish import engine as finish
+from components.finish.cluster import Left
 from components.finish.engine import CANCELLED
+from components.finish.workflow import FailedTask
 from components.preflight import engine as preflight
 from components.publish.champion import Champion
 from components.step import FAILURE_FILE, Failure, Step, reported
@@ -41,6 +43,24 @@ def test_a_step_that_works_leaves_no_record(store: Store, base: S3Address, tmp_p
     assert run(base, "pass", tmp_path).returncode == 0
     assert not (tmp_path / "failure.json").exists()
     assert list(store.list(base)) == []
+
+
+def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
+    """Without its Secret a step can leave its record nowhere else."""
+    body = 'raise DataError(Problem("column a\\x1b[2J\\n12:00:00 done", fix="add rows"))'
+    environment = os.environ | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    environment.pop(FAILURE_FILE, None)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "STORAGE_SECRET_DIR"):
+        environment.pop(name, None)
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    command = [sys.executable, "-c", STEP.format(body=body), str(base)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 3
+    lines = ended.stdout.splitlines()
+    (record,) = filter(None, map(Failure.from_line, lines))
+    assert (record.step, record.code) == ("prepare_data", 3)
+    assert "prepare_data failed (user_error): column a\\x1b[2J\\n12:00:00 done." in lines[-1]
+    assert all(line.isprintable() for line in lines)
 
 
 def test_a_known_error_has_its_code_everywhere(
@@ -95,6 +115,7 @@ def test_a_step_that_works_removes_the_record_of_an_ended_run(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
+    store.write(base / "runs/run-1/failure.md", b"of an exit task, which never runs again")
     assert run(base, "pass", tmp_path).returncode == 0
     assert list(store.list(base)) == []
 
@@ -126,3 +147,17 @@ def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
         preflight.run(report, "run-1", wrong)
     ending = finish.run(Step("finish", "run-1", Layout(base), store), "m")
     assert ending.failure.step == "preflight" and "did you mean 'seed'" in ending.markdown
+
+
+def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Address) -> None:
+    """It left no record; Argo knows that it ran out of memory."""
+    step = Step("finish", "run-1", Layout(base), store)
+    killed = FailedTask("prepare_data", False, "OOMKilled (exit code 137)", "", "", ["reading x"])
+    ending = finish.run(step, "m", Left(failed=[killed]))
+    assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
+    assert Failure.from_bytes(store.read(step.run.failure("json"))) == ending.failure
+    assert "reading x" in ending.markdown and "Of which try this page speaks" in ending.markdown
+    assert store.read(step.run.failure("md")).decode() == ending.markdown
+
+    store.delete(step.run.failure("json"))
+    assert finish.run(step, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED

@@ -41,9 +41,12 @@ def test_the_record_is_read_back():
 
 def test_what_a_person_reads():
     text = explain([end(1), end(2)])
-    assert text.index("## Attempt 2: user_error") < text.index("## Attempt 1: user_error")
-    assert "| worker-0 | Failed | node-1 | tensorflow | terminated | 3 | Error |" in text
-    assert "| worker-1 | Pending | node-1 | | | | PodScheduled: Unschedulable: a\\|b |" in text
+    assert text.index("## Attempt 2: `user_error`") < text.index("## Attempt 1: `user_error`")
+    assert "| `worker-0` | Failed | `node-1` | `tensorflow` | terminated | 3 | Error |" in text
+    assert (
+        "| `worker-1` | Pending | `node-1` |  |  |  | PodScheduled: Unschedulable: `a\\|b` |"
+        in text
+    )
     assert "| Failed | True |  | 1 Worker replica(s) failed. |" in text
     assert "worker-0 spoke" in text and "pending 4 s, running 60 s" in text
     assert "kubectl -n team-a logs j-worker-0 -c tensorflow" in text

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
 from pipelines.cli import _defaults
 from pipelines.tfjob_training import tfjob_training
 from storage.errors import ConfigurationError
+from storage.text import prose
 
 GOOD = {
     "data_uri": "digits.csv",
@@ -86,9 +88,20 @@ def test_all_problems_come_at_once() -> None:
         assert part in text
 
 
+def test_a_value_stays_in_its_cell() -> None:
+    given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
+    tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))
+    assert [token.type for token in tokens].count("td_open") == 3 * len(MEANING)
+    cells = [token.children for token in tokens if token.type == "inline"]
+    label = next(n for n, cell in enumerate(cells) if cell and cell[0].content == "data_label")
+    assert [part.type for part in cells[label + 1]] == ["code_inline"]
+    assert cells[label + 1][0].content == r"a'b|c\n<b>\x1b[2J"
+
+
 def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
     given = values(train_workers=3, train_gpus=2, pod={"all": {"cpu": "8"}})
     text = table(given, job_spec(given))
     assert "4 replicas with 8 GPUs in all; 64 rows a step." in text
     for name, meaning in MEANING.items():
         assert f"| `{name}` |" in text and meaning in text
+        assert prose(meaning) == meaning  # every name in backticks

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from components.launch_tfjob.lint.engine import Finding
 from components.launch_tfjob.lint.rule import Severity
+from storage import text
 from storage.words import counted
 
 
@@ -28,7 +29,7 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
             for item in found
         ]
         lines += [f"    {found[0].reason}", f"    To do: {found[0].fix}."]
-    return "\n".join([*lines, summary(findings, name)])
+    return "\n".join(text.line(said) for said in [*lines, summary(findings, name)])
 
 
 def summary(findings: Sequence[Finding], name: str) -> str:

@@ -1,0 +1,113 @@
+"""How a run ended, in Markdown for a panel 500 px wide.
+
+There a fenced line does not wrap, a list has no bullets, and an underscore outside backticks turns
+what follows into italics: so a paragraph for each thing, and every name in backticks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from components.finish.cluster import Left
+from components.finish.workflow import FailedTask
+from components.step import Failure
+from storage.errors import LABELS
+from storage.text import code, fence, prose, row
+
+_NUMBERED = re.compile(r"  (\d+)\. (.*)")
+_QUOTED = "    "
+_NAMES = [label.strip() for label in LABELS.values() if label]
+_PARTS = re.compile(rf" (?=(?:{'|'.join(_NAMES)}) )")
+_SHOWN_LINES = 12
+
+
+def describe(failure: Failure) -> list[str]:
+    """Return what is wrong and what to do, a paragraph for each part of a message."""
+    return [
+        f"{code(failure.verdict)} (exit code {failure.code})",
+        "",
+        *message(failure.message),
+    ]
+
+
+def message(said: str) -> Iterator[str]:
+    """Yield the message of an error, one that lists several problems too."""
+    quoted: list[str] = []
+    for text in said.split("\n"):
+        if text.startswith(_QUOTED):
+            quoted.append(text.removeprefix(_QUOTED))
+            continue
+        yield from _block(quoted)
+        quoted = []
+        if number := _NUMBERED.fullmatch(text):
+            yield from (f"### Problem {number[1]}", "")
+            text = number[2]
+        for part in _PARTS.split(text):
+            if part.strip():
+                yield from (_part(part), "")
+    yield from _block(quoted)
+
+
+def _part(text: str) -> str:
+    for name in _NAMES:
+        if text.startswith(f"{name} "):
+            return f"**{name}** {prose(text.removeprefix(name))}"
+    return prose(text)
+
+
+def _block(quoted: Sequence[str]) -> list[str]:
+    return [*fence(quoted), ""] if quoted else []
+
+
+def about(left: Left, folder: str) -> list[str]:
+    """Return of which try a page speaks, and where the run stands now.
+
+    An exit task runs once: after a person's retry its page still speaks of the try before.
+
+    Args:
+        left: What the run had on the cluster.
+        folder: Everything the run left.
+    """
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    ends = [_time(task.ended) for task in left.failed if task.ended]
+    ended = f" that ended at {ends[0]}" if ends else ""
+    return [
+        "## Of which try this page speaks",
+        "",
+        f"Written at {now} of the try{ended}. After a retry of this run the page stays as it is.",
+        "",
+        f"Where the run stands now: in {code(folder)}, where `failure.json` is as long as the last"
+        " try has failed, and on the page of the last step of the run.",
+        "",
+    ]
+
+
+def last_words(tasks: Sequence[FailedTask]) -> list[str]:
+    """Return the last lines of the pods of the tasks that failed."""
+    shown = []
+    for task in tasks:
+        what = f"the driver of `{task.step}`" if task.driver else f"`{task.step}`"
+        shown += [f"## What {what} left", ""]
+        shown += [f"Argo says: {prose(task.said)}" if task.said else "Argo says nothing.", ""]
+        if words := task.last_words[-_SHOWN_LINES:]:
+            shown += ["The last lines of its log:", "", *fence(words), ""]
+        if task.pod:
+            shown += ["To see more, as long as the pod is there:", ""]
+            shown += [code(f"kubectl logs {task.pod} -c main"), ""]
+    return shown
+
+
+def on_cluster(left: Left) -> list[str]:
+    """Return the rows of a table that say what was found and done on the cluster."""
+    ended = ", ".join(code(name) for name in left.cancelled)
+    return [
+        *([row("ended on the cluster", ended)] if ended else []),
+        *([row("the cluster was not asked", prose(left.trouble))] if left.trouble else []),
+        *([row("a person terminated the run", "yes")] if left.terminated else []),
+    ]
+
+
+def _time(rfc3339: str) -> str:
+    return f"{rfc3339.replace('T', ' ').removesuffix('Z')} UTC"

@@ -1,0 +1,277 @@
+"""Which step failed, told from a Workflow and its pods as Kubeflow Pipelines 2.17 makes them."""
+
+import json
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from components.finish import engine, page
+from components.finish.cluster import Left
+from components.finish.workflow import FailedTask, cause, failed_tasks, look
+from components.step import Failure
+from storage.errors import ConfigurationError, DataError, Problem, StepError
+
+RUN = "tfjob-training-x7k2p"
+MISSING = ConfigurationError(
+    Problem(
+        "there are no credentials to write s3://b/runs/r1/probe",
+        received="Unable to locate credentials",
+        fix="create the Secret named by storage_secret",
+    ),
+    "Secret objstore-cred does not exist",
+)
+RECORD = Failure("preflight", 2, "user_error", str(MISSING))
+LOG = [
+    "12:00:31 the store of s3://b is asked",
+    RECORD.to_line(),
+    "12:00:31 preflight failed (user_error): 2 problems:",
+    "F0822 12:00:32.000000       1 main.go:54] failed to execute component: exit status 2",
+]
+
+
+def node(name: str, kind: str, phase: str, message: str = "", at: int = 0) -> dict[str, Any]:
+    """Return a node; `name` is without the Workflow's."""
+    return {
+        "id": f"{RUN}-{abs(hash(name)) % 10**9}",
+        "name": f"{RUN}{name}",
+        "displayName": name.rpartition(".")[2],
+        "type": kind,
+        "phase": phase,
+        "message": message,
+        "startedAt": "2026-11-22T12:00:00Z",
+        "finishedAt": f"2026-11-22T12:00:{at:02d}Z",
+    }
+
+
+def task(name: str, phase: str, message: str = "", at: int = 0) -> list[dict[str, Any]]:
+    """Return the nodes of a task of ours: each template is a Retry node by KFP's default."""
+    place = f"(0).root(0).exit-handler-1(0).{name}"
+    return [
+        node(f"{place}-driver", "Retry", "Succeeded", at=at),
+        node(f"{place}-driver(0)", "Pod", "Succeeded", at=at),
+        node(place, "Retry", phase, message, at),
+        node(f"{place}(0)", "DAG", phase, at=at),
+        node(f"{place}(0).executor", "Retry", phase, message, at),
+        node(f"{place}(0).executor(0)", "Pod", phase, message, at),
+    ]
+
+
+def workflow(*tasks: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:
+    frame = [
+        node("", "Retry", "Failed"),
+        node("(0)", "DAG", "Failed"),
+        node("(0).root-driver(0)", "Pod", "Succeeded"),
+        node("(0).root(0)", "DAG", "Failed"),
+        node("(0).root(0).exit-handler-1(0)", "DAG", "Failed"),
+        node("(0).root(0).exit-handler-1.onExit(0)", "DAG", "Running"),
+        node("(0).root(0).exit-handler-1.onExit(0).finish(0).executor(0)", "Pod", "Running"),
+    ]
+    nodes = {item["id"]: item for part in (frame, *tasks) for item in part}
+    return {"metadata": {"name": RUN}, "spec": spec, "status": {"nodes": nodes}}
+
+
+def pods(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the pods of a Workflow, as the API server shows them."""
+    found = [item for item in run["status"]["nodes"].values() if item["type"] == "Pod"]
+    shown = []
+    for number, item in enumerate(found):
+        ended = {"exitCode": 1, "reason": "Error", "finishedAt": item["finishedAt"]}
+        annotations = {
+            "workflows.argoproj.io/node-id": item["id"],
+            "workflows.argoproj.io/node-name": item["name"],
+        }
+        main = {"name": "main", "state": {"terminated": ended}}
+        shown.append(
+            {
+                "metadata": {"name": f"{RUN}-impl-{number}", "annotations": annotations},
+                "status": {
+                    "phase": item["phase"],
+                    "containerStatuses": [{"name": "wait", "state": {}}, main],
+                },
+            }
+        )
+    return shown
+
+
+CRASH = "Error (exit code 1)"
+PREFLIGHT = workflow(task("preflight", "Failed", CRASH, 31), task("prepare-data", "Omitted"))
+
+
+def test_the_step_that_failed_is_found_among_the_nodes() -> None:
+    (found,) = failed_tasks(PREFLIGHT, pods(PREFLIGHT))
+    assert (found.step, found.driver, found.said) == ("preflight", False, CRASH)
+    assert found.ended == "2026-11-22T12:00:31Z" and found.pod.startswith(RUN)
+
+
+def test_without_the_default_of_a_retry_the_names_are_bare() -> None:
+    name = ".root.exit-handler-1.launch-tfjob.executor"
+    run = workflow([node(name, "Pod", "Error", "pod deleted", 5)])
+    (found,) = failed_tasks(run, pods(run))
+    assert (found.step, found.said) == ("launch_tfjob", "pod deleted")
+
+
+def test_the_last_try_of_a_step_counts() -> None:
+    place = "(0).root(0).exit-handler-1(0).launch-tfjob(0).executor"
+    tries = [
+        node(f"{place}(0)", "Pod", "Error", "pod deleted", 5),
+        node(f"{place}(1)", "Pod", "Succeeded", at=9),
+    ]
+    assert failed_tasks(workflow(tries), []) == []
+    tries.append(node(f"{place}(2)", "Pod", "Failed", CRASH, 12))
+    (found,) = failed_tasks(workflow(tries), [])
+    assert (found.said, found.ended[-3:-1]) == (CRASH, "12")
+
+
+def test_where_the_nodes_are_kept_elsewhere_the_pods_tell() -> None:
+    shown = pods(PREFLIGHT)
+    packed = PREFLIGHT | {"status": {"compressedNodes": "H4sI", "nodes": None}}
+    for run in (packed, {}):
+        (found,) = failed_tasks(run, shown)
+        assert (found.step, found.said) == ("preflight", CRASH)
+
+
+def test_the_first_step_that_failed_is_the_cause() -> None:
+    run = workflow(
+        task("sync-output", "Failed", CRASH, 40), task("evaluate", "Error", "deleted", 35)
+    )
+    found = failed_tasks(run, [])
+    assert [item.step for item in found] == ["evaluate", "sync_output"]
+    assert cause(found, None).step == "evaluate"
+
+
+def failed(lines: list[str], said: str = CRASH, driver: bool = False) -> FailedTask:
+    return FailedTask("preflight", driver, said, "2026-11-22T12:00:31Z", "pod-1", lines)
+
+
+def test_the_record_in_the_log_is_the_failure() -> None:
+    assert failed(LOG).failure == RECORD
+    assert failed(LOG).last_words == [LOG[0], *LOG[2:]]
+    # A person's terminate kills steps, but what failed before has said so.
+    assert cause([failed(LOG)], terminated=True) == RECORD
+    assert cause([failed([])], terminated=True) is None
+
+
+def test_a_record_is_one_ascii_line_of_bounded_length() -> None:
+    text = Failure("preflight", 2, "user_error", "a\n\x1b[2J\u202e" * 40_000).to_line()
+    assert text.isascii() and text.isprintable() and len(text) < 64 * 1024
+    assert Failure.from_line(text).message.startswith("a\n\x1b[2J")
+    assert Failure.from_line("[chief-0] " + text) is None
+    for other in ("failure.json {", "failure.json {}", 'failure.json {"a": 1}', "failure.json 1"):
+        assert Failure.from_line(other) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "driver", "code", "verdict", "words"),
+    [
+        ("OOMKilled (exit code 137)", False, 137, "out_of_memory", "preflight ran out of memory"),
+        ("main: Error (exit code 3)", False, 3, "failed", "preflight ended without saying why"),
+        ("", False, 1, "failed", "no reason from Argo"),
+        (CRASH, True, 1, "failed", "Kubeflow Pipelines could not start preflight"),
+    ],
+)
+def test_a_step_without_words_has_those_of_argo(said, driver, code, verdict, words) -> None:
+    failure = failed(["Killed"], said, driver).failure
+    assert (failure.step, failure.code, failure.verdict) == ("preflight", code, verdict)
+    assert words in failure.message and "To do: " in failure.message
+
+
+class Api:
+    """An API server that refuses some paths."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+
+    def core(self, kind: str) -> str:
+        return kind
+
+    def workflow(self, name: str) -> str:
+        return f"workflows/{name}"
+
+    def get(self, path: str) -> dict[str, Any]:
+        if path in self.refused:
+            raise StepError("forbidden")
+        assert path == f"workflows/{RUN}"
+        return PREFLIGHT
+
+    def list(self, path: str, labelSelector: str) -> list[dict[str, Any]]:  # noqa: N803
+        if path in self.refused:
+            raise StepError("forbidden")
+        assert labelSelector == "pipeline/runid=r1"
+        return pods(PREFLIGHT)
+
+
+@pytest.mark.parametrize("refused", [(), (f"workflows/{RUN}",), ("pods",)])
+def test_what_may_not_be_read_is_done_without(refused: tuple[str, ...]) -> None:
+    found = look(Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:])
+    assert [(item.step, item.said) for item in found] == [("preflight", CRASH)]
+    assert [item.record for item in found] == [None if "pods" in refused else RECORD]
+
+
+def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys) -> None:
+    """Neither preflight could write its record, nor can finish read it."""
+    left = Left(failed=(failed(LOG),))
+    monkeypatch.setattr(engine, "end_jobs", lambda run_id: left)
+    monkeypatch.delenv("KFP_TFJOB_BACKEND", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "STORAGE_SECRET_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    markdown = engine.run_as_exit_task("r1", "s3://b/team-a", "http://127.0.0.1:9", "", "m")
+    assert "# Run r1 failed in `preflight`" in markdown
+    assert "there are no credentials to write `s3://b/runs/r1/probe`." in markdown
+    assert "**To do:** create the Secret named by `storage_secret`." in markdown
+    assert "Secret objstore-cred does not exist" in markdown
+    assert "How it ended cannot be read from the store" in markdown
+    # The log is the first tab people open.
+    said = capsys.readouterr().out
+    assert "the run failed in preflight (user_error): 2 problems:" in said
+    assert "create the Secret named by storage_secret" in said
+
+
+def test_the_page_says_of_which_try_it_speaks() -> None:
+    text = "\n".join(page.about(Left(failed=(failed(LOG),)), "s3://b/runs/r1"))
+    assert "of the try that ended at 2026-11-22 12:00:31 UTC" in text
+    assert "After a retry of this run the page stays as it is" in text
+    assert "`s3://b/runs/r1`" in text and "the last step" in text
+
+
+HOSTILE = 'a"\n```\n<script>alert(1)</script>\n# b `c` \x1b[2J_d_ | e'
+
+
+def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
+    """A quoted header of a CSV may hold newlines, a fence and HTML."""
+    error = DataError(
+        Problem(f"column {HOSTILE} is twice there", [HOSTILE], HOSTILE, f"drop {HOSTILE}"),
+        Problem(f"there is no column {HOSTILE}", HOSTILE, fix="correct data_label"),
+    )
+    shown = "\n".join(page.describe(Failure("prepare_data", 3, "user_error", str(error))))
+    tokens = MarkdownIt("commonmark").enable("table").parse(shown)
+    kinds = {token.type for token in tokens}
+    assert kinds == {
+        *("paragraph_open", "inline", "paragraph_close"),
+        *("heading_open", "heading_close"),
+    }
+    children = [part for token in tokens for part in token.children or ()]
+    assert {part.type for part in children} <= {
+        "text",
+        "code_inline",
+        "strong_open",
+        "strong_close",
+    }
+    assert [token.content for token in tokens if token.content.startswith("Problem")] == [
+        "Problem 1",
+        "Problem 2",
+    ]
+    assert "\x1b" not in shown and "**To do:** correct `data_label`." in shown
+
+
+def test_last_words_are_a_block_of_short_lines() -> None:
+    message = str(Problem("chief-0 failed", fix="see pod.all.memory"))
+    message += " Its last words:\n    " + "x" * 200 + "\n    ```<b>"
+    shown = page.describe(Failure("launch_tfjob", 1, "failed", message))
+    block = shown[shown.index("```") : len(shown) - shown[::-1].index("```")]
+    assert len(block) == 7 and all(len(text) <= 60 for text in block)
+    assert "**To do:** see `pod.all.memory`. Its last words:" in shown
+    assert json.dumps(shown).count("```") == 2
