@@ -154,12 +154,53 @@ def explain_(parameter: str | None) -> None:
 )
 @click.option("--tools-image", default="", metavar="IMAGE", help="image of the steps")
 @click.option("--trainer-image", default="", metavar="IMAGE", help="image of evaluate and replicas")
-def compile_(output: Path | None, tools_image: str, trainer_image: str) -> None:
-    """Compile the pipeline and each step to YAML for Kubeflow Pipelines."""
+@click.option(
+    "--run-as-user",
+    default="1000",
+    show_default=True,
+    metavar="UID|none",
+    help="user id of the steps' pods, any but 0; none leaves it to the cluster",
+)
+def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_user: str) -> None:
+    """Compile the pipeline and each step to YAML for Kubeflow Pipelines.
+
+    With a user id the pods of the steps meet the Pod Security level restricted from Kubeflow
+    Pipelines 2.16 on. Older back ends, from 2.5 on, pass over the user id without a word: there
+    the pods run as the image says, or as PIPELINE_RUN_AS_USER of their API server says. An id that
+    an administrator sets for all pipelines wins over this one.
+
+    Where the cluster assigns user ids itself, as OpenShift does, say none. The images work as any
+    user in group 0.
+    """
     from pipelines.compilation import FOLDER, compile_all
 
-    for path in compile_all(output or FOLDER, tools_image, trainer_image):
+    if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
+        raise ConfigurationError(
+            Problem(
+                "--run-as-user is not a user id",
+                received=run_as_user,
+                expected="a whole number from 1 on, or none",
+                fix="leave it out for 1000",
+            )
+        )
+    for path in compile_all(output or FOLDER, tools_image, trainer_image, run_as_user):
         click.echo(path)
+
+
+@main.command()
+@click.argument("run_uri", metavar="RUN_URI")
+@click.option("--endpoint", default="", metavar="URL", help="the S3 store, where it is not AWS")
+@click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
+def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
+    """Show the curves of a run in TensorBoard, straight from S3.
+
+    RUN_URI is s3://BUCKET/PREFIX/runs/ID, which the pages of launch_tfjob and of the last step
+    name. The keys, and where --endpoint is left out the endpoint, come from the AWS environment.
+    It may be started while the job trains, and follows it. Ctrl-C ends it.
+    """
+    from pipelines.tensorboard import serve
+
+    serve(run_uri, endpoint, port, click.echo)
 
 
 @main.command()

@@ -16,7 +16,7 @@ _FILES = {
     "output.md": "what was proven in the store",
     "finish.md": "how it ended",
     "parameters.md": "every parameter of the run",
-    "tfjob.yaml": "the TFJob it stands for",
+    "tfjob.html": "the TFJob it stands for",
     "pipeline.log": "the whole log",
 }
 _STYLE = """

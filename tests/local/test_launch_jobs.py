@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 
 import psutil
@@ -196,9 +198,8 @@ def test_the_component_trains_and_leaves_what_people_look_at(
     monkeypatch.setenv("KFP_TFJOB_RUN_ID", "run-of-the-component")
     tell(chief_0="exit 0")
     curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
-    job = dsl.Artifact(uri=str(tmp_path / "job.yaml"))
+    job = dsl.HTML(uri=str(tmp_path / "job.html"))
     metrics = dsl.Metrics()
-    viewer = dsl.Artifact(uri=str(tmp_path / "viewer.json"))
     name, attempts, model_uri = launch_tfjob.python_func(
         run_id="1",
         output_uri=str(base),
@@ -217,19 +218,20 @@ def test_the_component_trains_and_leaves_what_people_look_at(
         train_image="none",
         train_options={"command": ["python3", str(script), str(tmp_path)], "stage_data": False},
         pod={},
-        curves=curves,
-        job=job,
-        metrics=metrics,
-        mlpipeline_ui_metadata=viewer,
+        training_curves=curves,
+        training_job=job,
+        training_metrics=metrics,
     )
     assert (name, attempts) == ("tfjob-run-of-the-component-1", 1)
     assert metrics.metadata == {"loss": 0.25}
     assert "accuracy by epoch" in Path(curves.path).read_text()
-    assert yaml.safe_load(Path(job.path).read_text())["metadata"]["name"] == name
+    page = Path(job.path).read_text()
+    *_, text = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", page, re.DOTALL))
+    assert yaml.safe_load(text)["metadata"]["name"] == name
     assert job.metadata == {"job_name": name, "attempts": 1, "model_uri": model_uri}
     assert store.read(S3Address.parse(model_uri) / "weights.bin") == b"w" * 1000
-    (shown,) = json.loads(Path(viewer.path).read_text())["outputs"]
-    assert shown["source"] == model_uri.replace("output/model", "output/logs")
+    run_uri = model_uri.removesuffix("/output/model")
+    assert f"kfp-tfjob tensorboard {run_uri} --endpoint {s3.endpoint}" in page
     # With one replica the operator sets no TF_CONFIG.
     assert "TF_CONFIG" not in json.loads((tmp_path / "chief-0.1.json").read_text())
 
@@ -342,7 +344,7 @@ step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
 engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",
     model_entry="a:b", model_hyperparameters={{}}, train_workers=1, train_gpus=0, train_epochs=1,
     train_batch_size=2, train_image="x", pod={{}},
-    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job", "viewer")
+    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
 """
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/s").symlink_to(s3.secret, target_is_directory=True)

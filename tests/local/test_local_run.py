@@ -128,7 +128,7 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     # The store is stopped with the run: its model and reports are there for other programs.
     assert (home / "models/digits/1/model/saved_model.pb").exists()
     page = (home / "runs" / first.run_id / "index.html").read_text()
-    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.yaml"):
+    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.html"):
         assert (home / "runs" / first.run_id / name).stat().st_size
         assert f"<a href='{name}'>" in page
     assert "failure.md" not in page and str(home / "models/digits/1") in page
