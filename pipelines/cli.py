@@ -91,8 +91,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     ended with the run, or to the store named by --endpoint with your AWS environment.
 
     Ends with 0 when the run is done, blessed or not; with 2 for wrong parameters, credentials or
-    model code, with 3 for wrong data, with 128 + N when signal N stopped it, with any other number
-    when something else failed. The last lines say why.
+    model code, with 3 for wrong data, with 6 when another run was promoted meanwhile, with 128 + N
+    when signal N stopped it, with any other number when something else failed. The last lines say
+    why.
     """
     from components.preflight.parameters import check
     from pipelines.local.run import run as run_here

@@ -78,14 +78,15 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         if not isinstance(error.__cause__, StoreUnavailableError):
             report.step = step
         # A Secret that is missing is why there are no keys.
-        raise ConfigurationError(*error.problems, *found.problems, *found.warnings) from error
+        raise ConfigurationError(*error.problems, *found.problems, notes=found.warnings) from error
     report.step = step
 
     code, wrong_code = _check_code(step, values)
     source, wrong_data = _check_data(step, values)
     if wrong_code or found.problems:
-        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data)
-    DataError.raise_if(wrong_data)
+        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
+    if wrong_data:
+        raise DataError(*wrong_data, notes=warnings)
 
     function = ModelCode.parse(values["model_code"]).function
     return Checked(

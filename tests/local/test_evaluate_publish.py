@@ -268,6 +268,7 @@ def test_of_two_publishers_one_wins(bench: Bench) -> None:
     (lost,) = [result for result in results if isinstance(result, StepError)]
     assert len(won) == 1
     assert "another run was promoted to champion of pets since" in str(lost)
+    assert (lost.code, lost.verdict) == (6, "surpassed")  # 1 is for what was not foreseen
     champion = read_champion(bench.store, bench.layout, MODEL)
     assert champion is not None and champion.version == won[0].version
     assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
@@ -345,7 +346,9 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
         bench.evaluate("never-trained")
 
 
-def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path) -> None:
+def test_the_component_hands_kfp_what_it_can_store(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     from kfp import dsl
 
     from components.evaluate.component import evaluate
@@ -375,6 +378,7 @@ def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path)
     assert len(classification.metadata["confusionMatrix"]["rows"]) == len(CLASSES)
     assert Path(report.path).read_text().startswith("<!doctype html>")
     assert Path(summary.path).read_text().startswith(f"# Blessed: `{MODEL}`")
+    assert f"verdict on {ROWS} test rows: blessed: " in capsys.readouterr().out
     card = dsl.Markdown(uri=str(tmp_path / "card.md"))
     version, version_uri, champion_uri = publish_component.python_func(
         *run,

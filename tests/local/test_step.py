@@ -10,11 +10,14 @@ import pytest
 
 from components.finish import engine as finish
 from components.finish.engine import CANCELLED
+from components.launch_tfjob.backends import CHOICE
 from components.preflight import engine as preflight
+from components.preflight.findings import Findings
 from components.publish.champion import Champion
-from components.step import FAILURE_FILE, Failure, Step, reported
+from components.step import FAILURE_FILE, Failure, Report, Step, reported
 from pipelines.cli import _defaults
 from storage.address import S3Address
+from storage.errors import DataError
 from storage.layout import Layout
 from storage.store import Store
 
@@ -126,3 +129,18 @@ def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
         preflight.run(report, "run-1", wrong)
     ending = finish.run(Step("finish", "run-1", Layout(base), store), "m")
     assert ending.failure.step == "preflight" and "did you mean 'seed'" in ending.markdown
+
+
+def test_a_warning_is_not_counted_as_a_problem(
+    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CHOICE, raising=False)
+    found = Findings(warnings=["nodes may not be listed, so the GPUs were not counted"])
+    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
+    data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}
+    with pytest.raises(DataError) as failed:
+        preflight.run(Report(), "run-1", _defaults() | data | {"output_uri": str(base)})
+    first, problem, warning = str(failed.value).splitlines()
+    assert first == "1 problem, 1 warning:"
+    assert problem.startswith("  1. ") and "none.csv" in problem
+    assert warning.startswith("  Warning: nodes may not be listed")
