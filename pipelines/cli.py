@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import click
 
 from components.images import VERSION
+from components.secret_values import still_masked
 from pipelines.explanation import explain
 from pipelines.hints import with_hints
 from pipelines.local.home import DEFAULT, PARAMETERS, Home
@@ -103,6 +104,7 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     if endpoint:
         values["storage_endpoint"] = endpoint
     check(values)
+    ConfigurationError.raise_if(_not_kept(values))
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     sys.exit(run_here(values, place, name, not values["storage_endpoint"], click.echo))
 
@@ -372,6 +374,17 @@ def _name_of(data: str) -> str:
     """Return a model name made from the name of the data."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+
+
+def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
+    """Describe the secrets of a run that is continued, which were not written down."""
+    for name, value in values.items():
+        for path in still_masked(value, name):
+            yield Problem(
+                f"{path} was not kept when the run was started",
+                expected="it once more, because its name looks like that of a secret",
+                fix="give it again",
+            )
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:

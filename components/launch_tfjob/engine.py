@@ -9,8 +9,10 @@ from typing import Any
 from components.launch_tfjob import launcher
 from components.launch_tfjob.backends import open_backend
 from components.launch_tfjob.launcher import Launched
+from components.launch_tfjob.masking import hide
 from components.launch_tfjob.report import curves_html, job_html
 from components.launch_tfjob.spec import JobSpec
+from components.secret_values import secrets_in
 from components.step import Step
 from components.summary import tensorboard_command
 
@@ -32,6 +34,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         JobFailedError: The training failed.
     """
     spec = JobSpec.parse(**parameters)
+    hide(secrets_in(parameters["model_hyperparameters"]))
+    hide(secrets_in(parameters["pod"]))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     with open_backend(*limits) as backend:
         launched = launcher.run(step, spec, backend)
