@@ -90,6 +90,21 @@ def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
             yield from secrets_in(item)
 
 
+def secrets_in_job(manifest: Any) -> Iterator[str]:
+    """Yield what `masked_job` hides in the variables of a TFJob, or of a part of one."""
+    if isinstance(manifest, list):
+        for item in manifest:
+            yield from secrets_in_job(item)
+    elif isinstance(manifest, Mapping):
+        name, value = manifest.get("name"), manifest.get("value")
+        if not (isinstance(name, str) and isinstance(value, str)):
+            yield from secrets_in_job(list(manifest.values()))
+        elif name in _JSON:
+            yield from secrets_in(json.loads(value.replace("$$", "$")))
+        elif _masked_variable(name, value) == MASK:
+            yield value
+
+
 def plain_secrets(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paths of run parameters whose values are secrets and should not be there."""
     for name, value in values.items():

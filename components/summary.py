@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
 from components.launch_tfjob.record import AttemptEnd
@@ -55,7 +57,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
         yield "The step `publish` makes it the champion; its summary replaces this one."
     else:
         yield f"# Not published: {_code(model_name)}"
-    yield f"**Why:** {'; '.join(verdict['reasons'])}."
+    yield f"**Why:** {_plain('; '.join(verdict['reasons']))}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
     dataset = step.layout.dataset(verdict["dataset_digest"])
     yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / 'schema.json')))}"
@@ -96,9 +98,14 @@ def _attempts(step: Step) -> Iterator[str]:
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
         where = f" in namespace {_code(end.namespace)}" if end.namespace else ""
         yield (
-            f"attempt {number} {end.verdict}, {counted(len(end.pods), 'pod')},"
+            f"attempt {number} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
             f" {spent or 'less than a second'}, {_code(end.job)}{where}"
         )
+
+
+def _plain(text: str) -> str:
+    """Return a sentence without live HTML, and with every name that has an underscore as code."""
+    return re.sub(r"[^\s,;:]*_[^\s,;:]*", lambda name: _code(name[0]), escape(text, quote=False))
 
 
 def _code(text: object) -> str:

@@ -29,7 +29,9 @@ _REPORTS = {
     "launch-tfjob/training_job": "tfjob.html",
     "sync-output/stored_output": "output.md",
     "evaluate/evaluation_report": "report.html",
+    "evaluate/verdict_summary": "summary.md",
     "publish/model_card": "model-card.md",
+    "publish/publish_summary": "summary.md",  # in place of that of evaluate
     "finish/run_summary": "finish.md",
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 NAME = "index.html"
 _FILES = {
     "failure.md": "why it failed, and what to do",
+    "summary.md": "what the run came to",
     "report.html": "the model on the test rows, beside the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",

@@ -128,6 +128,9 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     # The store is stopped with the run: its model and reports are there for other programs.
     assert (home / "models/digits/1/model/saved_model.pb").exists()
     page = (home / "runs" / first.run_id / "index.html").read_text()
+    summary = (home / "runs" / first.run_id / "summary.md").read_text()
+    assert summary.startswith("# Published: `digits`, version 1")
+    assert "attempt 1 preempted or lost" in summary and "attempt 2 succeeded" in summary
     for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.html"):
         assert (home / "runs" / first.run_id / name).stat().st_size
         assert f"<a href='{name}'>" in page

@@ -15,7 +15,7 @@ from storage.store import Store
 
 VERDICT = {
     "blessed": False,
-    "reasons": ["same model as champion 1"],
+    "reasons": ["same model as champion 1", "recall of on_bad_row <b>low</b>: 0.1"],
     "rows": 269,
     "metrics": {"accuracy": 0.97123, "auc": None},
     "dataset_digest": "d1",
@@ -55,7 +55,7 @@ def end(attempt: int, verdict: str, seconds: float) -> AttemptEnd:
 def leave_run(step: Step, **verdict: Any) -> None:
     leave(step, step.run.evaluation / "verdict.json", VERDICT | verdict)
     leave(step, step.layout.dataset("d1") / "schema.json", SCHEMA)
-    for done in (end(1, "preempted", 61.4), end(2, "succeeded", 32.0)):
+    for done in (end(1, "preempted_or_lost", 61.4), end(2, "succeeded", 32.0)):
         step.store.write(step.run.attempts / f"{done.attempt:04d}.json", b"{}")
         step.store.write(step.run.attempts / f"{done.attempt:04d}.end.json", done.to_bytes())
 
@@ -69,11 +69,12 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     step.store.write(step.layout.model("m_1").champion(1), champion("run-0").to_bytes())
     text = summary(step, "m_1")
     assert text.startswith("# Not published: `m_1`")
-    assert "**Why:** same model as champion 1." in text
+    why = "same model as champion 1; recall of `on_bad_row` &lt;b&gt;low&lt;/b&gt;: 0.1."
+    assert f"**Why:** {why}" in text
     assert "**On 269 test rows:** `accuracy` 0.9712" in text
     data = "2 features for the label `on_bad'row`; rows: train 1,258, validation 270, test 269"
     assert data in text
-    first = "attempt 1 preempted, 2 pods, pending 3 s, running 61 s, `tfjob-run-1-1`"
+    first = "attempt 1 preempted or lost, 2 pods, pending 3 s, running 61 s, `tfjob-run-1-1`"
     assert f"{first} in namespace `team_a`; attempt 2 succeeded, 2 pods" in text
     assert "**Champion:** version 7, `s3://b/models/m/versions/7`" in text
     places = (step.layout.dataset("d1"), step.run.model, step.run.evaluation, step.run.base)

@@ -5,13 +5,23 @@ import json
 import pytest
 import yaml
 from click.testing import CliRunner
+from launch_parameters import DEFAULTS
 
 from components.finish.engine import run_as_exit_task
 from components.launch_tfjob.backends import CHOICE
+from components.launch_tfjob.manifest import Identity, build_tfjob
 from components.launch_tfjob.options import PodOptions
+from components.launch_tfjob.spec import JobSpec
 from components.parameters import parse
 from components.preflight.parameters import check, job_spec, table
-from components.secret_values import MASK, looks_secret, masked, secrets_in, still_masked
+from components.secret_values import (
+    MASK,
+    looks_secret,
+    masked,
+    secrets_in,
+    secrets_in_job,
+    still_masked,
+)
 from pipelines.cli import _defaults, main
 from storage.errors import ConfigurationError
 from storage.store import Store, check_endpoint
@@ -19,6 +29,10 @@ from storage.store import Store, check_endpoint
 SECRET = "hunter2-4711"
 GOOD = {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m", "output_uri": "s3://b"}
 REFERENCE = {"secret": "hub", "key": "token"}
+JOB = DEFAULTS | {
+    "model_hyperparameters": {"api_key": SECRET},
+    "pod": {"all": {"env": {"API_TOKEN": SECRET, "HUB_TOKEN": REFERENCE, "LEVEL": 1}}},
+}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +95,7 @@ def test_a_rendered_job_hides_them() -> None:
     env = {item["name"]: item for item in container["env"]}
     assert env["API_TOKEN"]["value"] == MASK and env["A_PLACE"]["value"] == "$(HOME)"
     assert json.loads(env["HYPERPARAMETERS"]["value"]) == {"api_key": MASK}
+    assert set(secrets_in_job(build_tfjob(JobSpec.parse(**JOB), Identity("r", 1)))) == {SECRET}
     # It must exist: without it the program would start and fail later.
     assert env["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert env["STORAGE_SECRET_DIR"]["value"] == "/etc/kfp-tfjob/storage"
