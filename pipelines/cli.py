@@ -172,7 +172,7 @@ def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_u
     the pods run as the image says, or as PIPELINE_RUN_AS_USER of their API server says. An id that
     an administrator sets for all pipelines wins over this one.
 
-    Where the cluster assigns user ids itself, as OpenShift does, say none. The images work as any
+    Where the cluster assigns user ids itself, as OpenShift does, say none. The steps work as any
     user in group 0.
     """
     from pipelines.compilation import FOLDER, compile_all
