@@ -1,7 +1,7 @@
-"""The two images the compiled pipeline names.
+"""The two images the compiled pipeline names, and the user its steps run as.
 
-`kfp-tfjob compile --tools-image --trainer-image` bakes others in: a step's image cannot be a run
-parameter on every Kubeflow Pipelines back end, and a run must not depend on a moving tag.
+`kfp-tfjob compile --tools-image --trainer-image --run-as-user` bakes others in: none of them can be
+a run parameter on every Kubeflow Pipelines back end, and a run must not depend on a moving tag.
 """
 
 import os
@@ -13,3 +13,7 @@ TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_I
 TOOLS = os.environ.get(TOOLS_VARIABLE) or f"kfp-tfjob/tools:{VERSION}"
 # The `tensorflow` container of a replica, and evaluate.
 TRAINER = os.environ.get(TRAINER_VARIABLE) or f"kfp-tfjob/trainer:{VERSION}"
+
+# The user id of every step's pod; `none` where the cluster assigns one itself.
+RUN_AS_USER_VARIABLE = "KFP_TFJOB_RUN_AS_USER"
+RUN_AS_USER = os.environ.get(RUN_AS_USER_VARIABLE) or "1000"

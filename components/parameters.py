@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from components.secret_values import MASK, looks_secret, masked
 from storage.errors import ConfigurationError, Problem
 
 
@@ -103,7 +104,7 @@ def _problems(group: type[Group], name: str, error: pydantic.ValidationError) ->
         else:
             yield Problem(
                 f"{where} is not valid",
-                received=repr(item["input"]),
+                received=MASK if any(map(looks_secret, path)) else repr(masked(item["input"])),
                 expected=item["msg"].removeprefix("Value error, "),
                 fix=f"correct {where}",
             )

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from storage.errors import ObjectNotFoundError, StepError
+from storage.errors import ObjectNotFoundError, StepError, SurpassedError
 from storage.layout import Layout, RunLayout
 from storage.retry import Patience
 from storage.store import Store
@@ -56,8 +56,8 @@ class Failure:
 
     @property
     def final(self) -> bool:
-        """Whether trying again cannot help: the user has to mend something first."""
-        return 2 <= self.code <= 4 or self.verdict == "user_error"
+        """Whether trying again cannot help: the user has to do something first."""
+        return self.code in (2, 3, 4, SurpassedError.code) or self.verdict == "user_error"
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import click
 
 from components.images import VERSION
+from components.secret_values import still_masked
 from pipelines.explanation import explain
 from pipelines.hints import with_hints
 from pipelines.local.home import DEFAULT, PARAMETERS, Home
@@ -97,8 +98,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     ended with the run, or to the store named by --endpoint with your AWS environment.
 
     Ends with 0 when the run is done, blessed or not; with 2 for wrong parameters, credentials or
-    model code, with 3 for wrong data, with 128 + N when signal N stopped it, with any other number
-    when something else failed. The last lines say why.
+    model code, with 3 for wrong data, with 6 when another run was promoted meanwhile, with 128 + N
+    when signal N stopped it, with any other number when something else failed. The last lines say
+    why.
     """
     from components.preflight.parameters import check
     from pipelines.local.run import run as run_here
@@ -108,6 +110,7 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     if endpoint:
         values["storage_endpoint"] = endpoint
     check(values)
+    ConfigurationError.raise_if(_not_kept(values))
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show))
 
@@ -160,12 +163,53 @@ def explain_(parameter: str | None) -> None:
 )
 @click.option("--tools-image", default="", metavar="IMAGE", help="image of the steps")
 @click.option("--trainer-image", default="", metavar="IMAGE", help="image of evaluate and replicas")
-def compile_(output: Path | None, tools_image: str, trainer_image: str) -> None:
-    """Compile the pipeline and each step to YAML for Kubeflow Pipelines."""
+@click.option(
+    "--run-as-user",
+    default="1000",
+    show_default=True,
+    metavar="UID|none",
+    help="user id of the steps' pods, any but 0; none leaves it to the cluster",
+)
+def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_user: str) -> None:
+    """Compile the pipeline and each step to YAML for Kubeflow Pipelines.
+
+    With a user id the pods of the steps meet the Pod Security level restricted from Kubeflow
+    Pipelines 2.16 on. Older back ends, from 2.5 on, pass over the user id without a word: there
+    the pods run as the image says, or as PIPELINE_RUN_AS_USER of their API server says. An id that
+    an administrator sets for all pipelines wins over this one.
+
+    Where the cluster assigns user ids itself, as OpenShift does, say none. The steps work as any
+    user in group 0.
+    """
     from pipelines.compilation import FOLDER, compile_all
 
-    for path in compile_all(output or FOLDER, tools_image, trainer_image):
+    if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
+        raise ConfigurationError(
+            Problem(
+                "--run-as-user is not a user id",
+                received=run_as_user,
+                expected="a whole number from 1 on, or none",
+                fix="leave it out for 1000",
+            )
+        )
+    for path in compile_all(output or FOLDER, tools_image, trainer_image, run_as_user):
         click.echo(path)
+
+
+@main.command()
+@click.argument("run_uri", metavar="RUN_URI")
+@click.option("--endpoint", default="", metavar="URL", help="the S3 store, where it is not AWS")
+@click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
+def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
+    """Show the curves of a run in TensorBoard, straight from S3.
+
+    RUN_URI is s3://BUCKET/PREFIX/runs/ID, which the pages of launch_tfjob and of the last step
+    name. The keys, and where --endpoint is left out the endpoint, come from the AWS environment.
+    It may be started while the job trains, and follows it. Ctrl-C ends it.
+    """
+    from pipelines.tensorboard import serve
+
+    serve(run_uri, endpoint, port, click.echo)
 
 
 @main.command()
@@ -336,6 +380,17 @@ def _name_of(data: str) -> str:
     """Return a model name made from the name of the data."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+
+
+def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
+    """Describe the secrets of a run that is continued, which were not written down."""
+    for name, value in values.items():
+        for path in still_masked(value, name):
+            yield Problem(
+                f"{path} was not kept when the run was started",
+                expected="it once more, because its name looks like that of a secret",
+                fix="give it again",
+            )
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:

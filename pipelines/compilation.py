@@ -12,28 +12,34 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from components.images import TOOLS_VARIABLE, TRAINER_VARIABLE
+from components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
+# KFP gives a step that is compiled by itself a cache, whatever its task in the pipeline says.
+_CACHED = re.compile(r"cachingOptions:\n +enableCache: true\b")
 FOLDER = Path(__file__).with_name("compiled")
 
 
-def compile_all(folder: Path, tools_image: str = "", trainer_image: str = "") -> list[Path]:
+def compile_all(
+    folder: Path, tools_image: str = "", trainer_image: str = "", run_as_user: str = ""
+) -> list[Path]:
     """Compile the pipeline and each of its steps into `folder`.
 
-    The same code and images give the same bytes: KFP reads the images when the modules are
-    imported, so each compilation is a process of its own.
+    The same code and arguments give the same bytes: KFP reads them when the modules are imported,
+    so each compilation is a process of its own.
 
     Args:
         folder: Made when it is not there.
         tools_image: Image of every step but evaluate; empty for the default.
         trainer_image: Image of evaluate, and the default of train_image; empty for the default.
+        run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
 
     Returns:
         The files, the pipeline first.
     """
-    images = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
-    environment = os.environ | {name: value for name, value in images.items() if value}
+    said = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
+    said[RUN_AS_USER_VARIABLE] = run_as_user
+    environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
@@ -41,7 +47,8 @@ def compile_all(folder: Path, tools_image: str = "", trainer_image: str = "") ->
         files = []
         for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
             target = folder / path.name
-            target.write_text(_DEFAULT.sub(_sorted, path.read_text()))
+            text = _DEFAULT.sub(_sorted, path.read_text())
+            target.write_text(_CACHED.sub("cachingOptions: {}", text))
             files.append(target)
     return files
 

@@ -29,7 +29,8 @@ def with_hints(error: StepError, parameters: Iterable[str]) -> str:
         parameters: The names of the run parameters.
     """
     known = set(parameters)
-    return str(StepError(*(_with_hint(problem, known) for problem in error.problems)))
+    problems = (_with_hint(problem, known) for problem in error.problems)
+    return str(StepError(*problems, notes=error.notes))
 
 
 def _with_hint(problem: Problem | str, known: set[str]) -> Problem | str:

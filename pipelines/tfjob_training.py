@@ -8,7 +8,7 @@ from kfp import dsl, kubernetes
 from components.evaluate.component import evaluate
 from components.evaluate.options import DEFAULT_GATE
 from components.finish.component import finish
-from components.images import TOOLS, TOOLS_VARIABLE, TRAINER, TRAINER_VARIABLE
+from components.images import RUN_AS_USER, TOOLS, TOOLS_VARIABLE, TRAINER, TRAINER_VARIABLE
 from components.launch_tfjob.component import launch_tfjob
 from components.preflight.component import preflight
 from components.prepare_data.component import prepare_data
@@ -24,15 +24,18 @@ else runs. Credentials come from the Secret named by storage_secret, never from 
 
 
 def _task(task: dsl.PipelineTask, storage_secret: str, memory: str = "1Gi") -> dsl.PipelineTask:
-    """Give a task what every task needs: the Secret, its own resources, and no cache.
+    """Give a task what every task needs: the Secret, a user, its own resources, and no cache.
 
     A cache hit would hand on an address that may have been deleted since; what may be reused is
     found by its digest instead. The Secret is optional, because a pod with a missing one hangs
-    without a word, while preflight can say that it is missing.
+    without a word, while preflight can say that it is missing. With a user that is not root the
+    pods are admitted under Pod Security `restricted`.
     """
     kubernetes.use_secret_as_volume(
         task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
     )
+    if RUN_AS_USER != "none":
+        kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
     # What `compile` was told of the images is what a job is made of, too.
     task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
     task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
@@ -141,10 +144,6 @@ def tfjob_training(
         # The launcher's own pod may be drained while the job runs; the next one takes the job over.
         launched.set_retry(num_retries=2)
         synced = _task(sync_output(**run).after(launched), storage_secret)
-        trained = dsl.importer(
-            artifact_uri=synced.outputs["model_uri"], artifact_class=dsl.Model, reimport=True
-        )
-        trained.set_display_name("model of this run").set_caching_options(False)
         judged = _task(
             evaluate(
                 dataset_uri=prepared.outputs["dataset_uri"],
@@ -157,7 +156,7 @@ def tfjob_training(
             memory="4Gi",
         )
         with dsl.If(judged.outputs["Output"] == True, name="blessed"):  # noqa: E712 - KFP's operator
-            published = _task(
+            _task(
                 publish(
                     model_name=model_name,
                     model_uri=synced.outputs["model_uri"],
@@ -166,9 +165,3 @@ def tfjob_training(
                 ),
                 storage_secret,
             )
-            champion = dsl.importer(
-                artifact_uri=published.outputs["version_uri"],
-                artifact_class=dsl.Model,
-                reimport=True,
-            )
-            champion.set_display_name("published model").set_caching_options(False)

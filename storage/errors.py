@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from storage.text import line, lines
+from storage.words import counted
 
 
 @dataclass(frozen=True)
@@ -56,21 +57,24 @@ class StepError(Exception):
     Args:
         *problems: Everything that is wrong; a message lists them all, because a user who is told of
             one problem at a time starts the run once for each of them.
+        notes: What a person should know besides, and what is no reason to fail.
     """
 
     code: ClassVar[int] = 1
     verdict: ClassVar[str] = "failed"
 
-    def __init__(self, *problems: Problem | str) -> None:
-        self.problems = problems
+    def __init__(self, *problems: Problem | str, notes: Iterable[str] = ()) -> None:
+        self.problems, self.notes = problems, tuple(notes)
         super().__init__(*problems)
 
     def __str__(self) -> str:
-        """Return one line, or a numbered list when there is more than one problem."""
-        if len(self.problems) == 1:
+        """Return one line, or a numbered list when there is more to say."""
+        if len(self.problems) == 1 and not self.notes:
             return _said(self.problems[0])
-        said = [f"{len(self.problems)} problems:"]
+        warnings = f", {counted(len(self.notes), 'warning')}" if self.notes else ""
+        said = [f"{counted(len(self.problems), 'problem')}{warnings}:"]
         said += [f"  {i}. {_said(problem)}" for i, problem in enumerate(self.problems, 1)]
+        said += [f"  Warning: {line(note)}." for note in self.notes]
         return "\n".join(said)
 
     @classmethod
@@ -96,6 +100,13 @@ class DataError(StepError):
 
     code = 3
     verdict = "user_error"
+
+
+class SurpassedError(StepError):
+    """Another run was promoted first: nothing is wrong, and this one has to be judged again."""
+
+    code = 6
+    verdict = "surpassed"
 
 
 class StoreUnavailableError(StepError):

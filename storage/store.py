@@ -385,11 +385,22 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Check that an endpoint is empty, which means AWS, or a URL.
+    """Check that an endpoint is empty, which means AWS, or a URL without a password.
 
     Raises:
         ConfigurationError: It is neither.
     """
+    if "@" in endpoint:
+        # It would be printed wherever the address of the store is.
+        raise ConfigurationError(
+            Problem(
+                "storage_endpoint has a user or a password in it",
+                received=f"******@{endpoint.rpartition('@')[2]}",
+                expected="http://HOST:PORT or https://HOST",
+                fix="remove what stands before the @, and give the keys by the Secret named by"
+                " storage_secret or by the AWS environment",
+            )
+        )
     url = urlsplit(endpoint)
     if endpoint and (url.scheme not in ("http", "https") or not url.hostname):
         raise ConfigurationError(

@@ -19,9 +19,10 @@ def evaluate(
     model_name: str,
     model_uri: str,
     gate: dict,
-    metrics: dsl.Output[dsl.Metrics],
-    classification: dsl.Output[dsl.ClassificationMetrics],
-    report: dsl.Output[dsl.HTML],
+    evaluation_metrics: dsl.Output[dsl.Metrics],
+    confusion_and_roc: dsl.Output[dsl.ClassificationMetrics],
+    evaluation_report: dsl.Output[dsl.HTML],
+    verdict_summary: dsl.Output[dsl.Markdown],
 ) -> bool:
     """Score the model on the test rows, compare it with the champion, and give the verdict.
 
@@ -34,24 +35,29 @@ def evaluate(
         model_name: As in the form.
         model_uri: The SavedModel of the run.
         gate: As in the form.
-        metrics: Every metric of the model, the champion and the baseline.
-        classification: Confusion matrix, and the ROC curve of two classes.
-        report: The whole evaluation for a person.
+        evaluation_metrics: Every metric of the model, the champion and the baseline.
+        confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
+        evaluation_report: The whole evaluation for a person.
+        verdict_summary: What the run came to: a run that is not blessed ends here.
 
     Returns:
         Whether the model is to be published.
     """
     from components.evaluate.engine import run
     from components.step import step
+    from components.summary import summary
 
     with step("evaluate", run_id, output_uri, storage_endpoint, storage_region) as context:
         done = run(context, dataset_uri, model_name, model_uri, gate)
         for name, value in done.metrics.items():
-            metrics.log_metric(name, value)
+            evaluation_metrics.log_metric(name, value)
         if done.confusion:
-            classification.log_confusion_matrix(*done.confusion)
+            confusion_and_roc.log_confusion_matrix(*done.confusion)
         if done.roc:
-            classification.log_roc_curve(*done.roc)
-        with open(report.path, "w") as file:
+            confusion_and_roc.log_roc_curve(*done.roc)
+        with open(evaluation_report.path, "w") as file:
             file.write(done.html)
+        with open(verdict_summary.path, "w") as file:
+            file.write(summary(context, model_name))
+        verdict_summary.metadata.update(model_uri=model_uri, blessed=done.blessed)
     return done.blessed

@@ -29,6 +29,7 @@ from components.step import Step
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem
 from storage.manifest import Manifest
+from storage.words import counted
 from trainer.load import load
 from trainer.serving import Task
 from uploader import pull
@@ -122,7 +123,7 @@ def run(
     verdict = build(decision, judged, measured, confidence, champion, rival)
     html = report.render(verdict, task, measured)
     _write(step, verdict, html)
-    log.info("%s", decision.line)
+    log.info("verdict on %s: %s", counted(predictions.rows, "test row"), decision.line)
     return Evaluation(
         decision.blessed,
         str(step.run.evaluation / "verdict.json"),

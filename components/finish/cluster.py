@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from components.finish.workflow import FailedTask, cause, look
 from components.launch_tfjob.manifest import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
+from components.launch_tfjob.masking import hide
 from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
 from components.launch_tfjob.verdict import (
     Judgement,
@@ -22,6 +23,7 @@ from components.launch_tfjob.verdict import (
     judge,
     replica_of,
 )
+from components.secret_values import secrets_in_job
 from components.step import Failure
 from storage.errors import StepError
 
@@ -132,6 +134,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
     jobs = backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}")
     for job in sorted(jobs, key=_attempt):
         name = job["metadata"]["name"]
+        hide(secrets_in_job(job.get("spec")))
         running = not is_over(job) and not is_being_deleted(job)
         found.ends.append(_end(backend, job, running))
         if running:

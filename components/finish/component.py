@@ -12,7 +12,7 @@ def finish(
     storage_endpoint: str,
     storage_region: str,
     model_name: str,
-    report: dsl.Output[dsl.Markdown],
+    run_summary: dsl.Output[dsl.Markdown],
 ):
     """Say how the run ended: what was decided, or what failed and what to do about it.
 
@@ -22,11 +22,11 @@ def finish(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         model_name: As in the form.
-        report: What happened, for people.
+        run_summary: What happened, for people.
     """
     from components.finish.engine import run_as_exit_task
 
-    with open(report.path, "w") as file:
+    with open(run_summary.path, "w") as file:
         file.write(
             run_as_exit_task(run_id, output_uri, storage_endpoint, storage_region, model_name)
         )

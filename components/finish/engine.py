@@ -19,8 +19,9 @@ from components.finish.explain import explain
 from components.launch_tfjob.backends import is_local
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.record import AttemptEnd
-from components.publish.champion import next_number, read_champion
+from components.publish.champion import next_number
 from components.step import WHOLE_RUN, Failure, Step, local_failure, log_to_stdout, open_step
+from components.summary import summary
 from storage.address import S3Address
 from storage.errors import ObjectNotFoundError, StepError
 from storage.retry import Patience
@@ -112,7 +113,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
         log.info("the run is done: %s", "; ".join(verdict["reasons"]))
-        return Ending(_done(step, model_name, verdict) + about, None)
+        return Ending(summary(step, model_name) + about, None)
     markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)) + about)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     _log(failure)
@@ -131,25 +132,6 @@ def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> boo
         return verdict is not None
     record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
     return record is not None and record["run_id"] == step.run_id
-
-
-def _done(step: Step, model_name: str, verdict: dict[str, Any]) -> str:
-    champion = read_champion(step.store, step.layout, model_name)
-    version = (
-        f"version {champion.version}, {code(champion.version_uri)}" if champion else "none yet"
-    )
-    lines = [
-        f"# Run {prose(step.run_id)}: {'published' if verdict['blessed'] else 'not published'}",
-        "",
-        *(part for reason in verdict["reasons"] for part in (prose(reason), "")),
-        "| what | where |",
-        "|---|---|",
-        row(f"champion of {code(model_name)}", version),
-        row("verdict and report", code(step.run.evaluation)),
-        row("model of this run", code(step.run.output / "model")),
-        "",
-    ]
-    return _lines(lines)
 
 
 def _ends(step: Step, left: Left) -> list[AttemptEnd]:

@@ -26,10 +26,9 @@ def launch_tfjob(
     train_image: str,
     train_options: dict,
     pod: dict,
-    curves: dsl.Output[dsl.HTML],
-    job: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    mlpipeline_ui_metadata: dsl.Output[dsl.Artifact],
+    training_curves: dsl.Output[dsl.HTML],
+    training_job: dsl.Output[dsl.HTML],
+    training_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("job_name", str), ("attempts", int), ("model_uri", str)]):
     """Trains on many replicas as a TFJob, until the output is proven to be in S3.
 
@@ -54,10 +53,10 @@ def launch_tfjob(
         train_image: Image of the container `tensorflow`.
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
         pod: Settings of the pods under the keys all, chief, worker, ps, evaluator.
-        curves: The training curves.
-        job: The TFJob as YAML; its name, the attempts and the model's address are its metadata.
-        metrics: The final metrics, and the GPU hours used, pending and lost to restarts.
-        mlpipeline_ui_metadata: By this name the page of the step finds what opens TensorBoard.
+        training_curves: The training curves.
+        training_job: The command for TensorBoard, and the TFJob as YAML; its name, the attempts and
+            the model's address are its metadata.
+        training_metrics: The final metrics, and the GPU hours used, pending and lost to restarts.
 
     Returns:
         job_name: The TFJob that completed the output.
@@ -88,14 +87,13 @@ def launch_tfjob(
                 "train_options": train_options,
                 "pod": pod,
             },
-            curves.path,
-            job.path,
-            mlpipeline_ui_metadata.path,
+            training_curves.path,
+            training_job.path,
         )
         for name, value in {**launched.progress.final, **launched.gpu_hours}.items():
-            metrics.log_metric(name, value)
+            training_metrics.log_metric(name, value)
         model_uri = str(context.run.model)
-        job.metadata["job_name"] = launched.job_name
-        job.metadata["attempts"] = launched.attempts
-        job.metadata["model_uri"] = model_uri
+        training_job.metadata["job_name"] = launched.job_name
+        training_job.metadata["attempts"] = launched.attempts
+        training_job.metadata["model_uri"] = model_uri
     return (launched.job_name, launched.attempts, model_uri)

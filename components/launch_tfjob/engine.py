@@ -9,22 +9,22 @@ from typing import Any
 from components.launch_tfjob import launcher
 from components.launch_tfjob.backends import open_backend
 from components.launch_tfjob.launcher import Launched
-from components.launch_tfjob.render import to_yaml
-from components.launch_tfjob.report import curves_html
+from components.launch_tfjob.masking import hide
+from components.launch_tfjob.report import curves_html, job_html
 from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.tensorboard import ui_metadata
+from components.secret_values import secrets_in
 from components.step import Step
+from components.summary import tensorboard_command
 
 
-def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str, viewer: str) -> Launched:
+def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:
     """Train with the run parameters and write the reports.
 
     Args:
         step: The run and its store.
         parameters: The arguments of JobSpec.parse, as KFP delivered them.
         curves: Path of the HTML page with the training curves.
-        job: Path of the TFJob as YAML.
-        viewer: Path of what opens TensorBoard.
+        job: Path of the HTML page with the TFJob and what to type for TensorBoard.
 
     Returns:
         What was trained; its metrics are finite numbers.
@@ -34,10 +34,11 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str, viewer
         JobFailedError: The training failed.
     """
     spec = JobSpec.parse(**parameters)
+    hide(secrets_in(parameters["model_hyperparameters"]))
+    hide(secrets_in(parameters["pod"]))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     with open_backend(*limits) as backend:
         launched = launcher.run(step, spec, backend)
     Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
-    Path(job).write_text(to_yaml(launched.manifest))
-    Path(viewer).write_text(ui_metadata(spec, step.run.logs))
+    Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
     return launched

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from components.launch_tfjob.options import LABEL_VALUE, PodSettings
+from components.launch_tfjob.options import LABEL_VALUE, PodSettings, SecretKey
 from components.launch_tfjob.spec import JobSpec
 from storage.credentials import MOUNT, MOUNT_VARIABLE
 from storage.layout import Layout
@@ -245,7 +245,7 @@ class _Replica:
         environment = self._environment()
         if spec.options.command:
             environment += keys_of_the_store(spec)
-        environment += [{"name": k, "value": v} for k, v in (settings.env or {}).items()]
+        environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
         container = self._container(CONTAINER, spec.image, resources, list(last.values()))
         container["command"] = ["python3", "$(JOB_DIR)/supervisor.py", "--", *command]
@@ -376,6 +376,14 @@ def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
         {"name": reference["key"], "valueFrom": {"secretKeyRef": reference}}
         for reference in references
     ]
+
+
+def _variable(name: str, value: str | SecretKey) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"name": name, "value": value}
+    # Not optional: a program must not start without it, and the launcher sees what is missing.
+    reference = {"name": value.secret, "key": value.key}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _podinfo() -> list[dict[str, Any]]:

@@ -1,16 +1,26 @@
-"""No secret in a log: the keys of the store are blotted out of what replicas say."""
+"""No secret in a log: the keys of the store, and other secrets, are blotted out of what is said."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Iterable
 
+from components.secret_values import MASK
 from storage.credentials import SecretVolume
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _REREAD_SECONDS = 60.0
 _SHORTEST = 6  # what is shorter is no secret, and would blot out words
-MASK = "******"
+_hidden: set[str] = set()
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """Have every Mask of this process blot out further secrets, also where JSON escapes them."""
+    for secret in secrets:
+        _hidden.add(secret)
+        _hidden.update(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
 
 
 class Mask:
@@ -27,7 +37,7 @@ class Mask:
             volume = SecretVolume.from_environment()
             for name in _NAMES:
                 self._secrets |= {volume.get(name), os.environ.get(name, "")}
-        for secret in self._secrets:
+        for secret in self._secrets | _hidden:
             if len(secret) >= _SHORTEST and secret in text:
                 text = text.replace(secret, MASK)
         return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -34,6 +35,7 @@ LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def _cpu(value: Any) -> str:
@@ -90,6 +92,32 @@ def _absolute(value: str) -> str:
     return "/" + value.strip("/")
 
 
+class SecretKey(Group):
+    """A key of a Kubernetes Secret.
+
+    Attributes:
+        secret: The name of the Secret.
+        key: The key in it.
+    """
+
+    secret: str
+    key: str
+
+
+def _variable_value(value: Any) -> str | SecretKey:
+    if isinstance(value, SecretKey):
+        return value
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return _text(value)
+    given = value if isinstance(value, Mapping) else {}
+    name, key = given.get("secret"), given.get("key")
+    right = set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str)
+    if not (right and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)):
+        raise ValueError('a text, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
+    return SecretKey(secret=name, key=key)
+
+
+VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]
 Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
 Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
 ObjectName = Annotated[str, pydantic.AfterValidator(_dns_name)]
@@ -263,7 +291,10 @@ class PodSettings(Group):
         node_selector: Labels a node must have.
         tolerations: Taints the pods tolerate.
         affinity: Preferences among nodes.
-        env: Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them.
+        env: Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them. A value
+            is a text or, so that no secret is a parameter, `{"secret": "NAME", "key": "KEY"}` of a
+            Kubernetes Secret; one that does not exist ends the run. In a local run it is the file
+            secrets/NAME/KEY in --home.
         volumes: Claims to mount.
         priority_class: Name of a PriorityClass.
         scheduler: Name of a scheduler other than the cluster's own.
@@ -284,7 +315,7 @@ class PodSettings(Group):
     node_selector: dict[Key, LabelValue] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     affinity: Affinity | None = None
-    env: dict[Variable, Text] | None = None
+    env: dict[Variable, VariableValue] | None = None
     volumes: tuple[Volume, ...] | None = None
     priority_class: ObjectName | None = None
     scheduler: ObjectName | None = None

@@ -11,6 +11,7 @@ import yaml
 from components.launch_tfjob.manifest import Identity, build_tfjob
 from components.launch_tfjob.spec import JobSpec
 from components.preflight.model_code import ModelCode
+from components.secret_values import masked_job
 from storage.layout import Layout
 
 
@@ -22,8 +23,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """Return a manifest as YAML that kubectl accepts; equal manifests give equal bytes."""
-    return yaml.dump(dict(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """Return a manifest as YAML, with what looks secret masked; equal ones give equal bytes."""
+    return yaml.dump(
+        masked_job(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
+    )
 
 
 def render(values: Mapping[str, Any], run_id: str) -> str:

@@ -1,10 +1,12 @@
-"""Training curves as one HTML page that needs nothing from anywhere."""
+"""The pages of a training: its curves, and its job. They need nothing from anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from components.launch_tfjob.progress import Progress
+from components.launch_tfjob.render import to_yaml
 from storage.text import html as escape
 
 _WIDTH, _HEIGHT = 420, 256
@@ -18,6 +20,7 @@ figcaption { font-weight: 600 }
 svg text { font-size: 11px; fill: #444 }
 td, th { padding: .1em 1em .1em 0; text-align: left }
 td + td { text-align: right; font-variant-numeric: tabular-nums }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px }
 """
 
 
@@ -45,6 +48,27 @@ def curves_html(progress: Progress, title: str) -> str:
     if progress.dropped:
         names = escape(", ".join(progress.dropped))
         parts.append(f"<p>Not shown where they were not finite numbers: {names}.</p>")
+    return _page(title, parts)
+
+
+def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
+    """Return a page with what to type for TensorBoard, and the TFJob as YAML.
+
+    Args:
+        manifest: The TFJob.
+        tensorboard: The command.
+    """
+    parts = [
+        "<p>TensorBoard, on your machine, while the job trains and afterwards, with your keys of"
+        " the store in the AWS environment:</p>",
+        f"<pre>{escape(tensorboard)}</pre>",
+        "<p>The job:</p>",
+        f"<pre>{escape(to_yaml(manifest))}</pre>",
+    ]
+    return _page(f"TFJob {manifest['metadata']['name']}", parts)
+
+
+def _page(title: str, parts: Sequence[str]) -> str:
     head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
     body = f"<h1>{escape(title)}</h1>" + "\n".join(parts)
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"

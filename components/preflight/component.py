@@ -28,7 +28,7 @@ def preflight(
     train_options: dict,
     gate: dict,
     pod: dict,
-    report: dsl.Output[dsl.Markdown],
+    parameters: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("source_digest", str), ("model_entry", str), ("code_uri", str)]):
     """Check everything a run needs before it costs anything.
 
@@ -52,7 +52,7 @@ def preflight(
         train_options: Seed, class weights, early stopping, own command, deadlines.
         gate: When a model is good enough.
         pod: Resources and placement of the replicas.
-        report: Every parameter with its value and meaning.
+        parameters: Every parameter with its value and meaning.
 
     Returns:
         source_digest: Names the content of the source as it was at the start.
@@ -60,12 +60,12 @@ def preflight(
         code_uri: The run's copy of the user's code; empty when the code is in the image.
     """
     values = dict(locals())
-    del values["run_id"], values["report"]
+    del values["run_id"], values["parameters"]
     from components.preflight.engine import run
     from components.step import reported
 
     with reported("preflight") as outcome:
         checked = run(outcome, run_id, values)
-        with open(report.path, "w") as file:
+        with open(parameters.path, "w") as file:
             file.write(checked.table)
     return checked.source_digest, checked.model_entry, checked.code_uri

@@ -18,6 +18,7 @@ from components.preflight.findings import Findings
 from components.preflight.model_code import Code, ModelCode
 from components.prepare_data import source as sources
 from components.prepare_data.options import DataOptions
+from components.secret_values import plain_secrets
 from components.step import Report, Step, open_step
 from storage.errors import (
     ConfigurationError,
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 
 # A wrong endpoint should be told within seconds; a store that is away this long now is not there.
 _PATIENCE = Patience(seconds=15)
+_SECRET_IN_A_PARAMETER = (
+    "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; a variable of `pod`"
+    ' may name a Kubernetes Secret instead: `{{"secret": "NAME", "key": "KEY"}}`'
+)
 
 
 @dataclass(frozen=True)
@@ -72,21 +77,24 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         report.step = _place_of_report(run_id, values)
         raise
     step = _open_step(run_id, values)
+    said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
     found = Findings() if is_local() else _check_cluster(step.run_id, values)
     try:
-        warnings = [*found.warnings, *_check_store(step)]
+        warnings = [*said, *found.warnings, *_check_store(step)]
     except ConfigurationError as error:
         if not isinstance(error.__cause__, StoreUnavailableError):
             report.step = step
         # A Secret that is missing is why there are no keys.
-        raise ConfigurationError(*error.problems, *found.problems, *found.warnings) from error
+        notes = [*said, *found.warnings]
+        raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
     report.step = step
 
     code, wrong_code = _check_code(step, values)
     source, wrong_data = _check_data(step, values)
     if wrong_code or found.problems:
-        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data)
-    DataError.raise_if(wrong_data)
+        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
+    if wrong_data:
+        raise DataError(*wrong_data, notes=warnings)
 
     function = ModelCode.parse(values["model_code"]).function
     return Checked(

@@ -13,6 +13,7 @@ from components.parameters import unknown_key
 from components.preflight.model_code import ModelCode
 from components.prepare_data.options import DataOptions
 from components.publish.names import check_model_name
+from components.secret_values import masked
 from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
 from storage.store import check_endpoint
@@ -97,7 +98,8 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
 def table(values: Mapping[str, Any], spec: JobSpec) -> str:
     """Return every resolved value and its meaning as a Markdown table, and what the job takes."""
     rows = [
-        row(code(name), code(_written(values[name])), meaning) for name, meaning in MEANING.items()
+        row(code(name), code(_written(masked(values[name]))), meaning)
+        for name, meaning in MEANING.items()
     ]
     replicas, gpus = spec.replicas, spec.total_gpus
     return "\n".join(

@@ -17,8 +17,8 @@ def prepare_data(
     data_label: str,
     data_options: dict,
     source_digest: str,
-    statistics: dsl.Output[dsl.HTML],
-    metrics: dsl.Output[dsl.Metrics],
+    data_report: dsl.Output[dsl.HTML],
+    data_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
     """Turn CSV or Parquet into shuffled, split TFRecord shards with schema and statistics.
 
@@ -31,8 +31,8 @@ def prepare_data(
         data_label: As in the form.
         data_options: As in the form.
         source_digest: The digest of the data as preflight saw it.
-        statistics: Every feature and the label, for a person.
-        metrics: Rows, features, duplicates and bad rows.
+        data_report: Every feature and the label, for a person; the address is its metadata.
+        data_metrics: Rows, features, duplicates and bad rows.
 
     Returns:
         dataset_uri: The prepared dataset, complete once its manifest is there.
@@ -45,7 +45,8 @@ def prepare_data(
     with step("prepare_data", run_id, output_uri, storage_endpoint, storage_region) as context:
         done = run(context, data_uri, data_label, data_options, source_digest)
         for name, value in done.metrics.items():
-            metrics.log_metric(name, value)
-        with open(statistics.path, "w") as file:
-            file.write(render(done.schema, done.statistics))
+            data_metrics.log_metric(name, value)
+        with open(data_report.path, "w") as file:
+            file.write(render(done.schema, done.statistics, done.reused))
+        data_report.metadata.update(dataset_uri=done.dataset_uri, reused=done.reused)
     return done.dataset_uri, done.dataset_digest

@@ -8,6 +8,10 @@ from typing import Any
 from storage.text import html as escape
 
 MOST_FEATURES = 200
+_REUSED = (
+    "An earlier run prepared this dataset from the same data with the same options: it was used"
+    " again as it is."
+)
 _MOST_CLASSES = 100
 _MOST_NAME = 100
 _WIDTH, _HEIGHT = 160, 36  # pixels of a histogram
@@ -21,12 +25,13 @@ rect{fill:#4a7fb5}.note{color:#59636e}.warning{color:#9a5b00}
 """
 
 
-def render(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> str:
+def render(schema: Mapping[str, Any], statistics: Mapping[str, Any], reused: bool = False) -> str:
     """Return the report.
 
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
+        reused: Whether an earlier run prepared this dataset.
 
     Returns:
         A page of less than 1 MB; from 200 features and 100 classes on it shows the first ones.
@@ -37,6 +42,7 @@ def render(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> str:
         f"<p>{len(schema['features']):,} features. {rows['read']:,} rows read,"
         f" {statistics['bad_rows']['dropped']:,} bad rows dropped,"
         f" {statistics['duplicates']:,} rows with the features of another row.</p>",
+        *([f"<p>{_REUSED}</p>"] if reused else []),
         *(f'<p class="warning">{escape(text)}</p>' for text in statistics["warnings"]),
         "<h2>Rows</h2>",
         _table(

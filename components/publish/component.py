@@ -16,7 +16,8 @@ def publish(
     model_name: str,
     model_uri: str,
     dataset_uri: str,
-    card: dsl.Output[dsl.Markdown],
+    model_card: dsl.Output[dsl.Markdown],
+    publish_summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("version", int), ("version_uri", str), ("champion_uri", str)]):
     """Publish a blessed model as a new version and make it the champion.
 
@@ -28,7 +29,8 @@ def publish(
         model_name: As in the form.
         model_uri: The SavedModel of the run.
         dataset_uri: The dataset it was judged on.
-        card: The model card.
+        model_card: The model card; the addresses of version and champion are its metadata.
+        publish_summary: What the run came to: a run that publishes ends here.
 
     Returns:
         version: The number of the version.
@@ -37,10 +39,14 @@ def publish(
     """
     from components.publish.engine import run
     from components.step import step
+    from components.summary import summary
 
     with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
         verdict = str(context.run.evaluation / "verdict.json")
         done = run(context, model_name, model_uri, verdict, dataset_uri)
-        with open(card.path, "w") as file:
+        with open(model_card.path, "w") as file:
             file.write(done.card)
+        model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)
+        with open(publish_summary.path, "w") as file:
+            file.write(summary(context, model_name))
     return done.version, done.version_uri, done.champion_uri

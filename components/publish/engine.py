@@ -28,7 +28,7 @@ from storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     Problem,
-    StepError,
+    SurpassedError,
 )
 from storage.layout import ModelLayout
 from storage.manifest import NAME as MANIFEST
@@ -72,7 +72,7 @@ def run(
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
         DataError: The model or the dataset is missing or damaged.
-        StepError: Another run was promoted since the verdict.
+        SurpassedError: Another run was promoted since the verdict.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
     verdict = json.loads(step.store.read(S3Address.parse(verdict_uri, "verdict_uri")))
@@ -143,8 +143,8 @@ def _require_unsurpassed(step: Step, model_name: str, number: int, run_id: str) 
             raise _surpassed(model_name, champion)
 
 
-def _surpassed(model_name: str, champion: Champion | None) -> StepError:
-    return StepError(
+def _surpassed(model_name: str, champion: Champion | None) -> SurpassedError:
+    return SurpassedError(
         Problem(
             f"another run was promoted to champion of {model_name} since this one was judged",
             received=f"version {champion.version} of run {champion.run_id}" if champion else None,

@@ -13,7 +13,7 @@ def sync_output(
     output_uri: str,
     storage_endpoint: str,
     storage_region: str,
-    report: dsl.Output[dsl.Markdown],
+    stored_output: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
     """Proves that the output of a training is complete in S3, or fails with what is missing.
 
@@ -22,7 +22,8 @@ def sync_output(
         output_uri: Where all runs lie, s3://BUCKET/PREFIX.
         storage_endpoint: URL of the store; empty for what the Secret or AWS says.
         storage_region: Region of the store; empty for what the Secret or AWS says.
-        report: How much was proven, its digest and the largest objects.
+        stored_output: How much was proven, its digest and the largest objects; the model's address
+            and the digest are its metadata.
 
     Returns:
         model_uri: The directory of the SavedModel.
@@ -35,5 +36,7 @@ def sync_output(
 
     with step("sync_output", run_id, output_uri, storage_endpoint, storage_region) as context:
         result = sync.run(context)
-        Path(report.path).write_text(result.markdown)
+        Path(stored_output.path).write_text(result.markdown)
+        stored_output.metadata["model_uri"] = result.model_uri
+        stored_output.metadata["output_digest"] = result.output_digest
     return (result.model_uri, result.output_digest)

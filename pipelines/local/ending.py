@@ -25,14 +25,16 @@ from storage.text import code
 
 # The artifact of a step, as kfp.local leaves it without an ending, and the name it is kept under.
 _REPORTS = {
-    "preflight/report": "parameters.md",
-    "prepare-data/statistics": "data.html",
-    "launch-tfjob/curves": "training.html",
-    "launch-tfjob/job": "tfjob.yaml",
-    "sync-output/report": "output.md",
-    "evaluate/report": "report.html",
-    "publish/card": "model-card.md",
-    "finish/report": "finish.md",
+    "preflight/parameters": "parameters.md",
+    "prepare-data/data_report": "data.html",
+    "launch-tfjob/training_curves": "training.html",
+    "launch-tfjob/training_job": "tfjob.html",
+    "sync-output/stored_output": "output.md",
+    "evaluate/evaluation_report": "report.html",
+    "evaluate/verdict_summary": "summary.md",
+    "publish/model_card": "model-card.md",
+    "publish/publish_summary": "summary.md",  # in place of that of evaluate
+    "finish/run_summary": "finish.md",
 }
 
 
@@ -168,7 +170,7 @@ class Ending:
     def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
         """Write failure.md to the run's folder: the exit task's words, or at least the cause."""
         path = self._folder / "failure.md"
-        report = self._folder / _REPORTS["finish/report"]
+        report = self._folder / _REPORTS["finish/run_summary"]
         if not markdown and report.exists():
             markdown = report.read_text()
         cause = "\n".join(describe(failure))

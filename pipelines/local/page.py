@@ -10,6 +10,7 @@ from storage.text import html as escape
 NAME = "index.html"
 _FILES = {
     "failure.md": "why it failed, and what to do",
+    "summary.md": "what the run came to",
     "report.html": "the model on the test rows, beside the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",
@@ -17,7 +18,7 @@ _FILES = {
     "output.md": "what was proven in the store",
     "finish.md": "how it ended",
     "parameters.md": "every parameter of the run",
-    "tfjob.yaml": "the TFJob it stands for",
+    "tfjob.html": "the TFJob it stands for",
     "pipeline.log": "the whole log",
 }
 _STYLE = """

@@ -1,6 +1,6 @@
 """Runs the pipeline with kfp.local, in a process of its own so that it can be ended.
 
-python -m pipelines.local.pipeline_process PARAMETERS.json OUTPUTS
+python -m pipelines.local.pipeline_process OUTPUTS < PARAMETERS.json
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from pathlib import Path
 
 
 def main() -> None:
     """Run the pipeline; whether it failed is told by what its steps left."""
-    values = json.loads(Path(sys.argv[1]).read_text())
+    values = json.load(sys.stdin)
     # What kfp.local warns of is known: images and resources mean nothing to a process.
     warnings.filterwarnings("ignore", module=r"kfp\.")
     from kfp import local
@@ -27,7 +26,7 @@ def main() -> None:
     subprocess_task_handler.replace_python_executable = lambda command, _executable: command
 
     runner = local.SubprocessRunner(use_venv=False)
-    local.init(runner, pipeline_root=sys.argv[2], raise_on_error=False)
+    local.init(runner, pipeline_root=sys.argv[1], raise_on_error=False)
     tfjob_training(**values)
 
 

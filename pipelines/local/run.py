@@ -21,12 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from components.launch_tfjob import backends
 from components.launch_tfjob.backends import local as local_backend
+from components.launch_tfjob.masking import Mask, hide
+from components.secret_values import masked, secrets_in
 from components.step import FAILURE_FILE, RUN_ID, Step
 from pipelines.local import processes
 from pipelines.local.ending import Ending
@@ -99,12 +101,12 @@ def _run_pipeline(
     folder.mkdir(parents=True, exist_ok=True)
     for left in ("failure.json", "failure.md"):  # by the run that is continued
         (folder / left).unlink(missing_ok=True)
-    parameters = folder / PARAMETERS
-    parameters.write_text(json.dumps(dict(values), indent=1) + "\n")
-    command = [sys.executable, "-m", "pipelines.local.pipeline_process"]
+    (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
+    hide(secrets_in(values))
+    command = [sys.executable, "-m", "pipelines.local.pipeline_process", str(folder / "outputs")]
     pipeline = subprocess.Popen(
-        [*command, str(parameters), str(folder / "outputs")],
-        stdin=subprocess.DEVNULL,
+        command,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -112,6 +114,8 @@ def _run_pipeline(
         env=environment,
         start_new_session=True,  # Ctrl-C is for this process, which ends them in order
     )
+    with suppress(BrokenPipeError), pipeline.stdin:
+        json.dump(dict(values), pipeline.stdin)
     relay = _Relay(pipeline, folder / "pipeline.log", show)
     relay.start()
     while pipeline.poll() is None and not stopped.number:
@@ -156,10 +160,14 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
 
 
 def _forget_secrets(home: Home) -> None:
-    """Remove what an earlier run used: the keys of the embedded store are for that store alone."""
+    """Remove what an earlier run used: the keys of the embedded store are for that store alone.
+
+    What is no link is a Secret that a person has put there for `pod.env`.
+    """
     home.secrets.mkdir(mode=0o700, exist_ok=True)
     for link in home.secrets.iterdir():
-        link.unlink()
+        if link.is_symlink():
+            link.unlink()
 
 
 def _new_token(home: Home) -> str:
@@ -213,7 +221,8 @@ class _Relay(threading.Thread):
         self._show(f"{self._step:<13} {text}")
 
     def _kept(self, file: TextIO) -> Iterator[str]:
-        for line in self._pipeline.stdout:
+        mask = Mask()  # kfp.local prints the whole input of every step
+        for line in map(mask, self._pipeline.stdout):
             file.write(line)
             file.flush()
             yield line

@@ -268,6 +268,7 @@ def test_of_two_publishers_one_wins(bench: Bench) -> None:
     (lost,) = [result for result in results if isinstance(result, StepError)]
     assert len(won) == 1
     assert "another run was promoted to champion of pets since" in str(lost)
+    assert (lost.code, lost.verdict) == (6, "surpassed")  # 1 is for what was not foreseen
     champion = read_champion(bench.store, bench.layout, MODEL)
     assert champion is not None and champion.version == won[0].version
     assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
@@ -345,7 +346,9 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
         bench.evaluate("never-trained")
 
 
-def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path) -> None:
+def test_the_component_hands_kfp_what_it_can_store(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     from kfp import dsl
 
     from components.evaluate.component import evaluate
@@ -355,15 +358,17 @@ def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path)
     run = ("r1", str(bench.layout.root), "", "")
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     report = dsl.HTML(uri=str(tmp_path / "report.html"))
+    summary = dsl.Markdown(uri=str(tmp_path / "summary.md"))
     blessed = evaluate.python_func(
         *run,
         dataset_uri=str(bench.dataset),
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
         gate=DEFAULT_GATE,
-        metrics=metrics,
-        classification=classification,
-        report=report,
+        evaluation_metrics=metrics,
+        confusion_and_roc=classification,
+        evaluation_report=report,
+        verdict_summary=summary,
     )
     assert blessed is True
     metadata = [metrics.metadata, classification.metadata]
@@ -372,14 +377,22 @@ def test_the_component_hands_kfp_what_it_can_store(bench: Bench, tmp_path: Path)
     assert metrics.metadata["baseline_accuracy"] < metrics.metadata["accuracy"]
     assert len(classification.metadata["confusionMatrix"]["rows"]) == len(CLASSES)
     assert Path(report.path).read_text().startswith("<!doctype html>")
+    assert Path(summary.path).read_text().startswith(f"# Blessed: `{MODEL}`")
+    assert f"verdict on {ROWS} test rows: blessed: " in capsys.readouterr().out
     card = dsl.Markdown(uri=str(tmp_path / "card.md"))
     version, version_uri, champion_uri = publish_component.python_func(
         *run,
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
         dataset_uri=str(bench.dataset),
-        card=card,
+        model_card=card,
+        publish_summary=summary,
     )
     assert (version, version_uri) == (1, str(bench.layout.model(MODEL).version(1)))
     assert champion_uri == str(bench.layout.model(MODEL).champion(1))
     assert Path(card.path).read_text().startswith("# pets, version 1")
+    assert card.metadata == {"version_uri": version_uri, "champion_uri": champion_uri}
+    text = Path(summary.path).read_text()
+    assert text.startswith(f"# Published: `{MODEL}`, version 1")
+    for address in (version_uri, champion_uri, bench.model_uri("r1"), bench.dataset):
+        assert f"`{address}`" in text

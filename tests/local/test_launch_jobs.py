@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import psutil
@@ -19,11 +21,13 @@ from kfp import dsl
 
 from components.launch_tfjob import launcher
 from components.launch_tfjob.attempt import Attempt
+from components.launch_tfjob.backends import JobRefusedError
 from components.launch_tfjob.backends.local import LocalBackend
 from components.launch_tfjob.claim import Claim
 from components.launch_tfjob.component import launch_tfjob
 from components.launch_tfjob.launcher import JobFailedError
 from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.options import PodOptions
 from components.launch_tfjob.spec import JobSpec
 from components.step import Failure, Step
 from pipelines.local.s3_server import Server
@@ -44,6 +48,7 @@ attempt = os.environ["ATTEMPT"]
 here = pathlib.Path(sys.argv[1])
 (here / f"{me}.{attempt}.json").write_text(json.dumps(dict(os.environ, PID=str(os.getpid()))))
 print("hello from", me, flush=True)
+print("my token is", os.environ.get("API_TOKEN"), flush=True)
 output = pathlib.Path(os.environ["OUTPUT_DIR"])
 if me == "chief-0":
     (output / "model").mkdir(parents=True, exist_ok=True)
@@ -192,18 +197,19 @@ def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path
 
 
 def test_the_component_trains_and_leaves_what_people_look_at(
-    s3, store, base, script, tell, tmp_path, monkeypatch
+    s3, store, base, script, tell, tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/hub").mkdir(parents=True)
+    (tmp_path / "secrets/hub/token").write_text("from-the-secret")
     (tmp_path / "secrets/keys").symlink_to(s3.secret, target_is_directory=True)
+    env = {"API_TOKEN": "plain-4711", "HUB_TOKEN": {"secret": "hub", "key": "token"}}
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
     monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path / "secrets"))
     monkeypatch.setenv("KFP_TFJOB_RUN_ID", "run-of-the-component")
     tell(chief_0="exit 0")
     curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
-    job = dsl.Artifact(uri=str(tmp_path / "job.yaml"))
+    job = dsl.HTML(uri=str(tmp_path / "job.html"))
     metrics = dsl.Metrics()
-    viewer = dsl.Artifact(uri=str(tmp_path / "viewer.json"))
     name, attempts, model_uri = launch_tfjob.python_func(
         run_id="1",
         output_uri=str(base),
@@ -214,29 +220,46 @@ def test_the_component_trains_and_leaves_what_people_look_at(
         model_name="digits",
         model_entry="trainer.models:mlp",
         code_uri="",
-        model_hyperparameters={},
+        model_hyperparameters={"db": {"password": "pass-4711"}},
         train_workers=0.0,
         train_gpus=0.0,
         train_epochs=1.0,
         train_batch_size=8.0,
         train_image="none",
         train_options={"command": ["python3", str(script), str(tmp_path)], "stage_data": False},
-        pod={},
-        curves=curves,
-        job=job,
-        metrics=metrics,
-        mlpipeline_ui_metadata=viewer,
+        pod={"all": {"env": env}},
+        training_curves=curves,
+        training_job=job,
+        training_metrics=metrics,
     )
     assert (name, attempts) == ("tfjob-run-of-the-component-1", 1)
     assert metrics.metadata == {"loss": 0.25}
     assert "accuracy by epoch" in Path(curves.path).read_text()
-    assert yaml.safe_load(Path(job.path).read_text())["metadata"]["name"] == name
+    page = Path(job.path).read_text()
+    *_, text = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", page, re.DOTALL))
+    assert yaml.safe_load(text)["metadata"]["name"] == name
     assert job.metadata == {"job_name": name, "attempts": 1, "model_uri": model_uri}
     assert store.read(S3Address.parse(model_uri) / "weights.bin") == b"w" * 1000
-    (shown,) = json.loads(Path(viewer.path).read_text())["outputs"]
-    assert shown["source"] == model_uri.replace("output/model", "output/logs")
+    run_uri = model_uri.removesuffix("/output/model")
+    assert f"kfp-tfjob tensorboard {run_uri} --endpoint {s3.endpoint}" in page
     # With one replica the operator sets no TF_CONFIG.
-    assert "TF_CONFIG" not in json.loads((tmp_path / "chief-0.1.json").read_text())
+    seen = json.loads((tmp_path / "chief-0.1.json").read_text())
+    assert "TF_CONFIG" not in seen
+    # The program is given every secret, and nothing that people look at has one.
+    assert (seen["API_TOKEN"], seen["HUB_TOKEN"]) == ("plain-4711", "from-the-secret")
+    assert json.loads(seen["HYPERPARAMETERS"]) == {"db": {"password": "pass-4711"}}
+    said = capsys.readouterr().out
+    assert "[chief-0] my token is ******" in said
+    ended = store.read(base / "runs/run-of-the-component/attempts/0001.end.json").decode()
+    assert "4711" not in said + page + ended
+
+
+def test_a_secret_that_is_missing_is_named(backend, spec, step):
+    """On a cluster the pod would wait, and the launcher says so; here nothing is started."""
+    missing = {"all": {"env": {"HUB_TOKEN": {"secret": "hub", "key": "token"}}}}
+    wanted = replace(spec(max_attempts=1), pod=PodOptions.model_validate(missing))
+    with pytest.raises(JobRefusedError, match="no Secret hub with the key token, which HUB_TOKEN"):
+        launcher.run(step, wanted, backend)
 
 
 @pytest.mark.parametrize("code", [1, 3])
@@ -414,7 +437,7 @@ step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
 engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",
     model_entry="a:b", model_hyperparameters={{}}, train_workers=1, train_gpus=0, train_epochs=1,
     train_batch_size=2, train_image="x", pod={{}},
-    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job", "viewer")
+    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
 """
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/s").symlink_to(s3.secret, target_is_directory=True)

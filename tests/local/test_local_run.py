@@ -128,7 +128,10 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     # The store is stopped with the run: its model and reports are there for other programs.
     assert (home / "models/digits/1/model/saved_model.pb").exists()
     page = (home / "runs" / first.run_id / "index.html").read_text()
-    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.yaml"):
+    summary = (home / "runs" / first.run_id / "summary.md").read_text()
+    assert summary.startswith("# Published: `digits`, version 1")
+    assert "attempt 1 preempted or lost" in summary and "attempt 2 succeeded" in summary
+    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.html"):
         assert (home / "runs" / first.run_id / name).stat().st_size
         assert f"<a href='{name}'>" in page
     assert "failure.md" not in page and str(home / "models/digits/1") in page
@@ -183,6 +186,26 @@ def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data
     reasons = continued.text.split("verdict")[1]
     assert "champion" in reasons and "same model" not in reasons
     continued.assert_nothing_left()
+
+
+def test_no_file_of_a_run_keeps_what_looks_secret(tmp_path: Path, data: Path) -> None:
+    secret = "hunter2-4711"
+    settings = (f"pod.all.env.API_TOKEN={secret}", f"model_hyperparameters.password={secret}")
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    (tmp_path / "secrets/hub").mkdir(parents=True)  # a person's own
+    run = Run(tmp_path, "--data", str(data), "--label", "digi", *arguments)
+    assert run.wait() in (2, 3), run.text
+    assert secret not in run.text
+    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert "******" in (tmp_path / "runs" / run.run_id / "parameters.json").read_text()
+    assert "******" in (tmp_path / "runs" / run.run_id / "pipeline.log").read_text()
+    assert [path for path in kept if secret in path.read_text(errors="replace")] == []
+    assert (tmp_path / "secrets/hub").is_dir()
+    again = Run(tmp_path, "--run-id", run.run_id, "--label", "digit")
+    assert again.wait() == 2
+    for name in ("pod.all.env.API_TOKEN", "model_hyperparameters.password"):
+        assert f"{name} was not kept when the run was started" in again.text
+        assert f"--set {name}=VALUE" in again.text
 
 
 def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:

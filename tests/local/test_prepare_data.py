@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from kfp import dsl
 from sklearn import datasets as sklearn_datasets
 
 from components.parameters import parse
+from components.prepare_data.component import prepare_data
 from components.prepare_data.engine import run
 from components.prepare_data.options import DataOptions
 from components.prepare_data.report import render
@@ -525,3 +527,26 @@ def test_files_without_a_header_are_told_so(step):
             run(step, str(SKLEARN / name), "species", {})
     with pytest.raises(DataError, match="569 of 569 rows have another number of values"):
         run(step, str(SKLEARN / "breast_cancer.csv"), "benign", {})
+
+
+def test_the_log_and_the_page_of_the_step_say_that_a_dataset_was_used_again(
+    store, base, tmp_path, capsys
+):
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    for again in (False, True):
+        page = dsl.HTML(uri=str(tmp_path / "page.html"))
+        prepare_data.python_func(
+            run_id="r1",
+            output_uri=str(base),
+            storage_endpoint="",
+            storage_region="",
+            data_uri=str(tmp_path / "a.csv"),
+            data_label="y",
+            data_options={},
+            source_digest="",
+            data_report=page,
+            data_metrics=dsl.Metrics(),
+        )
+        said = "is there already and is used as it is" in capsys.readouterr().out
+        assert said is again and page.metadata["reused"] is again
+        assert ("was used again as it is" in Path(page.path).read_text()) is again

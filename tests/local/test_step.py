@@ -12,11 +12,14 @@ from components.finish import engine as finish
 from components.finish.cluster import Left
 from components.finish.engine import CANCELLED
 from components.finish.workflow import FailedTask
+from components.launch_tfjob.backends import CHOICE
 from components.preflight import engine as preflight
+from components.preflight.findings import Findings
 from components.publish.champion import Champion
-from components.step import FAILURE_FILE, Failure, Step, reported
+from components.step import FAILURE_FILE, Failure, Report, Step, reported
 from pipelines.cli import _defaults
 from storage.address import S3Address
+from storage.errors import DataError
 from storage.layout import Layout
 from storage.store import Store
 
@@ -161,3 +164,18 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
 
     store.delete(step.run.failure("json"))
     assert finish.run(step, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
+
+
+def test_a_warning_is_not_counted_as_a_problem(
+    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CHOICE, raising=False)
+    found = Findings(warnings=["nodes may not be listed, so the GPUs were not counted"])
+    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
+    data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}
+    with pytest.raises(DataError) as failed:
+        preflight.run(Report(), "run-1", _defaults() | data | {"output_uri": str(base)})
+    first, problem, warning = str(failed.value).splitlines()
+    assert first == "1 problem, 1 warning:"
+    assert problem.startswith("  1. ") and "none.csv" in problem
+    assert warning.startswith("  Warning: nodes may not be listed")

@@ -105,11 +105,12 @@ def test_an_output_without_model_or_completion(step):
 
 def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path):
     manifest = write(step, FILES)
-    report = SimpleNamespace(path=str(tmp_path / "report.md"))
+    report = SimpleNamespace(path=str(tmp_path / "report.md"), metadata={})
 
     outputs = sync_output.python_func(RUN, str(base), "", "", report)
     assert outputs == (f"{step.run.base}/output/model", manifest.digest)
     assert "Objects proven" in Path(report.path).read_text()
+    assert report.metadata == dict(zip(("model_uri", "output_digest"), outputs, strict=True))
 
     step.store.delete(step.run.output / "model/saved_model.pb")
     with pytest.raises(SystemExit) as ended:

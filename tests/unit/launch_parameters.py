@@ -83,7 +83,11 @@ EVERYTHING: dict[str, Any] = {
                     ]
                 }
             },
-            "env": {"NCCL_DEBUG": "INFO", "LEVEL": 1},
+            "env": {
+                "NCCL_DEBUG": "INFO",
+                "LEVEL": 1,
+                "HUB_TOKEN": {"secret": "hub", "key": "token"},
+            },
             "volumes": [
                 {"claim": "cache", "path": "/cache"},
                 {"claim": "reference", "path": "/reference/", "read_only": True},

@@ -3,8 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
+from click.testing import CliRunner
 
+from pipelines.cli import main
 from pipelines.compilation import FOLDER, compile_all
 
 
@@ -20,12 +23,25 @@ def test_nothing_in_it_belongs_to_a_run() -> None:
     assert not re.search(r"20\d\d-\d\d|[0-9a-f]{8}-[0-9a-f]{4}-|uuid|namespace", text)
 
 
-def test_images_are_baked_in(tmp_path: Path) -> None:
-    compile_all(tmp_path, "registry/tools:7", "registry/trainer:8")
+def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
+    compile_all(tmp_path, "registry/tools:7", "registry/trainer:8", "4711")
     text = (tmp_path / "tfjob_training.yaml").read_text()
     images = set(re.findall(r"^ +image: (\S+)$", text, re.MULTILINE))
     assert images == {"registry/tools:7", "registry/trainer:8"}
     assert "kfp-tfjob/tools" not in text and "kfp-tfjob/trainer" not in text
+    users = [item.get("securityContext") for item in executors_of(tmp_path)]
+    assert users == [{"runAsUser": "4711", "runAsNonRoot": True}] * 7
+
+
+def test_the_user_is_left_to_the_cluster_where_that_is_said(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), "--run-as-user", "none"])
+    assert done.exit_code == 0, done.output
+    assert [item.get("securityContext") for item in executors_of(tmp_path)] == [None] * 7
+
+
+def executors_of(folder: Path) -> list[dict]:
+    _, platform = yaml.safe_load_all((folder / "tfjob_training.yaml").read_text())
+    return list(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values())
 
 
 def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
@@ -47,3 +63,11 @@ def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
         (volume,) = executor["secretAsVolume"]
         assert volume["optional"] is True
         assert volume["mountPath"] == "/etc/kfp-tfjob/storage"
+        assert executor["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
+
+
+@pytest.mark.parametrize("said", ["0", "root", "-1", ""])
+def test_a_user_that_would_be_refused_is_refused_at_once(tmp_path: Path, said: str) -> None:
+    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), "--run-as-user", said])
+    assert done.exit_code == 2 and "not a user id" in done.output
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import pytest
 from launch_parameters import DEFAULTS, EVERYTHING
 
 from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.options import SecretKey
 from components.launch_tfjob.spec import RESERVED, JobSpec
 from storage.errors import ConfigurationError
 from trainer.config import Config
@@ -120,8 +121,9 @@ def test_roles_override_all_key_by_key():
     chief, worker = spec.pod.of("chief"), spec.pod.of("worker")
     assert (chief.memory, worker.memory) == ("96Gi", "64Gi")
     assert (chief.grace_seconds, worker.grace_seconds) == (1200, 300)
-    assert worker.env == {"NCCL_DEBUG": "INFO", "LEVEL": "2"}
-    assert chief.env == {"NCCL_DEBUG": "INFO", "LEVEL": "1"}
+    token = SecretKey(secret="hub", key="token")
+    assert worker.env == {"NCCL_DEBUG": "INFO", "LEVEL": "2", "HUB_TOKEN": token}
+    assert chief.env == {"NCCL_DEBUG": "INFO", "LEVEL": "1", "HUB_TOKEN": token}
     assert worker.labels == {"team": "a", "tier": "worker"}
 
 

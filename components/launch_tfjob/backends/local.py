@@ -101,12 +101,14 @@ class LocalBackend:
 
         Raises:
             JobExistsError: The name is taken.
-            JobRefusedError: The manifest says something that is neither done nor ignored here.
+            JobRefusedError: The manifest says something that is neither done nor ignored here, or
+                names a Secret that is not there.
         """
         name = manifest["metadata"]["name"]
         if name in self._jobs:
             raise JobExistsError(Problem(f"there is a job {name} already"))
         JobRefusedError.raise_if(_not_understood(manifest))
+        JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
         self._jobs[name] = _Job(manifest, self._machine)
         self._jobs[name].start()
 
@@ -360,6 +362,23 @@ def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
                 f"the local back end cannot do {key} of the {where}",
                 received=key,
                 fix=f"remove {key}, or run on a cluster",
+            )
+
+
+def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Problem]:
+    """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
+    wanted = {}
+    for kind, _, part in _parts(manifest["spec"]):
+        for variable in part.get("env", []) if kind == "container" else []:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef", {"optional": True})
+            if not reference.get("optional"):
+                wanted[reference["name"], reference["key"]] = variable["name"]
+    for (name, key), variable in wanted.items():
+        if not (secrets / name / key).is_file():
+            yield Problem(
+                f"there is no Secret {name} with the key {key}, which {variable} needs",
+                received=f"no file {secrets / name / key}",
+                fix="write the value to that file, readable by you alone",
             )
 
 

@@ -19,7 +19,7 @@ from components.launch_tfjob.lint.job import (
     text,
 )
 from components.launch_tfjob.lint.rule import Found, error, warning
-from components.launch_tfjob.manifest import CONTAINER
+from components.launch_tfjob.manifest import CONTAINER, MANAGER, MANAGER_LABEL
 from components.launch_tfjob.options import PodOptions
 
 _SHM = "/dev/shm"
@@ -133,6 +133,9 @@ def blank_reference(job: Job) -> Iterator[Found]:
 @warning("add optional: true, and let the program say what it misses")
 def needed_secret(job: Job) -> Iterator[Found]:
     """Where the Secret is missing the pod waits for ever and says nothing."""
+    # Our launcher sees that a pod waits for a Secret of its environment, and ends the job.
+    labels = mapping(mapping(job.body, "metadata"), "labels")
+    watched = labels.get(MANAGER_LABEL) == MANAGER
     for replica in job.replicas:
         for i, volume in enumerate(items(replica.pod, "volumes")):
             if (secret := mapping(volume, "secret")) and secret.get("optional") is not True:
@@ -141,7 +144,7 @@ def needed_secret(job: Job) -> Iterator[Found]:
         for container in replica.all_containers:
             for i, variable in enumerate(container.env):
                 source = mapping(mapping(variable, "valueFrom"), "secretKeyRef")
-                if source and source.get("optional") is not True:
+                if source and source.get("optional") is not True and not watched:
                     path = (*container.path, "env", i)
                     yield Found(path, f"the Secret {source.get('name')} has to exist")
 

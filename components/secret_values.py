@@ -1,0 +1,151 @@
+"""Values whose names say that they are secret: no report, page or log shows them.
+
+A parameter is the wrong place for a secret, because Kubeflow Pipelines prints parameters. Where one
+is given all the same, at least nothing of ours repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MASK = "******"
+_WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+# Whatever the value is.
+_CERTAIN = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential"}
+_CERTAIN |= {"credentials", "apikey"}
+# A number by this name is a size or an index: token_dim, pad_token.
+_LIKELY = {"token", "auth", "bearer", "authorization"}
+_KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
+_KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
+# Names of objects, not secrets.
+_NAMES = {"image_pull_secret", "secretName", "storage_secret"}
+# Variables of a replica that hold JSON.
+_JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
+
+
+def looks_secret(name: str, value: Any = "text") -> bool:
+    """Tell whether a value with this name is to be hidden.
+
+    Args:
+        name: As the user wrote it: `API_TOKEN`, `apiToken`, `db.password`.
+        value: A number is hidden only where the name leaves no doubt; nothing hides a switch.
+    """
+    words = [word.lower() for word in _WORD_BREAK.split(name) if word]
+    if isinstance(value, bool) or value is None or value == "" or name in _NAMES:
+        return False
+    if _CERTAIN & set(words):
+        return True
+    keys = any(a in _KEYS and b == "key" for a, b in zip(words, words[1:], strict=False))
+    return (keys or bool(_LIKELY & set(words))) and not isinstance(value, int | float)
+
+
+def masked(value: Any, _in_env: bool = False) -> Any:
+    """Return a parameter, or a part of one, with what looks secret replaced.
+
+    In `env` a reference to a Secret, `{"secret": NAME, "key": KEY}`, is no secret.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: item
+            if _in_env and _is_reference(item)
+            else MASK
+            if looks_secret(str(name), item)
+            else masked(item, name == "env")
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return value
+
+
+def masked_job(manifest: Any) -> Any:
+    """Return a TFJob, or a part of one, with what looks secret replaced."""
+    if isinstance(manifest, Mapping):
+        if isinstance(manifest.get("value"), str) and isinstance(manifest.get("name"), str):
+            return {**manifest, "value": _masked_variable(manifest["name"], manifest["value"])}
+        if set(manifest) <= {"secretKeyRef", "secret", "optional", "secretName", "name", "key"}:
+            return manifest  # the names of a Secret
+        return {
+            name: MASK if isinstance(item, str) and looks_secret(name, item) else masked_job(item)
+            for name, item in manifest.items()
+        }
+    return [masked_job(item) for item in manifest] if isinstance(manifest, list) else manifest
+
+
+def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
+    """Yield what `masked` hides, as text."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if _in_env and _is_reference(item):
+                continue
+            if looks_secret(str(name), item):
+                yield from _texts(item)
+            else:
+                yield from secrets_in(item, name == "env")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from secrets_in(item)
+
+
+def secrets_in_job(manifest: Any) -> Iterator[str]:
+    """Yield what `masked_job` hides in the variables of a TFJob, or of a part of one."""
+    if isinstance(manifest, list):
+        for item in manifest:
+            yield from secrets_in_job(item)
+    elif isinstance(manifest, Mapping):
+        name, value = manifest.get("name"), manifest.get("value")
+        if not (isinstance(name, str) and isinstance(value, str)):
+            yield from secrets_in_job(list(manifest.values()))
+        elif name in _JSON:
+            yield from secrets_in(json.loads(value.replace("$$", "$")))
+        elif _masked_variable(name, value) == MASK:
+            yield value
+
+
+def plain_secrets(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of run parameters whose values are secrets and should not be there."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from still_masked(masked(value), name)
+
+
+def still_masked(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of values that were hidden when they were written down."""
+    if value == MASK:
+        yield path
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from still_masked(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from still_masked(item, path)
+
+
+def _masked_variable(name: str, value: str) -> str:
+    if name in _JSON:
+        # $$ is how a dollar is written where Kubernetes would expand $(NAME).
+        given = json.loads(value.replace("$$", "$"))
+        content = masked(given)
+        return (
+            value
+            if content == given
+            else json.dumps(content, sort_keys=True, ensure_ascii=False).replace("$", "$$")
+        )
+    return MASK if looks_secret(name, value) and not value.startswith("/") else value
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"secret", "key"}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)

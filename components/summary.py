@@ -1,0 +1,102 @@
+"""What a run came to, in Markdown for a panel 500 px wide.
+
+The last step of a green run carries it: the exit task never runs twice, so after a retry its page
+may speak of an earlier try. Everything is read from what the steps left in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from components.launch_tfjob.record import AttemptEnd
+from components.publish.champion import read_champion
+from components.step import Step
+from storage.errors import ObjectNotFoundError, StepError
+from storage.text import MOST, code, prose
+from storage.words import counted
+
+log = logging.getLogger(__name__)
+
+
+def summary(step: Step, model_name: str) -> str:
+    """Return the summary of a run that has a verdict.
+
+    A store that does not answer makes it shorter and fails nothing: by then the model may be
+    published.
+
+    Args:
+        step: The step that shows it.
+        model_name: The model of the run.
+    """
+    try:
+        return "\n\n".join(_parts(step, model_name)) + "\n"
+    except (StepError, ValueError, KeyError, TypeError) as error:
+        log.warning("the summary of the run cannot be written: %s", error)
+        return f"# Run {code(step.run_id)}\n\nEverything it left: {code(step.run.base)}\n"
+
+
+def tensorboard_command(step: Step) -> str:
+    """Return what a person types to see the curves of a run while it trains, and afterwards."""
+    endpoint = ["--endpoint", step.store.endpoint] if step.store.endpoint else []
+    return shlex.join(["kfp-tfjob", "tensorboard", str(step.run.base), *endpoint])
+
+
+def _parts(step: Step, model_name: str) -> Iterator[str]:
+    verdict = json.loads(step.store.read(step.run.evaluation / "verdict.json"))
+    champion = read_champion(step.store, step.layout, model_name)
+    mine = champion is not None and champion.run_id == step.run_id
+    if mine:
+        yield f"# Published: {code(model_name)}, version {champion.version}"
+    elif verdict["blessed"]:
+        yield f"# Blessed: {code(model_name)}"
+        yield "The step `publish` makes it the champion; its summary replaces this one."
+    else:
+        yield f"# Not published: {code(model_name)}"
+    yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
+    yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
+    dataset = step.layout.dataset(verdict["dataset_digest"])
+    yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / 'schema.json')))}"
+    yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
+    if champion:
+        yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"
+        record = step.layout.model(model_name).champion(champion.number)
+        yield f"**Record of the champion:** {code(record)}"
+    else:
+        yield "**Champion:** none yet"
+    yield f"**Dataset:** {code(dataset)}"
+    yield f"**Model of this run:** {code(step.run.model)}"
+    yield f"**Verdict and report:** {code(step.run.evaluation)}"
+    yield f"**Everything of this run:** {code(step.run.base)}"
+    yield f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}"
+
+
+def _metrics(metrics: Mapping[str, Any]) -> str:
+    known = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    return ", ".join(f"{code(name)} {value:.4f}" for name, value in known.items())
+
+
+def _data(schema: Mapping[str, Any]) -> str:
+    rows = ", ".join(f"{name} {split['rows']:,}" for name, split in schema["splits"].items())
+    features = counted(len(schema["features"]), "feature")
+    return f"{features} for the label {code(schema['label']['name'])}; rows: {rows}"
+
+
+def _attempts(step: Step) -> Iterator[str]:
+    """Yield the job, outcome and seconds of every attempt, the newest last."""
+    for number in step.store.numbers(step.run.attempts):
+        try:
+            data = step.store.read(step.run.attempts / f"{number:04d}.end.json")
+        except ObjectNotFoundError:
+            yield f"attempt {number} has no record of its end"
+            continue
+        end = AttemptEnd.from_bytes(data)
+        spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
+        where = f" in namespace {code(end.namespace)}" if end.namespace else ""
+        yield (
+            f"attempt {number} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
+            f" {spent or 'less than a second'}, {code(end.job)}{where}"
+        )

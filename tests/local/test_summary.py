@@ -1,0 +1,97 @@
+"""The summary of a run, which its last step shows: read from what the steps left in the store."""
+
+import json
+from typing import Any
+
+import pytest
+
+from components.launch_tfjob.record import AttemptEnd, EndedPod
+from components.publish.champion import Champion
+from components.step import Step
+from components.summary import summary
+from storage.address import S3Address
+from storage.layout import Layout
+from storage.store import Store
+
+VERDICT = {
+    "blessed": False,
+    "reasons": ["same model as champion 1", "recall of on_bad_row <b>low</b>: 0.1"],
+    "rows": 269,
+    "metrics": {"accuracy": 0.97123, "auc": None},
+    "dataset_digest": "d1",
+}
+SCHEMA = {
+    "label": {"name": "on_bad`row"},
+    "features": [{}, {}],
+    "splits": {"train": {"rows": 1258}, "validation": {"rows": 270}, "test": {"rows": 269}},
+}
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("publish", "run-1", Layout(base), store)
+
+
+def leave(step: Step, address: S3Address, value: dict[str, Any]) -> None:
+    step.store.write(address, json.dumps(value).encode())
+
+
+def end(attempt: int, verdict: str, seconds: float) -> AttemptEnd:
+    pod = EndedPod("chief-0", f"tfjob-{attempt}-chief-0", "Succeeded", "node", "", ())
+    return AttemptEnd(
+        attempt=attempt,
+        job=f"tfjob-run-1-{attempt}",
+        namespace="team_a",
+        verdict=verdict,
+        code=0,
+        sentence="",
+        remedy="",
+        conditions=(),
+        pods=(pod, pod),
+        seconds={"queued": 0.0, "pending": 3.2, "running": seconds},
+    )
+
+
+def leave_run(step: Step, **verdict: Any) -> None:
+    leave(step, step.run.evaluation / "verdict.json", VERDICT | verdict)
+    leave(step, step.layout.dataset("d1") / "schema.json", SCHEMA)
+    for done in (end(1, "preempted_or_lost", 61.4), end(2, "succeeded", 32.0)):
+        step.store.write(step.run.attempts / f"{done.attempt:04d}.json", b"{}")
+        step.store.write(step.run.attempts / f"{done.attempt:04d}.end.json", done.to_bytes())
+
+
+def champion(run_id: str) -> Champion:
+    return Champion(1, 7, "s3://b/models/m/versions/7", run_id, "w", "s", "d1", {}, "s3://b/v")
+
+
+def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: Step) -> None:
+    leave_run(step)
+    step.store.write(step.layout.model("m_1").champion(1), champion("run-0").to_bytes())
+    text = summary(step, "m_1")
+    assert text.startswith("# Not published: `m_1`")
+    why = "same model as champion 1; recall of `on_bad_row` &lt;b&gt;low&lt;/b&gt;: 0.1."
+    assert f"**Why:** {why}" in text
+    assert "**On 269 test rows:** `accuracy` 0.9712" in text
+    data = "2 features for the label `on_bad'row`; rows: train 1,258, validation 270, test 269"
+    assert data in text
+    first = "attempt 1 preempted or lost, 2 pods, pending 3 s, running 61 s, `tfjob-run-1-1`"
+    assert f"{first} in namespace `team_a`; attempt 2 succeeded, 2 pods" in text
+    assert "**Champion:** version 7, `s3://b/models/m/versions/7`" in text
+    places = (step.layout.dataset("d1"), step.run.model, step.run.evaluation, step.run.base)
+    assert all(f"`{place}`" in text for place in places)
+    assert f"`kfp-tfjob tensorboard {step.run.base} --endpoint {step.store.endpoint}`" in text
+    # The page makes italics of underscores, does not wrap fences and draws no bullets.
+    assert "_" not in "".join(text.split("`")[::2])
+    assert "```" not in text and "\n- " not in text
+
+
+def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
+    leave_run(step, blessed=True)
+    assert summary(step, "m").startswith("# Blessed: `m`")
+    step.store.write(step.layout.model("m").champion(1), champion("run-1").to_bytes())
+    assert summary(step, "m").startswith("# Published: `m`, version 7")
+
+
+def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
+    leave(step, step.run.evaluation / "verdict.json", VERDICT)
+    assert summary(step, "m") == f"# Run `run-1`\n\nEverything it left: `{step.run.base}`\n"

@@ -1,0 +1,127 @@
+"""`kfp-tfjob tensorboard`: the curves of a run straight from S3, or a sentence about why not."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from pipelines.cli import main
+from pipelines.local.s3_server import Server
+from storage.address import S3Address
+from storage.credentials import MOUNT_VARIABLE, SecretVolume
+from storage.layout import RunLayout
+from storage.store import Store
+
+SECONDS = 60  # for TensorBoard to read the logs, on a busy machine
+
+
+def event_file(path: Path, values: list[float]) -> bytes:
+    """Return what TensorFlow writes for a scalar, one value a step."""
+    scalar = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+    with open(path, "wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(wall_time=1.0, file_version="brain.Event:2").SerializeToString())
+        for step, value in enumerate(values):
+            tensor = TensorProto(dtype=DT_FLOAT, float_val=[value])
+            item = Summary.Value(tag="loss", tensor=tensor, metadata=scalar)
+            event = Event(wall_time=2.0 + step, step=step, summary=Summary(value=[item]))
+            writer.write(event.SerializeToString())
+    return path.read_bytes()
+
+
+@contextmanager
+def tensorboard(run: RunLayout, said: Path, *arguments: str, **environment: str) -> Iterator:
+    """Run the command as a person does, with nothing but AWS in the environment."""
+    known = {name: value for name, value in os.environ.items() if name != MOUNT_VARIABLE}
+    with open(said, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.cli", "tensorboard", str(run.base), *arguments],
+            env=known | environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def keys(s3: Server) -> dict[str, str]:
+    secret = SecretVolume(s3.secret)
+    return {name: secret.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+
+
+def test_it_shows_the_curves_of_a_run(store: Store, base: S3Address, s3: Server, tmp_path: Path):
+    run = RunLayout(base / "runs/r1")
+    data = event_file(tmp_path / "events", [0.5, 0.25])
+    store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
+    said = tmp_path / "said"
+    arguments = ("--endpoint", s3.endpoint, "--port", "0")
+    with tensorboard(run, said, *arguments, **keys(s3)) as process:
+        scalars = wait_for_scalars(process, said)
+    assert [value for _, _, value in scalars] == [0.5, 0.25]
+    assert f"TensorBoard shows {run.logs} at http://" in said.read_text()
+
+
+def wait_for_scalars(process: subprocess.Popen, said: Path) -> list[tuple[float, int, float]]:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if port := re.search(r"at http://[^ ]*:(\d+)/", said.read_text()):
+            place = f"http://127.0.0.1:{port[1]}/data/plugin/scalars"
+            with urllib.request.urlopen(f"{place}/tags") as reply:
+                tags = json.load(reply)
+            if "loss" in tags.get("train", {}):
+                with urllib.request.urlopen(f"{place}/scalars?run=train&tag=loss") as reply:
+                    return json.load(reply)
+        time.sleep(0.1)
+    raise AssertionError(said.read_text())
+
+
+def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server):
+    def said(uri: object) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["tensorboard", str(uri), "--endpoint", s3.endpoint])
+        return done.exit_code, done.output
+
+    run = RunLayout(base / "runs/r1")
+    code, text = said(run.base)
+    assert code == 3 and f"there is no run {run.base}" in text
+    store.write(run.attempts / "0001.json", b"{}")
+    code, text = said(run.base)
+    assert code == 3 and "has no logs yet" in text
+    for wrong in (run.logs, base, "runs/r1"):
+        code, text = said(wrong)
+        assert code == 2 and "RUN_URI is not" in text
+    code, text = said("s3://there-is-none/runs/r1")
+    assert code == 2 and "there is no bucket there-is-none" in text
+
+
+def test_missing_and_wrong_keys_are_said(
+    base: S3Address, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", MOUNT_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    command = ["tensorboard", str(base / "runs/r1"), "--endpoint", s3.endpoint]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "there are no credentials" in done.output
+    for name, value in (keys(s3) | {"AWS_SECRET_ACCESS_KEY": "wrong"}).items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "secret key" in done.output
+    assert "wrong" not in done.output.replace("wrong key", "")

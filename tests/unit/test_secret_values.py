@@ -1,0 +1,154 @@
+"""No page, message or file of ours repeats what looks like a secret."""
+
+import json
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from launch_parameters import DEFAULTS
+
+from components.finish.engine import run_as_exit_task
+from components.launch_tfjob.backends import CHOICE
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.options import PodOptions
+from components.launch_tfjob.spec import JobSpec
+from components.parameters import parse
+from components.preflight.parameters import check, job_spec, table
+from components.secret_values import (
+    MASK,
+    looks_secret,
+    masked,
+    secrets_in,
+    secrets_in_job,
+    still_masked,
+)
+from pipelines.cli import _defaults, main
+from storage.errors import ConfigurationError
+from storage.store import Store, check_endpoint
+
+SECRET = "hunter2-4711"
+GOOD = {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m", "output_uri": "s3://b"}
+REFERENCE = {"secret": "hub", "key": "token"}
+JOB = DEFAULTS | {
+    "model_hyperparameters": {"api_key": SECRET},
+    "pod": {"all": {"env": {"API_TOKEN": SECRET, "HUB_TOKEN": REFERENCE, "LEVEL": 1}}},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["API_TOKEN", "apiToken", "hub-token", "password", "DB_PASSWORD", "dbPasswd", "client_secret"]
+    + ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "api_key", "apiKey", "SSH_PRIVATE_KEY"]
+    + ["apikey", "credentials", "WANDB_API_KEY", "auth", "passphrase", "db.pwd"],
+)
+def test_a_name_that_looks_secret(name: str) -> None:
+    assert looks_secret(name, SECRET)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["units", "key", "key_dim", "num_keys", "tokens", "tokenizer", "keyboard", "monitor", "passes"]
+    + ["NCCL_DEBUG", "image_pull_secret", "storage_secret", "primary_key", "secretary", "author"],
+)
+def test_a_name_that_does_not(name: str) -> None:
+    assert not looks_secret(name, "text")
+
+
+def test_numbers_are_hidden_where_the_name_leaves_no_doubt() -> None:
+    given = {"token_dim": 64, "pad_token": 0, "password": 4711, "use_secret": True, "token": ""}
+    assert masked(given) == given | {"password": MASK}
+
+
+def test_a_reference_is_a_secret_only_where_it_is_none_of_env() -> None:
+    pod = {"all": {"env": {"HUB_TOKEN": REFERENCE, "API_TOKEN": SECRET, "LEVEL": 1}}}
+    hidden = {"all": {"env": {"HUB_TOKEN": REFERENCE, "API_TOKEN": MASK, "LEVEL": 1}}}
+    assert masked(pod) == hidden
+    assert masked({"db": [{"token": REFERENCE}, {"secret": SECRET, "key": "x"}]}) == {
+        "db": [{"token": MASK}, {"secret": MASK, "key": "x"}]
+    }
+    assert set(secrets_in(pod)) == {SECRET}
+    assert set(secrets_in({"credentials": {"user": "me", "password": SECRET}})) == {"me", SECRET}
+    assert list(still_masked(hidden, "pod")) == ["pod.all.env.API_TOKEN"]
+
+
+def test_the_page_with_the_parameters_hides_them() -> None:
+    pod = {"all": {"env": {"API_TOKEN": SECRET, "HUB_TOKEN": REFERENCE}, "image_pull_secret": "r"}}
+    given = {"model_hyperparameters": {"db": {"password": SECRET}}, "pod": pod}
+    values = _defaults() | GOOD | given
+    page = table(values, job_spec(values))
+    assert SECRET not in page and page.count(MASK) == 2
+    assert '"HUB_TOKEN": {"key": "token", "secret": "hub"}' in page
+    assert '"image_pull_secret": "r"' in page and "`objstore-cred`" in page
+
+
+def test_a_rendered_job_hides_them() -> None:
+    arguments = ["render", "--data", "s3://b/x.csv", "--label", "y"]
+    settings = [f"pod.all.env.API_TOKEN={SECRET}", f"model_hyperparameters.api_key={SECRET}"]
+    settings += [f"pod.all.env.HUB_TOKEN={json.dumps(REFERENCE)}", "pod.all.env.A_PLACE=$(HOME)"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert SECRET not in done.output
+    roles = yaml.safe_load(done.output)["spec"]["tfReplicaSpecs"]
+    (container,) = roles["Chief"]["template"]["spec"]["containers"]
+    env = {item["name"]: item for item in container["env"]}
+    assert env["API_TOKEN"]["value"] == MASK and env["A_PLACE"]["value"] == "$(HOME)"
+    assert json.loads(env["HYPERPARAMETERS"]["value"]) == {"api_key": MASK}
+    assert set(secrets_in_job(build_tfjob(JobSpec.parse(**JOB), Identity("r", 1)))) == {SECRET}
+    # It must exist: without it the program would start and fail later.
+    assert env["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert env["STORAGE_SECRET_DIR"]["value"] == "/etc/kfp-tfjob/storage"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [SECRET],
+        {"secret": "hub"},
+        {"secret": "hub", "key": SECRET, "more": 1},
+        {"secret": "Not A Name", "key": SECRET},
+        {"secret": "hub", "key": 4711},
+    ],
+)
+def test_what_is_neither_text_nor_reference_is_refused_without_its_value(value: object) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse(PodOptions, "pod", {"all": {"env": {"API_TOKEN": value}}})
+    (problem,) = refused.value.problems
+    assert problem.what == "pod.all.env.API_TOKEN is not valid"
+    assert '{"secret": "NAME", "key": "KEY"}' in problem.expected
+    assert "4711" not in str(problem)
+
+
+def test_it_is_explained() -> None:
+    text = CliRunner().invoke(main, ["explain", "pod.all.env"]).output
+    assert '{"secret": "NAME", "key": "KEY"}' in " ".join(text.split())
+
+
+ENDPOINTS = [f"http://me:{SECRET}@host:9000", f"https://{SECRET}@host", f"me:{SECRET}@host"]
+ENDPOINTS += [f"http://me:pa/{SECRET}@host", f"http://a@b:{SECRET}@host", f"//me:{SECRET}@host"]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for refuse in (
+        lambda: check_endpoint(endpoint),
+        lambda: Store(endpoint),
+        lambda: check(_defaults() | GOOD | {"storage_endpoint": endpoint}),
+    ):
+        with pytest.raises(ConfigurationError, match="a user or a password in it") as refused:
+            refuse()
+        assert SECRET not in str(refused.value)
+    for command in (
+        ["run", "--endpoint", endpoint],
+        ["render", "--set", f"storage_endpoint={endpoint}"],
+        ["tensorboard", "s3://bucket/runs/r", "--endpoint", endpoint],
+    ):
+        data = [] if command[0] == "tensorboard" else ["--data", "s3://b/x.csv", "--label", "y"]
+        done = CliRunner().invoke(main, [*command, *data])
+        assert done.exit_code == 2 and "a user or a password in it" in done.output
+        assert SECRET not in done.output
+    monkeypatch.setenv(CHOICE, "local")
+    assert SECRET not in run_as_exit_task("r", "s3://b", endpoint, "", "m")
