@@ -217,6 +217,7 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
 
     A run that is continued has its earlier parameters in place of the defaults.
     """
+    from components.preflight.model_code import as_path
     from components.preflight.parameters import MEANING
 
     values = _defaults() | (earlier or {})
@@ -232,6 +233,7 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
     values["output_uri"] = values["output_uri"] or "s3://kfp-tfjob"
     values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     _apply(values, given["settings"], MEANING)
+    values["model_code"] = as_path(str(values["model_code"]))
     if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
         values["train_batch_size"] = _fitting(values)
     return values

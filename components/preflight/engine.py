@@ -173,7 +173,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
                 "model_code names a module that is not in the image",
                 received=wanted.source,
                 expected="trainer.models, or a module of your own train_image",
-                fix="correct model_code, or give the path of a .py file with its ending",
+                fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
             )
         ]
     return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
