@@ -102,6 +102,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     if endpoint:
         values["storage_endpoint"] = endpoint
     check(values)
+    named = given["name"] or any(item.startswith("model_name=") for item in given["settings"])
+    if not run_id and not named and (note := _other_data(place, values)):
+        click.echo(note)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     sys.exit(run_here(values, place, name, not values["storage_endpoint"], click.echo))
 
@@ -332,6 +335,23 @@ def _name_of(data: str) -> str:
     """Return a model name made from the name of the data."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+
+
+def _other_data(home: Home, values: dict[str, Any]) -> str:
+    """Return what to tell a person whose model got its name from the data, if it is not the first.
+
+    clean.csv and clean.parquet, or files of two folders, give one name.
+    """
+    earlier = home.trained_with(str(values["model_name"]))
+    keys = ("data_uri", "data_label")
+    if not earlier or all(earlier[1].get(key) == values[key] for key in keys):
+        return ""
+    version, parameters = earlier
+    return (
+        f"note: {values['model_name']} is the name of a model already: version {version} is of"
+        f" {parameters.get('data_uri')}, label {parameters.get('data_label')}, and this one is"
+        " judged against its champion. Another name: --name NAME"
+    )
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:

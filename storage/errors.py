@@ -40,6 +40,10 @@ class Problem:
         return " ".join(parts)
 
 
+class Example(Problem):
+    """One place where the problem before it shows; it is listed with it and not counted."""
+
+
 class StepError(Exception):
     """A step failed for a known reason.
 
@@ -56,11 +60,16 @@ class StepError(Exception):
         super().__init__(*problems)
 
     def __str__(self) -> str:
-        """Return one line, or a numbered list when there is more than one problem."""
-        if len(self.problems) == 1:
-            return str(self.problems[0])
-        lines = [f"{len(self.problems)} problems:"]
-        lines += [f"  {i}. {problem}" for i, problem in enumerate(self.problems, 1)]
+        """Return one problem, or a numbered list; examples stand below the problem they show."""
+        count = sum(not isinstance(problem, Example) for problem in self.problems)
+        lines = [] if count == 1 else [f"{count} problems:"]
+        number = 0
+        for problem in self.problems:
+            if isinstance(problem, Example):
+                lines.append(f"     - {problem}")
+            else:
+                number += 1
+                lines.append(str(problem) if count == 1 else f"  {number}. {problem}")
         return "\n".join(lines)
 
     @classmethod
