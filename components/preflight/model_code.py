@@ -1,7 +1,7 @@
 """The user's model code: where it is, whether its function can be called, and the run's own copy.
 
-It is parsed, never imported: the image of this step has no TensorFlow, and nobody's code should run
-before the run has its parameters checked.
+It is parsed here, never imported: the image of this step has no TensorFlow, and no code of a user
+should run before the parameters are checked. `rehearsal.py` builds the model after that.
 """
 
 from __future__ import annotations
