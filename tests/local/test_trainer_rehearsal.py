@@ -75,7 +75,7 @@ CERTAIN = {
         "use a sparse_ loss",
     ),
     "no model": (HEAD + "def build_model(dataset, units): ...\n", "not return a compiled model"),
-    "no compile": (model().replace("model.compile", "print"), "not compiled"),
+    "no compile": (model().replace(f"model.compile({SPARSE})", "pass"), "not compiled"),
     "a value": (model("x = layers.Dense(units)(x)"), "build_model failed.*units"),
 }
 
