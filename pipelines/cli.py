@@ -111,6 +111,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
         values["storage_endpoint"] = endpoint
     check(values)
     ConfigurationError.raise_if(_not_kept(values))
+    named = given["name"] or any(item.startswith("model_name=") for item in given["settings"])
+    if not run_id and not named and (note := _other_data(place, values)):
+        click.echo(note)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show))
 
@@ -267,6 +270,7 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
 
     A run that is continued has its earlier parameters in place of the defaults.
     """
+    from components.preflight.model_code import as_path
     from components.preflight.parameters import MEANING
 
     values = _defaults() | (earlier or {})
@@ -282,6 +286,7 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
     values["output_uri"] = values["output_uri"] or "s3://kfp-tfjob"
     values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     _apply(values, given["settings"], MEANING)
+    values["model_code"] = as_path(str(values["model_code"]))
     if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
         values["train_batch_size"] = _fitting(values)
     return values
@@ -391,6 +396,23 @@ def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
                 expected="it once more, because its name looks like that of a secret",
                 fix="give it again",
             )
+
+
+def _other_data(home: Home, values: dict[str, Any]) -> str:
+    """Return what to tell a person whose model got its name from the data, if it is not the first.
+
+    clean.csv and clean.parquet, or files of two folders, give one name.
+    """
+    earlier = home.trained_with(str(values["model_name"]))
+    keys = ("data_uri", "data_label")
+    if not earlier or all(earlier[1].get(key) == values[key] for key in keys):
+        return ""
+    version, parameters = earlier
+    return (
+        f"note: {values['model_name']} is the name of a model already: version {version} is of"
+        f" {parameters.get('data_uri')}, label {parameters.get('data_label')}, and this one is"
+        " judged against its champion. Another name: --name NAME"
+    )
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:

@@ -51,6 +51,10 @@ def ended(text: str) -> str:
     return text if text.endswith("?") else f"{text}."
 
 
+class Example(Problem):
+    """One place where the problem before it shows; it is listed with it and not counted."""
+
+
 class StepError(Exception):
     """A step failed for a known reason.
 
@@ -68,12 +72,18 @@ class StepError(Exception):
         super().__init__(*problems)
 
     def __str__(self) -> str:
-        """Return one line, or a numbered list when there is more to say."""
-        if len(self.problems) == 1 and not self.notes:
-            return _said(self.problems[0])
+        """Return one problem, or a numbered list; examples stand below the problem they show."""
+        count = sum(not isinstance(problem, Example) for problem in self.problems)
+        alone = count == 1 and not self.notes
         warnings = f", {counted(len(self.notes), 'warning')}" if self.notes else ""
-        said = [f"{counted(len(self.problems), 'problem')}{warnings}:"]
-        said += [f"  {i}. {_said(problem)}" for i, problem in enumerate(self.problems, 1)]
+        said = [] if alone else [f"{counted(count, 'problem')}{warnings}:"]
+        number = 0
+        for problem in self.problems:
+            if isinstance(problem, Example):
+                said.append(f"     - {problem}")
+            else:
+                number += 1
+                said.append(_said(problem) if alone else f"  {number}. {_said(problem)}")
         said += [f"  Warning: {line(note)}." for note in self.notes]
         return "\n".join(said)
 

@@ -1,6 +1,6 @@
 """The finished model: model.keras for training on, and a SavedModel for whoever serves it.
 
-    serve          one argument (batch,) float32 for each raw column
+    serve          one argument (batch,) float32 for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
 `serving_default`, which servers take when none is named, is `serve`. All return `probabilities`
@@ -10,9 +10,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import keyword
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,9 +18,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.arguments import COLUMNS, argument_names, to_json
 from trainer.dataset import CLASSIFICATION, Dataset
 
-COLUMNS = "assets.extra/columns.json"
 _ROWS = 64  # random ones that a model is asked about when nothing else tells what it answers
 
 
@@ -44,24 +41,6 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
     _saved_model(model, dataset, folder)
     shutil.rmtree(output / "model", ignore_errors=True)
     folder.rename(output / "model")
-
-
-def argument_names(columns: tuple[str, ...]) -> list[str]:
-    """Return the arguments of `serve` for the columns: the names, where TensorFlow allows them.
-
-    Letters, digits and _ are kept and everything else becomes _, as TensorFlow does; a number is
-    added where that makes two names equal.
-    """
-    names: list[str] = []
-    for column in columns:
-        name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
-        if not (name[0].isalpha() or name[0] == "_") or keyword.iskeyword(name) or name == "self":
-            name = f"arg_{name}"
-        unique, number = name, 1
-        while unique in names:
-            unique, number = f"{name}_{number}", number + 1
-        names.append(unique)
-    return names
 
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
@@ -94,12 +73,8 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
             "serving_default": serve_columns,
         },
     )
-    mapping = [
-        {"column": column, "argument": name}
-        for column, name in zip(dataset.feature_names, names, strict=True)
-    ]
     (folder / COLUMNS).parent.mkdir(exist_ok=True)
-    (folder / COLUMNS).write_text(json.dumps(mapping, indent=1, ensure_ascii=False) + "\n")
+    (folder / COLUMNS).write_text(to_json(dataset.feature_names), encoding="utf-8")
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:

@@ -7,7 +7,6 @@ columns by name, or one packed input. What fits neither is refused with what was
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import DataError, Problem
+from trainer import arguments
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
@@ -64,6 +64,7 @@ class ServedModel:
             self._loaded = tf.saved_model.load(str(folder))  # kept: signatures hold no variables
         except Exception as error:
             raise self._unusable("cannot be loaded", error) from error
+        self._mapping = arguments.read(folder)
         signatures = self._loaded.signatures
         found = next((key for key in SIGNATURES if key in signatures), None)
         if found is None:
@@ -104,7 +105,7 @@ class ServedModel:
         """Return how packed rows become the arguments of the signature."""
         import tensorflow as tf
 
-        columns = _columns(self.task.features, inputs)
+        columns = _columns(self.task.features, inputs, self._mapping)
         if columns:
             shapes = {
                 name: [-1] + [1] * (len(spec.shape) - 1) if spec.shape.rank else [-1]
@@ -197,12 +198,19 @@ class ServedModel:
         )
 
 
-def _columns(features: tuple[str, ...], inputs: dict[str, Any]) -> dict[str, int]:
+def _columns(
+    features: tuple[str, ...], inputs: dict[str, Any], mapping: dict[str, str]
+) -> dict[str, int]:
     """Return the column of each input; nothing when inputs and columns do not match one to one.
 
-    TensorFlow replaces what no Python name may have by `_`, so names are also compared that way.
+    Args:
+        features: The names of the columns.
+        inputs: Of the signature, by name.
+        mapping: The input of each column as the model says; without it an input is called like its
+            column, or as the trainer would call it.
     """
-    for names in (features, tuple(re.sub(r"\W", "_", name, flags=re.ASCII) for name in features)):
+    ways = [[mapping.get(name, "") for name in features]] if mapping else []
+    for names in (*ways, features, arguments.argument_names(features)):
         columns = {name: index for index, name in enumerate(names)}
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns

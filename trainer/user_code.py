@@ -27,6 +27,7 @@ from trainer.step import innermost
 BuildModel = Callable[..., keras.Model]
 # A sys.exit() of the user's code would end this process as if the model were trained.
 FAILURES = (Exception, SystemExit)
+LABELS_DO_NOT_FIT = "the loss or the metrics of the model do not fit the labels"
 
 
 def find(model_code: str, folder: Path) -> BuildModel:
@@ -182,7 +183,7 @@ def check(
     except Exception as error:
         raise ConfigurationError(
             Problem(
-                "the loss or the metrics of the model do not fit the labels",
+                LABELS_DO_NOT_FIT,
                 received=_last_line(error),
                 expected=_labels_in_words(dataset),
                 fix="use a sparse_ loss and sparse_ metrics for classes, for instance"

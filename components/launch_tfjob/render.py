@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -42,10 +41,9 @@ def render(values: Mapping[str, Any], run_id: str) -> str:
     groups = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
     given = {name: value for name, value in values.items() if name.startswith(groups)}
     code = ModelCode.parse(values["model_code"])
-    module = code.source if code.in_image else PurePosixPath(code.source).stem
     layout = Layout.parse(values["output_uri"])
     spec = JobSpec.parse(
-        model_entry=f"{module}:{code.function}",
+        model_entry=f"{code.module}:{code.function}",
         code_uri="" if code.in_image else str(layout.run(run_id).code),
         dataset_uri=str(layout.dataset("DATASET-DIGEST")),
         **given,

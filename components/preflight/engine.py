@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from components.launch_tfjob.backends import is_local
 from components.preflight import parameters as run_parameters
 from components.preflight.findings import Findings
 from components.preflight.model_code import Code, ModelCode
+from components.preflight.rehearsal import Rehearsal, beside
 from components.prepare_data import source as sources
 from components.prepare_data.options import DataOptions
 from components.secret_values import plain_secrets
@@ -40,6 +42,7 @@ _SECRET_IN_A_PARAMETER = (
     "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; a variable of `pod`"
     ' may name a Kubernetes Secret instead: `{{"secret": "NAME", "key": "KEY"}}`'
 )
+_PLAIN = "trainer.models:mlp"
 
 
 @dataclass(frozen=True)
@@ -89,21 +92,59 @@ def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
         raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
     report.step = step
 
-    code, wrong_code = _check_code(step, values)
-    source, wrong_data = _check_data(step, values)
-    if wrong_code or found.problems:
-        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
-    if wrong_data:
-        raise DataError(*wrong_data, notes=warnings)
-
-    function = ModelCode.parse(values["model_code"]).function
+    with _rehearsing(step, values) as rehearsal:
+        code, wrong_code = _check_code(step, values)
+        source, wrong_data = _check_data(step, values)
+        if wrong_code or found.problems:
+            raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
+        if wrong_data:
+            raise DataError(*wrong_data, notes=warnings)
+        entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
+        if rehearsal:
+            rehearsal.ask({} if code.in_image else code.files, entry, *_columns(source, values))
+        digest = sources.source_digest(source)
+        if rehearsal:
+            ConfigurationError.raise_if(rehearsal.problems())
     return Checked(
-        source_digest=sources.source_digest(source),
-        model_entry=f"{code.module}:{function}",
+        source_digest=digest,
+        model_entry=entry,
         code_uri=_keep_code(step, code),
         table=run_parameters.table(values, run_parameters.job_spec(values))
         + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
     )
+
+
+def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager[Rehearsal | None]:
+    """Return the process that builds the model beside the other checks; None where none should.
+
+    What a run has kept is not looked at again, and in the project's MLP with its defaults nothing
+    can be wrong.
+    """
+    if values["train_options"].get("command"):
+        return nullcontext()
+    if not is_local():
+        log.info(
+            "the model is built for the first time when training starts: this image has no"
+            " TensorFlow, and train_image may hold what the code needs"
+        )
+        return nullcontext()
+    plain = values["model_code"] == _PLAIN and not values["model_hyperparameters"]
+    if plain or _is_kept(step):
+        return nullcontext()
+    dataset_uri = str(step.layout.dataset("NOT-PREPARED-YET"))
+    spec = replace(
+        run_parameters.job_spec(values),
+        output_uri=str(step.layout.root),
+        dataset_uri=dataset_uri,
+    )
+    return beside(spec, step.run_id)
+
+
+def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[tuple[str, ...], str, str]:
+    """Return the features, the label, and the task as far as a person has said it."""
+    options = parameters.parse(DataOptions, "data_options", values["data_options"])
+    label = values["data_label"]
+    return sources.feature_names(source, label, options), label, options.task
 
 
 def _open_step(run_id: str, values: Mapping[str, Any]) -> Step:
@@ -182,7 +223,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
                 "model_code names a module that is not in the image",
                 received=wanted.source,
                 expected="trainer.models, or a module of your own train_image",
-                fix="correct model_code, or give the path of a .py file with its ending",
+                fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
             )
         ]
     return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
@@ -203,10 +244,9 @@ def _keep_code(step: Step, code: Code) -> str:
     """Copy the user's code to the run, once: every replica and attempt uses only this copy."""
     if code.in_image:
         return ""
-    try:
-        step.store.read_manifest(step.run.code / "manifest.json")
+    if _is_kept(step):
         log.info("the code of this run was kept before and is not read again")
-    except ObjectNotFoundError:
+    else:
         with tempfile.TemporaryDirectory() as folder:
             for path, data in code.files.items():
                 file = Path(folder, path)
@@ -214,3 +254,12 @@ def _keep_code(step: Step, code: Code) -> str:
                 file.write_bytes(data)
             uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)
     return str(step.run.code)
+
+
+def _is_kept(step: Step) -> bool:
+    """Tell whether this run has its copy of the code already."""
+    try:
+        step.store.read_manifest(step.run.code / "manifest.json")
+    except ObjectNotFoundError:
+        return False
+    return True

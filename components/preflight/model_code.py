@@ -1,7 +1,7 @@
 """The user's model code: where it is, whether its function can be called, and the run's own copy.
 
-It is parsed, never imported: the image of this step has no TensorFlow, and nobody's code should run
-before the run has its parameters checked.
+It is parsed here, never imported: the image of this step has no TensorFlow, and no code of a user
+should run before the parameters are checked. `rehearsal.py` builds the model after that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import difflib
 import importlib.util
 import io
 import keyword
+import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class ModelCode:
             ConfigurationError: It has not the form `source:function`.
         """
         source, colon, function = str(text).strip().rpartition(":")
-        if not colon or not source or not function.isidentifier() or source in ("s3", "http"):
+        path = source.rstrip("/")
+        if not colon or not path or not function.isidentifier() or source in ("s3", "http"):
             raise ConfigurationError(
                 Problem(
                     "model_code does not name a function",
@@ -55,13 +57,19 @@ class ModelCode:
                     fix="add a colon and the name of the function that builds the model",
                 )
             )
-        return cls(source.rstrip("/"), function)
+        # `folder/` is no module, and must not become one without its slash.
+        return cls(path if path == source or "/" in path else f"./{path}", function)
 
     @property
     def in_image(self) -> bool:
         """Whether the code is a module of the image, so that there is nothing to copy."""
         parts = self.source.split(".")
-        return all(part.isidentifier() for part in parts) and parts[-1] != "py"
+        return all(part.isidentifier() for part in parts) and parts[-1] not in ("py", "zip")
+
+    @property
+    def module(self) -> str:
+        """What the trainer imports, as far as the name alone tells."""
+        return self.source if self.in_image else PurePosixPath(_name(self.source)).stem
 
     def read(self, store: Store) -> Code:
         """Return the files of the code.
@@ -75,7 +83,7 @@ class ModelCode:
             files = _stored_files(store, S3Address.parse(self.source, "model_code"))
         else:
             files = _local_files(Path(self.source))
-        name = PurePosixPath(self.source).name
+        name = _name(self.source)
         if not files or sum(map(len, files.values())) > _MOST_BYTES:
             expected = (
                 f"a .py file, a folder or a zip with Python code of at most {_MOST_BYTES >> 20} MiB"
@@ -93,6 +101,25 @@ class ModelCode:
         if name.endswith(".zip"):
             files, name = _unzip(files[name], self.source), name.removesuffix(".zip")
         return _importable(name, files, self.source)
+
+
+def as_path(text: str) -> str:
+    """Return model_code in a form that no module of an image has, where it is in this folder.
+
+    A folder, or a .py file without its ending, may be called like a module. A person who names one
+    that is here means it; where a job runs there are other folders.
+    """
+    source, _, function = text.strip().rpartition(":")
+    if source.isidentifier() and function:
+        for path in (source, f"{source}.py"):
+            if Path(path).exists():
+                return f"./{path}:{function}"
+    return text
+
+
+def _name(source: str) -> str:
+    """Return the name of a file or folder; `.` is called like the folder it stands for."""
+    return PurePosixPath(source if "://" in source else os.path.abspath(source)).name
 
 
 @dataclass(frozen=True)

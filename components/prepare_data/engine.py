@@ -60,6 +60,7 @@ def run(
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s is there already and is used as it is", base)
+        _warn(finished)
         return finished
     log.info(
         "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
@@ -82,9 +83,13 @@ def run(
             )
         ) from error
     log.info("dataset %s is complete: %s", base, done.rows)
-    for warning in done.statistics["warnings"]:
-        log.warning("%s", warning)
+    _warn(done)
     return done
+
+
+def _warn(prepared: Prepared) -> None:
+    for warning in prepared.statistics["warnings"]:
+        log.warning("%s", warning)
 
 
 def _unchanged(source: Source, expected: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import Problem
+from storage.errors import Example, Problem
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
@@ -54,10 +54,10 @@ class Fault:
     value: str
     rule: str
 
-    def problem(self) -> Problem:
+    def example(self) -> Example:
         """Describe it."""
         column = f", column {self.column!r}" if self.column else ""
-        return Problem(
+        return Example(
             f"{self.file}, line {self.line}{column}: {RULES[self.rule]}", received=repr(self.value)
         )
 
@@ -207,7 +207,7 @@ class Faults:
                     fix=f"correct them, {_DROP}, or leave a column out with data_options.drop",
                 )
             )
-        return [*shown, *(fault.problem() for fault in rest)]
+        return [*shown, *(fault.example() for fault in rest)]
 
     def _by_column(self) -> Counter[str]:
         """Return the bad values of each column."""

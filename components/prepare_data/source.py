@@ -70,6 +70,13 @@ def source_digest(source: Source) -> str:
     return digest.hexdigest()
 
 
+def feature_names(source: Source, data_label: str, options: DataOptions) -> tuple[str, ...]:
+    """Return the columns the model gets; none where the header is of no use."""
+    with open_table(source, source.files[0], options, _FIRST_BLOCK) as table:
+        columns, _ = choose(table.names, data_label, options, source.files[0].name)
+    return columns.features if columns else ()
+
+
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
     """Return everything that the first block of the first file shows to be wrong.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,11 @@ _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
 _EXACT = 2**24  # from here on float32 skips whole numbers
 _MOST_WARNED = 10  # names in one warning
+# From how many rows on whole numbers that are all different are hardly so by chance: where they
+# follow each other or are called like identifiers, and anywhere.
+_ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
+_DENSE = 3  # how many times as wide as rows a sequence may be, of which train has a part
+_IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 
 
 class Moments:
@@ -78,9 +85,13 @@ class Sample:
             self._wanted -= len(part)
             self._parts.append(part)
 
+    def column(self, column: int) -> np.ndarray:
+        """Return the values of a column: float64 of shape [rows]."""
+        return np.concatenate([part[:, column] for part in self._parts]).astype(np.float64)
+
     def histogram(self, column: int, low: float, high: float) -> list[int]:
         """Return the rows in each of HISTOGRAM_BARS bars of equal width between two values."""
-        values = np.concatenate([part[:, column] for part in self._parts]).astype(np.float64)
+        values = self.column(column)
         if high <= low:
             return [len(values)]
         bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
@@ -179,7 +190,15 @@ class Statistics:
         if large:
             found.append(
                 f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is no"
-                f" feature: {_some(large)}"
+                f" feature: {_some(large)}; leave it out with data_options.drop"
+            )
+        if alike := [
+            name for i, name in enumerate(self._names) if _identifies(name, self._sample.column(i))
+        ]:
+            found.append(
+                "another whole number in every row, like an identifier or the number of the row:"
+                f" {_some(alike)}; if it says nothing of new rows, leave it out with"
+                f" data_options.drop={json.dumps(alike[:_MOST_WARNED], ensure_ascii=False)}"
             )
         for i, split in enumerate(SPLITS[1:], 1):
             lacking = [
@@ -194,6 +213,24 @@ class Statistics:
                 f"rows with the features of another row and a different label: {self._conflicts:,}"
             )
         return found
+
+
+def _identifies(name: str, values: np.ndarray) -> bool:
+    """Tell whether a feature looks like what names a row, not like what describes it.
+
+    Args:
+        name: Of the feature.
+        values: float64 of shape [rows], a sample.
+    """
+    rows = len(values)
+    if rows < _ROWS_OF_A_SEQUENCE or (values != np.floor(values)).any():
+        return False
+    width = values.max() - values.min()
+    if width < rows - 1:
+        return False  # not all of them can differ
+    if rows < _ROWS_OF_ANY and width >= _DENSE * rows and not _IDENTIFIER.search(name):
+        return False
+    return len(np.unique(values)) == rows
 
 
 def _some(names: list[str]) -> str:

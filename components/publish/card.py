@@ -7,15 +7,28 @@ from typing import Any
 
 from components.publish.champion import Champion
 from storage.text import code, prose, row
+from storage.words import counted
+from trainer.arguments import COLUMNS
+
+_MOST_COLUMNS = 10  # in the example
 
 
-def render(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> str:
+def render(
+    model_name: str,
+    champion: Champion,
+    verdict: Mapping[str, Any],
+    arguments: Mapping[str, str],
+    statistics: Mapping[str, Any],
+) -> str:
     """Return the card of a version.
 
     Args:
         model_name: Of the model.
         champion: The record of the version.
         verdict: The content of verdict.json.
+        arguments: The argument of each column in the model's signature `serve`; empty for a model
+            that does not say.
+        statistics: The content of statistics.json.
     """
     rows = [
         row(code(name), f"{value:.6g}", _interval(verdict["intervals"].get(name)))
@@ -47,8 +60,38 @@ def render(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> s
             "`model/` is the SavedModel, `schema.json` names the columns it takes and its classes,"
             " `manifest.json` proves every file.",
             "",
+            *(_example(arguments, statistics) if arguments else ()),
         ]
     )
+
+
+def _example(arguments: Mapping[str, str], statistics: Mapping[str, Any]) -> list[str]:
+    """Return how to ask the model about one row: here the means of the training rows."""
+    row = [
+        f"    {name!r}: {statistics['features'][name]['mean']:.6g},"
+        for name in list(arguments)[:_MOST_COLUMNS]
+    ]
+    more = len(arguments) - len(row)
+    row += [f"    # and {counted(more, 'more column')}"] if more else []
+    return [
+        "Ask it about a row, by the names of the columns and with raw values; `columns.json` says"
+        " what its signature calls them:",
+        "",
+        "```python",
+        "import json",
+        "import tensorflow as tf",
+        "",
+        'model = tf.saved_model.load("model")',
+        f'columns = json.load(open("model/{COLUMNS}", encoding="utf-8"))',
+        'arguments = {item["column"]: item["argument"] for item in columns}',
+        "row = {",
+        *row,
+        "}",
+        'serve = model.signatures["serve"]',
+        "print(serve(**{arguments[name]: tf.constant([float(row[name])]) for name in row}))",
+        "```",
+        "",
+    ]
 
 
 def _interval(interval: list[float | None] | None) -> str:

@@ -32,10 +32,12 @@ from storage.errors import (
 )
 from storage.layout import ModelLayout
 from storage.manifest import NAME as MANIFEST
+from trainer.arguments import read as read_arguments
 from uploader import pull, push
 
 _MODEL = "output/model"  # below runs/<run_id>
 _KERAS = "output/model.keras"
+_CARD = "README.md"  # of a version
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +96,7 @@ def run(
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
         verdict_uri=verdict_uri,
     )
-    card = render(model_name, champion, verdict)
-    _copy(step, place.version(version), champion, verdict, model, dataset, card)
+    card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
     _promote(step, place, model_name, champion)
     return Published(version, champion.version_uri, str(place.champion(number)), card)
 
@@ -176,15 +177,15 @@ def _claim(step: Step, place: ModelLayout, run_id: str) -> int:
 def _copy(
     step: Step,
     version: S3Address,
+    model_name: str,
     champion: Champion,
     verdict: dict[str, Any],
     model: S3Address,
     dataset: S3Address,
-    card: str,
-) -> None:
-    """Write the files of a version, unless a try before this one has finished them."""
+) -> str:
+    """Write the files of a version, unless a try before this one did; return its model card."""
     if _complete(step, version):
-        return
+        return step.store.read(version / _CARD).decode()
     run = S3Address(model.bucket, model.key.removesuffix(f"/{_MODEL}"))
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         folder = Path(scratch) / "version"
@@ -206,7 +207,10 @@ def _copy(
         pull(step.store, dataset, folder, {"schema.json", "statistics.json"}.__contains__)
         body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
         (folder / "verdict.json").write_text(body)
-        (folder / "README.md").write_text(card)
+        statistics = json.loads((folder / "statistics.json").read_bytes())
+        arguments = read_arguments(folder / "model")
+        card = render(model_name, champion, verdict, arguments, statistics)
+        (folder / _CARD).write_text(card, encoding="utf-8")
         details = {
             "run_id": champion.run_id,
             "weights_digest": champion.weights_digest,
@@ -215,6 +219,7 @@ def _copy(
             "metrics": dict(champion.metrics),
         }
         push(step.store, folder, version, "model", champion.run_id, details=details)
+        return card
 
 
 def _published(key: str) -> bool:

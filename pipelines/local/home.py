@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DEFAULT = Path(".kfp-tfjob")
 PARAMETERS = "parameters.json"  # of a run, in its folder: what it was started with
@@ -41,3 +43,16 @@ class Home:
     def model(self, name: str, version: int) -> Path:
         """A copy of a published version, for programs of this machine."""
         return self.folder / "models" / name / str(version)
+
+    def trained_with(self, name: str) -> tuple[int, dict[str, Any]] | None:
+        """Return the newest version of a model kept here, and the parameters of its run.
+
+        None where there is no such version, or its run is not one of this folder.
+        """
+        versions = [path.name for path in (self.folder / "models" / name).glob("*")]
+        newest = max((int(version) for version in versions if version.isdecimal()), default=0)
+        try:
+            verdict = json.loads((self.model(name, newest) / "verdict.json").read_bytes())
+            return newest, json.loads((self.run(verdict["run_id"]) / PARAMETERS).read_bytes())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

@@ -14,9 +14,9 @@ import pytest
 import tiny_dataset
 
 from storage.errors import ConfigurationError, DataError
+from trainer.arguments import argument_names
 from trainer.config import Options
 from trainer.dataset import Dataset
-from trainer.export import argument_names
 
 FEATURES = len(tiny_dataset.FEATURES)
 
@@ -416,7 +416,6 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
     import tensorflow as tf
 
     from trainer import models
-    from trainer.export import argument_names
 
     model = models.mlp(values, dropout=0.1)
     model.fit(ROWS, ROWS[:, 0], verbose=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.preflight.model_code import Code, ModelCode
+from components.preflight.model_code import Code, ModelCode, as_path
 from storage.errors import ConfigurationError
 from storage.store import Store
 
@@ -20,7 +20,13 @@ GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"
         ("model.py:build", "model.py", "build", False),
         ("./my_model:build", "./my_model", "build", False),
         ("folder/code.zip:build", "folder/code.zip", "build", False),
+        ("code.zip:build", "code.zip", "build", False),
+        ("folder/:build", "./folder", "build", False),
+        ("/srv/folder/:build", "/srv/folder", "build", False),
+        ("./:build", "./.", "build", False),
+        ("/srv/model.py:build", "/srv/model.py", "build", False),
         ("s3://bucket/code/model.py:build", "s3://bucket/code/model.py", "build", False),
+        ("s3://bucket/code/:build", "s3://bucket/code", "build", False),
     ],
 )
 def test_forms(text: str, source: str, function: str, in_image: bool) -> None:
@@ -29,7 +35,8 @@ def test_forms(text: str, source: str, function: str, in_image: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "model.py", "trainer.models:", "s3://bucket/model.py", "a:1b"]
+    "text",
+    ["", "model.py", "./model.py:", "/:build", ":build", "trainer.models:", "s3://b/m.py", "a:1b"],
 )
 def test_what_names_no_function_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="does not name a function"):
@@ -60,6 +67,70 @@ def test_a_file_a_package_a_loose_folder_and_a_zip_are_importable(tmp_path: Path
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("package/__init__.py", GOOD)
     assert read(packed) == Code("package", {"package/__init__.py": GOOD})
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a person with code in every form, called like modules."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_bytes(GOOD)
+    (tmp_path / "own.py").write_bytes(GOOD)
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", GOOD)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "module"),
+    [
+        ("zipped.zip", "zipped"),
+        ("./zipped.zip", "zipped"),
+        ("package", "package"),
+        ("package/", "package"),
+        ("./package", "package"),
+        ("HERE/package/", "package"),
+        ("own", "own"),
+        ("own.py", "own"),
+        ("./own.py", "own"),
+        ("HERE/own.py", "own"),
+    ],
+)
+def test_code_in_the_folder_one_stands_in_is_taken_from_there(
+    here: Path, given: str, module: str
+) -> None:
+    text = as_path(f"{given.replace('HERE', str(here))}:build_model")
+    code = ModelCode.parse(text)
+    assert not code.in_image and code.module == module
+    found = code.read(Store("http://127.0.0.1:1"))
+    assert found.module == module and not found.problems("build_model", {"rate": 1})
+
+
+def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here / "package")
+    for given in (".", "./"):
+        code = ModelCode.parse(as_path(f"{given}:build_model"))
+        assert code.read(Store("http://127.0.0.1:1")).module == code.module == "package"
+
+
+def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
+    for text in ("trainer.models:mlp", "other:f", "package", "package:", "s3://b/package:f", ""):
+        assert as_path(text) == text
+    with pytest.raises(ConfigurationError, match="does not exist.*did you mean 'zipped.zip'"):
+        ModelCode.parse("ziped.zip:f").read(Store("http://127.0.0.1:1"))
+
+
+def test_the_command_line_takes_a_folder_here_for_one(here: Path) -> None:
+    from click.testing import CliRunner
+
+    from pipelines.cli import main
+
+    given = ["--data", "s3://b/d.csv", "--label", "y", "--model"]
+    for code in ("package:build_model", "zipped.zip:build_model"):
+        done = CliRunner().invoke(main, ["render", *given, code], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        # The job gets a copy of the code instead of looking into its image.
+        assert "CODE_URI" in done.output, code
 
 
 def test_a_zip_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:

@@ -158,3 +158,38 @@ def test_duplicates_conflicts_and_warnings():
     said = "\n".join(found["warnings"])
     for part in ("every row of train: same", "no feature: id", "validation has no row", "label: 1"):
         assert part in said
+
+
+_ROWS = 1200
+_RANDOM = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("row", np.arange(_ROWS) + 1, True),
+        ("row", _RANDOM.permutation(40)[:28], True),  # train has a part of them
+        ("row", np.arange(12), False),  # too few to tell
+        ("customer", _RANDOM.choice(10**6, _ROWS, replace=False), True),
+        ("salary", _RANDOM.choice(10**6, 300, replace=False), False),  # may differ by nature
+        ("customer_id", _RANDOM.choice(10**6, 300, replace=False), True),
+        ("customerId", -_RANDOM.choice(10**6, 300, replace=False), True),
+        ("paid", _RANDOM.choice(10**6, 300, replace=False), False),
+        ("id", np.append(np.arange(_ROWS), 7), False),  # it occurs twice
+        ("id", _RANDOM.normal(size=_ROWS), False),
+        ("id", np.arange(_ROWS) + 0.5, False),
+        ("length", np.arange(_ROWS) / 8, False),
+        ("age", _RANDOM.integers(0, 90, _ROWS), False),
+    ],
+)
+def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: bool) -> None:
+    statistics = Statistics(("x", name), Label("y", "classification", ("a", "b"), np.arange(2)))
+    rows = len(values)
+    features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
+    hashes, split = np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64)
+    statistics.add(hashes, split, features, np.arange(rows) % 2)
+    found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0})
+    warnings = [text for text in found["warnings"] if "another whole number" in text]
+    assert bool(warnings) == said
+    if said:
+        assert f": {name};" in warnings[0] and f'data_options.drop=["{name}"]' in warnings[0]

@@ -1,0 +1,148 @@
+"""Asks a process with TensorFlow to build the model before any row is read, in a local run.
+
+On a cluster the image of this step has no TensorFlow, and train_image may hold what the code needs:
+there the model is built for the first time when training starts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from components.launch_tfjob.backends.container import PodInfo, environment
+from components.launch_tfjob.backends.local import SECRETS
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.spec import JobSpec
+from storage.errors import Problem
+
+_SECONDS = 90.0  # for importing TensorFlow and building a model on a busy machine
+
+log = logging.getLogger(__name__)
+
+
+class Rehearsal:
+    """A process that loads TensorFlow at once and builds the model when it is asked to.
+
+    Args:
+        spec: The job.
+        run_id: The run.
+        folder: An empty one, for what a replica finds in its volumes.
+    """
+
+    def __init__(self, spec: JobSpec, run_id: str, folder: Path) -> None:
+        self._spec, self._folder = spec, folder
+        self._answer, self._log = folder / "answer.json", folder / "log"
+        self._deadline = time.monotonic() + _SECONDS
+        with open(self._log, "wb") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trainer.rehearsal"],
+                cwd=folder,
+                env=self._environment(run_id),
+                stdin=subprocess.PIPE,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+
+    def ask(
+        self,
+        files: Mapping[str, bytes],
+        entry: str,
+        features: tuple[str, ...],
+        label: str,
+        task: str,
+    ) -> None:
+        """Ask it to build the model; returns at once.
+
+        Args:
+            files: The code, by relative path; none where the image has it.
+            entry: `module:function`.
+            features: The columns.
+            label: The label column.
+            task: As in data_options.
+        """
+        for path, data in files.items():
+            file = self._folder / "job" / "code" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        header = {
+            "model_entry": entry,
+            "features": features,
+            "label": label,
+            "task": task,
+            "replicas": self._spec.replicas * max(self._spec.gpus, 1),
+            "answer": str(self._answer),
+        }
+        try:
+            self._process.stdin.write(json.dumps(header).encode() + b"\n")
+            self._process.stdin.close()
+        except OSError:
+            return  # it is gone; there will be no answer
+
+    def problems(self) -> list[Problem]:
+        """Wait for the answer, for a bounded time, and return what training would refuse."""
+        try:
+            self._process.wait(max(self._deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            log.info("building the model takes long; training will say whether it can be built")
+            return []
+        if not self._answer.exists():
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            last = lines[-1][:300] if lines else f"code {self._process.returncode}"
+            log.info("building the model before training did not end well: %s", last)
+            return []
+        return [Problem(**item) for item in json.loads(self._answer.read_bytes())]
+
+    def end(self) -> None:
+        """End the process and what it has started."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def _environment(self, run_id: str) -> dict[str, str]:
+        """Return the environment the chief of the job will have."""
+        job = build_tfjob(self._spec, Identity(run_id, 1))
+        template = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]
+        container = template["spec"]["containers"][0]
+        mounts = {
+            item["mountPath"]: self._folder / item["name"] for item in container["volumeMounts"]
+        }
+        for path in mounts.values():
+            path.mkdir(exist_ok=True)
+        pod = PodInfo(template["metadata"], Path(os.environ.get(SECRETS) or self._folder))
+        cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"] * self._spec.workers}
+        config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+        extra = {"TF_CONFIG": json.dumps(config)} if self._spec.workers else {}
+        return environment(container, pod, mounts, extra)
+
+
+@contextmanager
+def beside(spec: JobSpec, run_id: str) -> Iterator[Rehearsal | None]:
+    """Yield a process that runs beside the checks, and end it; None where it cannot be started.
+
+    Args:
+        spec: The job; its model_entry may be a stand-in.
+        run_id: The run.
+    """
+    with TemporaryDirectory(prefix="rehearsal-") as folder:
+        try:
+            rehearsal = Rehearsal(spec, run_id, Path(folder))
+        except (LookupError, OSError) as error:  # a Secret of pod.env that is not there, say
+            log.info("the model is not built before training: %s", error)
+            yield None
+            return
+        try:
+            yield rehearsal
+        finally:
+            rehearsal.end()

@@ -1,0 +1,127 @@
+"""Columns of any name: through the export, back through the scoring of evaluate, and served."""
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import tiny_dataset
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from storage.errors import DataError
+from trainer import arguments
+from trainer.dataset import Dataset
+from trainer.serving import Task
+
+ORDINARY = [
+    *("_c0", "_id", "-x", "(a)", "%", "Ärger", "나이", "年齢", "Age", "age", "AGE", "age_1"),
+    *("self", "class", "None", "a.b", "a_b", "2x", "x/y", "x>y", "Größe", " ", "\t", "\U0001f600"),
+    *("probabilities", "prediction", "features", "inputs", "Placeholder", "serving_default_x"),
+]
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("values"), "regression"))
+
+
+# An export takes half a second: few of them, with many names each.
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.text(max_size=12), unique=True, min_size=1, max_size=60))
+@example(ORDINARY)
+def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list[str]) -> None:
+    import keras
+    import tensorflow as tf
+
+    from components.evaluate.model import Scorer
+    from trainer.export import export
+
+    width = len(columns)
+    dataset = dataclasses.replace(
+        values,
+        feature_names=tuple(columns),
+        mean=np.zeros(width, np.float32),
+        std=np.ones(width, np.float32),
+    )
+    model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.random.default_rng(0).normal(size=(5, width)).astype(np.float32)
+    expected = model(rows).numpy()[:, 0]
+    task = Task("regression", tuple(columns))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        export(model, dataset, folder)
+        scored = Scorer(folder / "model", task, "the model").predict(
+            tf.constant(rows), np.zeros(5, np.float32)
+        )
+        np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
+
+        mapping = arguments.read(folder / "model")
+        served = tf.saved_model.load(str(folder / "model")).signatures["serve"]
+        row = {mapping[column]: tf.constant(rows[3:4, at]) for at, column in enumerate(columns)}
+        np.testing.assert_allclose(served(**row)["prediction"], expected[3:4], rtol=1e-4, atol=1e-5)
+
+
+def test_the_example_of_the_model_card_runs(
+    values: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    import keras
+
+    from components.publish.card import render
+    from components.publish.champion import Champion
+    from trainer.export import export
+
+    columns = (*ORDINARY[:7], "``` \n<b>", 'say "a\\"', "plain")
+    dataset = dataclasses.replace(
+        values, feature_names=columns, mean=np.zeros(10, np.float32), std=np.ones(10, np.float32)
+    )
+    model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    export(model, dataset, tmp_path)
+    verdict = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
+    champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
+    statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
+    mapping = arguments.read(tmp_path / "model")
+    card = render("m", champion, verdict, mapping, statistics)
+    monkeypatch.chdir(tmp_path)
+    exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})
+    row = np.arange(0.5, 10, dtype=np.float32)[None]
+    expected = float(model(row)[0, 0])
+    (shown,) = re.findall(r"\[(-?[\d.e-]+)\]", capsys.readouterr().out)
+    assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    # A model that does not say what it calls its columns has no example.
+    assert "```" not in render("m", champion, verdict, {}, {})
+
+
+def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from trainer.serving import ServedModel
+
+    columns = ("_c0", "Age", "age")
+    names = ("age_1", "arg__c0", "Z")  # not as the trainer would call them
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name) for name in names])
+    def serve(age_1, arg__c0, Z):  # noqa: N803
+        return {"prediction": 100 * age_1 + 10 * arg__c0 + Z}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path), signatures={"serve": serve})
+    path = tmp_path / arguments.COLUMNS
+    path.parent.mkdir()
+    path.write_text(
+        '[{"column": "_c0", "argument": "age_1"}, {"column": "Age", "argument": "arg__c0"},'
+        ' {"column": "age", "argument": "Z"}]'
+    )
+    model = ServedModel(tmp_path, Task("regression", columns), "the model")
+    assert model.predict(tf.constant([[1.0, 2.0, 3.0]])).tolist() == [123]
+
+    path.write_text("[")
+    with pytest.raises(DataError, match="columns.json of the model cannot be read.*JSONDecodeE"):
+        ServedModel(tmp_path, Task("regression", columns), "the model")
+    shutil.rmtree(path.parent)
+    with pytest.raises(DataError, match="does not take the columns"):
+        ServedModel(tmp_path, Task("regression", columns), "the model")

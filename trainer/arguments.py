@@ -1,0 +1,100 @@
+"""The name of each column among the arguments of a signature, and the file that maps them.
+
+TensorFlow keeps an argument's name only where it begins with an ASCII letter, goes on with ASCII
+letters, digits and _, is no word of Python, and differs from the others by more than its case.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.errors import DataError, Problem
+
+COLUMNS = "assets.extra/columns.json"  # below the folder of a SavedModel
+
+
+def argument_names(columns: Sequence[str]) -> list[str]:
+    """Return the argument of each column: its own name, where TensorFlow keeps it.
+
+    In other names letters lose their accents, what else is not ASCII becomes its code point and
+    everything but letters, digits and _ becomes _; `arg_` comes before what does not begin with a
+    letter. Where two columns would have one name, later ones in the order of the alphabet get a
+    number: the order of the columns changes nothing.
+
+    Args:
+        columns: The names of the columns, each of them once.
+    """
+    wanted = {column: _plain(column) for column in columns}
+    own = [column for column in columns if wanted[column] == column]
+    times = Counter(column.lower() for column in own)
+    found = {column: column for column in own if times[column.lower()] == 1}
+    taken = {column.lower() for column in found}
+    numbers: Counter[str] = Counter()
+    for column in [*sorted(own), *sorted(columns)]:
+        if column in found:
+            continue
+        name = plain = wanted[column]
+        while name.lower() in taken:
+            numbers[plain.lower()] += 1
+            name = f"{plain}_{numbers[plain.lower()]}"
+        found[column] = name
+        taken.add(name.lower())
+    return [found[column] for column in columns]
+
+
+def to_json(columns: Sequence[str]) -> str:
+    """Return the content of COLUMNS."""
+    names = argument_names(columns)
+    mapping = [
+        {"column": column, "argument": name} for column, name in zip(columns, names, strict=True)
+    ]
+    return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
+
+
+def read(model: Path) -> dict[str, str]:
+    """Return the argument of each column of a SavedModel; nothing where it does not say.
+
+    Args:
+        model: The folder of the SavedModel.
+
+    Raises:
+        DataError: COLUMNS is damaged.
+    """
+    path = model / COLUMNS
+    if not path.exists():
+        return {}
+    try:
+        return {
+            str(item["column"]): str(item["argument"]) for item in json.loads(path.read_bytes())
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(
+            Problem(
+                f"{COLUMNS} of the model cannot be read",
+                received=f"{type(error).__name__}: {error}",
+                expected='a list of {"column": NAME, "argument": NAME}',
+                fix="export the model again, or without this file",
+            )
+        ) from error
+
+
+def _plain(column: str) -> str:
+    """Return a name that TensorFlow keeps; other columns may have the same."""
+    text = "".join(map(_ascii, column))
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    if not name[:1].isalpha() or keyword.iskeyword(name) or name.lower() == "self":
+        return f"arg_{name}"
+    return name
+
+
+def _ascii(character: str) -> str:
+    if character.isascii():
+        return character
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return plain or f"u{ord(character):x}"

@@ -1,0 +1,198 @@
+"""`python -m trainer.rehearsal`: build the user's model before any row is read.
+
+The environment is that of a replica, standard input has what the header tells. The rest of a
+dataset only the rows tell, so the model is built on stand-ins that differ in it. It is refused for
+what training would meet for certain: a mistake of the code itself, or a shape that Keras does not
+take, that is the same on every stand-in and has not looked at what they make up. Anything else is
+for the training to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.errors import ConfigurationError, Problem
+from trainer.config import Config
+from trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
+from trainer.load import load
+
+# Mistakes of a program. UnboundLocalError is left out: another branch may have been meant.
+_MISTAKES = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
+# What of a stand-in is made up altogether, so that whoever asks for it may well fail.
+_MADE_UP = frozenset(
+    {"class_names", "rows", "schema", "statistics", "folder", "digest", "shards", "class_weights"}
+)
+# Classes, mean and deviation of the columns.
+_KINDS = ((2, 0.0, 1.0), (10, 100.0, 30.0), (3, -5.0, 0.5))
+
+
+class StandIn(Dataset):
+    """A dataset of which the columns are known.
+
+    Attributes:
+        asked: What was asked for that is made up altogether.
+    """
+
+    asked: set[str]
+
+    @classmethod
+    def of(cls, features: list[str], label: str, classes: int, mean: float, std: float) -> StandIn:
+        """Make one up.
+
+        Args:
+            features: The columns.
+            label: The label column.
+            classes: How many; 0 for a regression.
+            mean: Of every column, and of the label of a regression.
+            std: Of the same.
+        """
+        width = len(features)
+        found = cls(
+            folder=Path(os.devnull),
+            task=CLASSIFICATION if classes else REGRESSION,
+            feature_names=tuple(features),
+            mean=np.full(width, mean, np.float32),
+            std=np.full(width, std, np.float32),
+            class_names=tuple(f"class {number}" for number in range(classes)),
+            label_name=label,
+            label_mean=0.0 if classes else mean,
+            label_std=1.0 if classes else std,
+            rows={"train": 1000, "validation": 100, "test": 100},
+            schema={},
+            statistics={},
+        )
+        object.__setattr__(found, "asked", set())
+        return found
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; unlike their names this is no reason to be careful."""
+        return len(object.__getattribute__(self, "class_names"))
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute, and remember those that are made up."""
+        if name in _MADE_UP:
+            object.__getattribute__(self, "asked").add(name)
+        return object.__getattribute__(self, name)
+
+
+StandIn.__name__ = Dataset.__name__  # what Python's messages call it
+
+
+def rehearse(
+    config: Config, features: list[str], label: str, task: str, replicas: int
+) -> list[Problem | str]:
+    """Return what training would refuse for certain.
+
+    Args:
+        config: Of a replica; nothing of it is opened but the code in its job_dir.
+        features: The columns.
+        label: The label column.
+        task: `classification`, `regression`, or anything else where only the rows tell.
+        replicas: Of the job.
+    """
+    from trainer import user_code
+
+    try:
+        function = user_code.find(config.model_code, config.job_dir / "code")
+    except ConfigurationError as error:
+        return list(error.problems) if _is_mistake(error) else []
+    found: list[tuple[Problem | str, ...]] = []
+    for possible in (CLASSIFICATION, REGRESSION):
+        if task in (CLASSIFICATION, REGRESSION) and task != possible:
+            continue
+        problems = _rehearse_task(config, function, features, label, possible, replicas)
+        if not problems:
+            return []  # so what is wrong for the other task may not matter
+        if problems not in found:
+            found.append(problems)
+    return [problem for problems in found for problem in problems]
+
+
+def _rehearse_task(
+    config: Config, function: Any, features: list[str], label: str, task: str, replicas: int
+) -> tuple[Problem | str, ...]:
+    """Return the problems that all stand-ins of a task have in common; none when one has none."""
+    common = ""
+    for classes, mean, std in _KINDS:
+        classes = classes if task == CLASSIFICATION else 0
+        stand_in = StandIn.of(features, label, classes, mean, std)
+        error, words = _failure(config, function, stand_in, replicas)
+        if not error or stand_in.asked or not _is_mistake(error) or common not in ("", words):
+            return ()
+        common = words
+    return error.problems
+
+
+def _failure(
+    config: Config, function: Any, dataset: StandIn, replicas: int
+) -> tuple[ConfigurationError | None, str]:
+    """Build and check a model; return what is wrong, and its words to compare."""
+    import keras
+
+    from trainer import user_code
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(config.options.seed)
+    if config.options.mixed_precision:
+        keras.mixed_precision.set_global_policy(config.options.mixed_precision)
+    model = None
+    try:
+        model = user_code.build(function, dataset, config.hyperparameters)
+        user_code.check(model, function, dataset, replicas, config.options)
+    except ConfigurationError as error:
+        words = str(error)
+        if user_code.LABELS_DO_NOT_FIT in words and _is_all_named(model):
+            words = re.sub(r"\d+", "", words)  # a loss of Keras fails for any number of classes
+        return error, words
+    return None, ""
+
+
+def _is_all_named(model: Any) -> bool:
+    """Tell whether loss and metrics are Keras' own, called by their names."""
+    import keras
+
+    metrics = model._compile_metrics
+    named = [model.loss]
+    if metrics:
+        named += [metrics._user_metrics, metrics._user_weighted_metrics]
+    return all(item is None or isinstance(item, str) for item in keras.tree.flatten(named))
+
+
+def _is_mistake(error: ConfigurationError) -> bool:
+    """Tell whether an error is one of the code or of shapes, whatever the rows are."""
+    cause = error.__cause__
+    if cause is None:
+        return True  # we saw it ourselves
+    if isinstance(cause, ValueError):
+        # One of Keras is about shapes and arguments; one of the user's code may be about the rows.
+        return "site-packages" in traceback.extract_tb(cause.__traceback__)[-1].filename
+    return isinstance(cause, _MISTAKES) and not isinstance(cause, UnboundLocalError)
+
+
+def main() -> None:
+    """Write the problems as JSON to the file that the header names."""
+    load(0)  # meanwhile the rest is checked
+    header: Mapping[str, Any] = json.loads(sys.stdin.readline())
+    os.environ["MODEL_CODE"] = header["model_entry"]
+    config = Config.from_environment({**os.environ, "TF_CONFIG": ""})
+    columns = (header["features"], header["label"], header["task"])
+    problems = rehearse(config, *columns, header["replicas"])
+    said = [asdict(item) if isinstance(item, Problem) else {"what": item} for item in problems]
+    Path(header["answer"]).write_text(json.dumps(said, default=str), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # the destructors of TensorFlow take seconds
