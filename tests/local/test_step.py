@@ -88,6 +88,9 @@ def test_a_defect_is_told_as_one(base: S3Address, tmp_path: Path) -> None:
     ended = run(base, "1 / 0", tmp_path)
     assert ended.returncode == 1
     assert "ZeroDivisionError" in ended.stdout + ended.stderr
+    steering = run(base, 'raise ValueError("column a\\x1b[2J")', tmp_path)
+    assert "ValueError: column a\\x1b[2J" in steering.stderr
+    assert "\x1b" not in steering.stdout + steering.stderr
     failure = Failure.from_bytes((tmp_path / "failure.json").read_bytes())
     assert (failure.verdict, failure.final) == ("failed", False)
 
