@@ -59,7 +59,7 @@ def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
     lines = ended.stdout.splitlines()
     (record,) = filter(None, map(Failure.from_line, lines))
     assert (record.step, record.code) == ("prepare_data", 3)
-    assert "prepare_data failed (user_error): column a\\x1b[2J\\n12:00:00 done." in lines[-1]
+    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in lines[-1]
     assert all(line.isprintable() for line in lines)
 
 
