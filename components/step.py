@@ -21,7 +21,7 @@ from storage.errors import ObjectNotFoundError, StepError, SurpassedError
 from storage.layout import Layout, RunLayout
 from storage.retry import Patience
 from storage.store import Store
-from storage.text import log_to
+from storage.text import lines, log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -173,7 +173,7 @@ def reported(name: str) -> Iterator[Report]:
     except StepError as error:
         _fail(Failure(name, error.code, error.verdict, str(error)), report.step)
     except Exception as error:
-        traceback.print_exc()
+        print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
         message = (
             f"{type(error).__name__}: {error}. This is a defect of the step, not of the input."
         )

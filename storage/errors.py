@@ -35,8 +35,13 @@ class Problem:
     def parts(self) -> dict[str, str]:
         """The parts that are known, by name, each fit for one line."""
         known = {"what": self.what, "received": self.received, "expected": self.expected}
-        said = {name: line(value) for name, value in known.items() if value is not None}
-        return said | ({"fix": line(self.fix)} if self.fix else {})
+        known |= {"fix": self.fix} if self.fix else {}
+        # Words that were broken over lines, as in what other libraries say, stay words.
+        return {
+            name: line(" ".join(str(value).splitlines()))
+            for name, value in known.items()
+            if value is not None
+        }
 
     def __str__(self) -> str:
         """Return the parts that are known, on one line, whatever was received."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage.errors import ConfigurationError, DataError, Problem, StepError
-from storage.text import log_to
+from storage.text import lines, log_to
 from trainer import supervised
 from trainer.config import VARIABLES, Config
 from trainer.exits import (
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
         leave_last_words(str(error))
         return error.code
     except Exception as error:
-        traceback.print_exc()
+        print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
         leave_last_words(f"{type(error).__name__}: {error}")
         return 1
     return 0

@@ -62,7 +62,7 @@ def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
     lines = ended.stdout.splitlines()
     (record,) = filter(None, map(Failure.from_line, lines))
     assert (record.step, record.code) == ("prepare_data", 3)
-    assert "prepare_data failed (user_error): column a\\x1b[2J\\n12:00:00 done." in lines[-1]
+    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in lines[-1]
     assert all(line.isprintable() for line in lines)
 
 
@@ -91,6 +91,9 @@ def test_a_defect_is_told_as_one(base: S3Address, tmp_path: Path) -> None:
     ended = run(base, "1 / 0", tmp_path)
     assert ended.returncode == 1
     assert "ZeroDivisionError" in ended.stdout + ended.stderr
+    steering = run(base, 'raise ValueError("column a\\x1b[2J")', tmp_path)
+    assert "ValueError: column a\\x1b[2J" in steering.stderr
+    assert "\x1b" not in steering.stdout + steering.stderr
     failure = Failure.from_bytes((tmp_path / "failure.json").read_bytes())
     assert (failure.verdict, failure.final) == ("failed", False)
 
