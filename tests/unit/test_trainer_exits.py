@@ -22,7 +22,7 @@ def test_an_error_arrives_as_what_it_was(kind: type[StepError]) -> None:
     for wrapped in (text, text + text):
         found = from_message(RuntimeError(wrapped))
         assert type(found) is kind
-        assert str(found).startswith("worker 1: 2 problems: 1. one\\nthing. Received: a > b.")
+        assert str(found).startswith("worker 1: 2 problems: 1. one thing. Received: a > b.")
         assert str(found).endswith("another thing")
 
 
