@@ -205,7 +205,6 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
         process.kill()
         process.wait()
     launch.wait_for(seen)
-    print("TOLD", launch.said("told to stop within"))
     launch.ended = Ended("cancelled", 143)
     row(launch, "cancelled", 143, jobs=0)
     gone = time.monotonic() - clicked
