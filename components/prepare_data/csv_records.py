@@ -61,6 +61,7 @@ class Records:
         self._record = re.compile(
             rb"%b(?:%b%b)*+\r?\n" % (value, re.escape(delimiter.encode()), value)
         )
+        self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, re.escape(delimiter.encode())))
         self._odd = re.compile(rb'"|\r(?!\n)')
 
     def __iter__(self) -> Iterator[Block]:
@@ -88,6 +89,38 @@ class Records:
                 self._line += rest.count(b"\n", 0, used)
                 rest = rest[used:]
                 yield block
+
+    def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
+        """Take out the records that are not UTF-8 and have not as many values as there are names.
+
+        Arrow cannot show such a record to anybody, and gives up.
+
+        Args:
+            block: The block.
+            columns: How many values a record has.
+
+        Returns:
+            The rest, and the line and text of each record that was taken out.
+        """
+        try:
+            block.data.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            return block, []
+        found = (match.group() for match in self._record.finditer(block.data))
+        kept: list[bytes] = []
+        lines, lost = array("q"), []
+        records = (record for record in found if record.strip(b"\r\n"))
+        for line, record in zip(block.lines.tolist(), records, strict=True):
+            text = record.decode(errors="replace")
+            if text.encode() != record and len(self._value.findall(record)) != columns:
+                lost.append((line, text.rstrip("\r\n")))
+            else:
+                kept.append(record)
+                lines.append(line)
+        rest = Block(b"".join(kept), np.array(lines, np.int64), block.bad, block.lost)
+        return rest, lost
 
     def _quick(self, data: bytes) -> tuple[int, Block | None]:
         """Find the records of well-formed data; None as block says that it is not."""

@@ -33,7 +33,8 @@ class CsvTable:
         self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
     ) -> None:
         self._name, self._options = name, options
-        self._blocks = iter(Records(stream, name, options.delimiter, block))
+        self._records = Records(stream, name, options.delimiter, block)
+        self._blocks = iter(self._records)
         self._first = self._take_header()
         self._nulls = frozenset(options.null_values)
         # A number that means "missing" is seen only where values are still text.
@@ -115,6 +116,7 @@ class CsvTable:
         self, block: Block, columns: Columns, at: list[int], label_at: int
     ) -> tuple[np.ndarray, pa.Array, BlockFaults]:
         """Parse a block value by value and mark every fault in it."""
+        block, undecodable = self._records.wrong_bytes(block, len(self.names))
         lost: list[tuple[int, str]] = []
 
         def skip(row: pa.csv.InvalidRow) -> str:
@@ -127,6 +129,8 @@ class CsvTable:
         faults = BlockFaults(self._name, block.lines[keep])
         for index, text in lost:
             faults.lost(int(block.lines[index]), "columns", text)
+        for line, text in undecodable:
+            faults.lost(line, "columns", text)
         rows = table.num_rows
         # One after the other: of many columns with few rows each would cost more than its values.
         flat = pa.concat_arrays([_one(table[str(i)]) for i in at])

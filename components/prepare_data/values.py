@@ -92,7 +92,8 @@ def labels(
     """Return the distinct labels of a column, and for each row which of them it has.
 
     Args:
-        text: Strings without blanks around them, of shape [rows]; null is missing.
+        text: Strings without blanks around them, of shape [rows], or a dictionary of such
+            strings; null is missing, and none is in a dictionary.
         name: The column.
         nulls: The texts that mean that a value is missing.
         faults: Where missing labels, long ones, and numbers too large for float32 are marked.
@@ -100,7 +101,10 @@ def labels(
     Returns:
         The distinct texts, and int32 of shape [rows].
     """
-    encoded = text.fill_null("").dictionary_encode()
+    if isinstance(text, pa.DictionaryArray):
+        encoded = text
+    else:
+        encoded = text.fill_null("").dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     absent = np.array([item in nulls or not item for item in texts], bool)

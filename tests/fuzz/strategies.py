@@ -112,10 +112,12 @@ def csvs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     # Mostly numbers, so that a good part of the tables gets past the first check.
     cells = [draw(st.sampled_from([_cells, st.integers(0, 9).map(str)])) for _ in header]
     rows = draw(st.lists(st.tuples(*cells).map(list), max_size=30))
+    if draw(st.booleans()):  # rows that differ, so that every split gets some of them
+        header, rows = [*header, "n"], [[*row, str(i)] for i, row in enumerate(rows * 5)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=draw(st.sampled_from(["\n", "\r\n"])))
     writer.writerow(header)
-    writer.writerows(rows * draw(st.sampled_from([1, 1, 20])))
+    writer.writerows(rows)
     data = text.getvalue().encode()
     if draw(st.booleans()):
         data = draw(altered(data))
@@ -174,7 +176,7 @@ def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
         kind = draw(_types | st.sampled_from([pa.float32(), pa.int64()]))
         values = draw(st.lists(st.sampled_from(_VALUES) | texts, min_size=1, max_size=6))
         if draw(st.booleans()):
-            values = [*range(5)]
+            values = [*range(40)]
         arrays.append(_array((values * rows)[:rows], kind))
     file = io.BytesIO()
     try:
