@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # bytes; a key may have 1024, and the address of the folder has its part of them.
 _LONGEST_PATH = 900
+_LARGEST_OBJECT = 1 << 50  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +126,15 @@ def pull(
     manifest = store.read_manifest(address / manifests.NAME)
     keys = [item.key for item in manifest.objects]
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
+    DataError.raise_if(
+        Problem(
+            f"the manifest of {address} names an object larger than any store keeps",
+            received=f"{item.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
+            fix="do not use it: it was altered",
+        )
+        for item in manifest.objects
+        if item.size > _LARGEST_OBJECT
+    )
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}

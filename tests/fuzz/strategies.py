@@ -232,7 +232,11 @@ def zips(draw: st.DrawFn) -> bytes:
 
 
 _object = st.fixed_dictionaries(
-    {"key": names | any_texts, "size": st.integers(0, 9), "crc64nvme": st.just("AAAAAAAAAAA=")}
+    {
+        "key": names | any_texts,
+        "size": st.integers(0, 9) | numbers,
+        "crc64nvme": st.just("AAAAAAAAAAA="),
+    }
 )
 
 

@@ -61,6 +61,14 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
 
 
+def test_an_object_that_is_too_large_is_not_read(store: Store, base: S3Address) -> None:
+    store.write(base / "large", b"x" * 1001)
+    assert store.read(base / "large", limit=1001) == b"x" * 1001
+    with pytest.raises(DataError, match="too large.*at most 1,000 bytes"):
+        store.read(base / "large", limit=1000)
+    assert store.read(base / "large")  # the connection is of use again
+
+
 def test_a_file_with_the_longest_name_comes_back(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
