@@ -37,7 +37,7 @@ def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     Such a value becomes 0, a number that nobody uses.
     """
     try:
-        text, wrong = column.cast(pa.string()), np.zeros(len(column), bool)
+        text, wrong = column.cast(pa.string()).fill_null(""), np.zeros(len(column), bool)
     except pa.ArrowInvalid:
         items = [_text_of(value) for value in column.to_pylist()]
         wrong = np.array([item is None for item in items], bool)
