@@ -6,7 +6,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-cluster lint compile clean
+.PHONY: help setup run test test-trainer test-uploader test-cluster fuzz lint compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +38,9 @@ test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fau
 
 test-cluster: $(READY) ## tests on a real control plane: root, Linux and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m tests.cluster $(ARGS)
+
+fuzz: $(READY) ## hostile input for FUZZ_SECONDS, 20 minutes unless said: names, CSV, Parquet, zips, ...
+	.venv/bin/python -m pytest -m fuzz -n 2 --dist load tests/fuzz
 
 lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .

@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
+from storage.documents import LONGEST, parse
 from storage.errors import DataError, Problem
 
 NAME = "manifest.json"
 FORMAT = "kfp-tfjob/manifest/1"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, order=True)
@@ -78,7 +80,11 @@ class Manifest:
         return sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Return the one way this manifest is written: sorted keys, newline at the end."""
+        """Return the one way this manifest is written: sorted keys, newline at the end.
+
+        Raises:
+            DataError: There are so many objects that no reader would take it.
+        """
         body: dict[str, Any] = {"format": FORMAT, "kind": self.kind}
         if self.run_id:
             body |= {"run_id": self.run_id, "attempt": self.attempt}
@@ -87,7 +93,17 @@ class Manifest:
             {name: value for name, value in vars(item).items() if value is not None}
             for item in self.objects
         ]
-        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        data = (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        if len(data) > LONGEST:
+            raise DataError(
+                Problem(
+                    "there are too many files for one manifest",
+                    received=f"{len(self.objects):,} files, a manifest of {len(data) >> 20} MiB",
+                    expected=f"a manifest of at most {LONGEST >> 20} MiB",
+                    fix="put them into fewer files, for instance into archives",
+                )
+            )
+        return data
 
     @classmethod
     def from_bytes(cls, data: bytes, where: object = "manifest") -> Manifest:
@@ -97,23 +113,58 @@ class Manifest:
             DataError: The bytes are not a manifest of this format.
         """
         try:
-            body = json.loads(data)
+            body = _mapping(parse(data))
             if body["format"] != FORMAT:
-                raise ValueError(f"format {body['format']!r}")
-            objects = [ManifestObject(**item) for item in body["objects"]]
+                raise ValueError(f"format {body['format']!r:.100}")
             return cls.of(
-                str(body["kind"]),
-                objects,
-                body.get("run_id", ""),
-                int(body.get("attempt", 0)),
-                body["details"],
+                _text(body["kind"]),
+                [_object(_mapping(item)) for item in _list(body["objects"])],
+                _text(body.get("run_id", "")),
+                _count(body.get("attempt", 0)),
+                _mapping(body["details"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 Problem(
                     f"{where} is not a manifest",
-                    received=f"{type(error).__name__}: {error}",
+                    received=f"{type(error).__name__}: {error!s:.200}",
                     expected=f"JSON of the format {FORMAT}",
                     fix="remove the prefix it stands in and let the run write it again",
                 )
             ) from error
+
+
+def _object(item: dict[str, Any]) -> ManifestObject:
+    if unknown := item.keys() - {"key", "size", "crc64nvme", "sha256"}:
+        raise ValueError(f"an object with {sorted(unknown)!r:.100}")
+    sha256 = item.get("sha256")
+    return ManifestObject(
+        _text(item["key"]),
+        _count(item["size"]),
+        _text(item["crc64nvme"]),
+        None if sha256 is None else _text(sha256),
+    )
+
+
+def _text(value: Any) -> str:
+    return _of(str, value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return _of(dict, value)
+
+
+def _list(value: Any) -> list[Any]:
+    return _of(list, value)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:  # True is an int, too
+        raise ValueError(f"{value!r:.100} where a whole number from 0 belongs")
+    return value
+
+
+def _of(kind: type[Value], value: Any) -> Value:
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r:.100} where a {kind.__name__} belongs")
+    return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from storage.address import S3Address
 from storage.body import Body, FileChangedError, open_file
 from storage.checksum import crc64nvme
 from storage.credentials import SecretVolume
+from storage.documents import LONGEST
 from storage.errors import (
     ConfigurationError,
     DataError,
@@ -31,6 +33,7 @@ from storage.errors import (
 from storage.failures import code_of
 from storage.link import Link, setting
 from storage.manifest import Manifest, ManifestObject
+from storage.names import below
 from storage.parts import (
     PART,
     OpenFile,
@@ -102,13 +105,34 @@ class Store:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def read(self, address: S3Address) -> bytes:
+    def read(self, address: S3Address, limit: int = LONGEST) -> bytes:
         """Return a whole small object.
+
+        Args:
+            address: The object.
+            limit: The most bytes it may have; a larger one is not read at all.
 
         Raises:
             ObjectNotFoundError: There is no such object.
+            DataError: It is larger.
         """
-        return self._call(f"read {address}", address, lambda: self._get(address)["Body"].read())
+
+        def attempt() -> bytes | None:
+            reply = self._get(address)
+            with closing(reply["Body"]) as body:
+                return body.read() if reply["ContentLength"] <= limit else None
+
+        data = self._call(f"read {address}", address, attempt)
+        if data is None:
+            raise DataError(
+                Problem(
+                    f"{address} is too large",
+                    received=f"more than {limit:,} bytes",
+                    expected=f"at most {limit:,} bytes",
+                    fix="look at who wrote it: this project does not write so much there",
+                )
+            )
+        return data
 
     def open(self, address: S3Address, offset: int = 0, etag: str = "") -> Any:
         """Return the body of an object as a stream; the caller closes it.
@@ -144,12 +168,14 @@ class Store:
             raise StepError(Problem(f"the store ignores Range and sends {address} from its start"))
         return reply["Body"]
 
-    def fetch(self, address: S3Address, path: Path, expected: ManifestObject) -> None:
-        """Bring an object to `path`, which appears only once its checksum is right.
+    def fetch(self, address: S3Address, folder: Path, expected: ManifestObject) -> None:
+        """Bring an object to its key below `folder`; it appears only once its checksum is right.
 
         Raises:
-            DataError: The bytes in the store are not those of the manifest.
+            DataError: The bytes in the store are not those of the manifest, or the key would lead
+                out of the folder.
         """
+        path = below(folder, expected.key)
         partial = partial_of(path)
         path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import ConfigurationError, DataError, Problem
+from storage.names import below
 
 FORMAT = "kfp-tfjob/schema/1"
 CLASSIFICATION, REGRESSION = "classification", "regression"
@@ -109,7 +110,7 @@ class Dataset:
         """Return the TFRecord files of a split; none when it has no rows."""
         listed = self.schema["splits"].get(split, {}).get("shards", [])
         names = [item if isinstance(item, str) else item["name"] for item in listed]
-        return [self.folder / name for name in names]
+        return [below(self.folder, name) for name in names]
 
     def class_weights(self, option: Mapping[str, float] | str, labels: np.ndarray) -> np.ndarray:
         """Return (classes,) float32 weights.

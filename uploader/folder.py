@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest as manifests
+from storage import names
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # bytes; a key may have 1024, and the address of the folder has its part of them.
 _LONGEST_PATH = 900
+_LARGEST_OBJECT = 1 << 50  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -122,26 +124,27 @@ def pull(
     from storage.store import partial_of
 
     manifest = store.read_manifest(address / manifests.NAME)
+    keys = [item.key for item in manifest.objects]
+    DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
     DataError.raise_if(
         Problem(
-            f"the manifest of {address} names a file outside its folder",
-            received=repr(item.key),
-            expected="a relative path",
-            fix="do not use it; somebody has altered it",
+            f"the manifest of {address} names an object larger than any store keeps",
+            received=f"{item.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
+            fix="do not use it: it was altered",
         )
         for item in manifest.objects
-        if _escapes(item.key)
+        if item.size > _LARGEST_OBJECT
     )
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     missing = [item for item in wanted.values() if item.key not in right]
     for item in missing:  # what an end by force has left takes space that is needed
-        partial_of(folder / item.key).unlink(missing_ok=True)
+        partial_of(names.below(folder, item.key)).unlink(missing_ok=True)
     _check_space(folder, address, sum(item.size for item in missing))
 
     def fetch(item: ManifestObject) -> None:
-        store.fetch(address / item.key, folder / item.key, item)
+        store.fetch(address / item.key, folder, item)
 
     progress = Progress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
@@ -273,11 +276,6 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
                 " elsewhere",
             )
         )
-
-
-def _escapes(key: str) -> bool:
-    parts = PurePosixPath(key).parts
-    return not parts or key.startswith("/") or ".." in parts or "\0" in key
 
 
 def _problems(address: S3Address, error: DataError) -> list[Problem]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from storage.address import S3Address
 from storage.errors import DataError, Problem
+from storage.names import below
 from storage.store import Store
 from uploader import pull
 
@@ -58,7 +59,7 @@ class TestData:
                 )
             )
         pull(store, dataset, folder, set(split["shards"]).__contains__)
-        shards = tuple(folder / name for name in split["shards"])
+        shards = tuple(below(folder, name) for name in split["shards"])
         return cls(dataset.name, schema, statistics, shards, int(split["rows"]))
 
     def batches(self, size: int = BATCH) -> Iterator[tuple[Any, np.ndarray]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.errors import ObjectNotFoundError
+from storage.errors import DataError, ObjectNotFoundError
 from storage.layout import RunLayout
 from storage.store import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ def read(store: Store, run: RunLayout) -> Progress:
         return parse(store.read(run.output / "progress.jsonl").decode(errors="replace"))
     except ObjectNotFoundError:
         return Progress()
+    except DataError as error:
+        log.warning("the progress of the training is not shown: %s", error)
+        return Progress()
 
 
 def parse(text: str) -> Progress:
@@ -66,7 +72,7 @@ def parse(text: str) -> Progress:
             elif kind == "final":
                 final, seconds = finite, _numbers(event.get("seconds"))
             dropped |= set(metrics) - set(finite)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     ordered = tuple(epochs[number] for number in sorted(epochs))
     if not final:

@@ -165,7 +165,7 @@ def _fetch_files(
 
     def fetch(item: Listed) -> None:
         path = item.address.key[start:]
-        store.fetch(item.address, output / path, store.entry(item.address, path))
+        store.fetch(item.address, output, store.entry(item.address, path))
 
     # When the store is away, the others are not waited for as well.
     wanted = takewhile(lambda _: not away, objects)

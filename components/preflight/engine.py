@@ -30,6 +30,7 @@ from storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from storage.names import below
 from storage.probe import Creating, probe_creating
 from storage.retry import Patience
 from storage.text import prose
@@ -249,7 +250,7 @@ def _keep_code(step: Step, code: Code) -> str:
     else:
         with tempfile.TemporaryDirectory() as folder:
             for path, data in code.files.items():
-                file = Path(folder, path)
+                file = below(Path(folder), path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
             uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)

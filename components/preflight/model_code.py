@@ -9,21 +9,20 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
-import io
 import keyword
 import os
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from components.parameters import no_path
+from components.preflight import code_files
 from storage.address import S3Address
 from storage.errors import ConfigurationError, Problem
 from storage.store import Store
 
-_MOST_BYTES = 50 << 20
-_SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
+# A syntax tree takes a few hundred times the memory of its text.
+_LONGEST_MODULE = 512 << 10  # bytes
 
 
 @dataclass(frozen=True)
@@ -80,26 +79,24 @@ class ModelCode:
         if self.in_image:
             return Code(self.source, _image_files(self.source), in_image=True)
         if self.source.startswith("s3://"):
-            files = _stored_files(store, S3Address.parse(self.source, "model_code"))
+            files = code_files.stored(store, S3Address.parse(self.source, "model_code"))
         else:
-            files = _local_files(Path(self.source))
+            files = code_files.local(Path(self.source))
         name = _name(self.source)
-        if not files or sum(map(len, files.values())) > _MOST_BYTES:
-            expected = (
-                f"a .py file, a folder or a zip with Python code of at most {_MOST_BYTES >> 20} MiB"
-            )
+        if not files:
+            expected = code_files.EXPECTED
             if not self.source.startswith("s3://") and not Path(self.source).exists():
                 raise ConfigurationError(no_path("model_code", Path(self.source), expected))
             raise ConfigurationError(
                 Problem(
                     "model_code names no code",
-                    received=f"{self.source}: {len(files)} files",
+                    received=f"{self.source}: 0 files",
                     expected=expected,
                     fix="correct the path in model_code; on a cluster it must be an s3:// address",
                 )
             )
         if name.endswith(".zip"):
-            files, name = _unzip(files[name], self.source), name.removesuffix(".zip")
+            files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
         return _importable(name, files, self.source)
 
 
@@ -142,14 +139,25 @@ class Code:
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
         if not path:
             return []  # a module of an image that is not ours: only the trainer can tell
+        if len(self.files[path]) > _LONGEST_MODULE:
+            return [
+                Problem(
+                    f"{path} is too large to be checked",
+                    received=f"{len(self.files[path]):,} bytes",
+                    expected=f"at most {_LONGEST_MODULE:,} bytes",
+                    fix=f"move data out of {path}, or split it into modules",
+                )
+            ]
         try:
             tree = ast.parse(self.files[path], filename=path)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             what = getattr(error, "msg", error)
+            if isinstance(error, RecursionError | MemoryError):
+                what = "it is nested too deeply"
             return [
                 Problem(
                     f"{path} is not Python",
-                    received=f"line {getattr(error, 'lineno', '?')}: {what}",
+                    received=f"line {getattr(error, 'lineno', None) or '?'}: {what}",
                     expected="code that Python 3.11 can parse",
                     fix=f"correct {path}",
                 )
@@ -189,7 +197,7 @@ def _signature(
         problems.append(
             Problem(
                 f"{where} does not take the dataset",
-                received=f"def {node.name}({ast.unparse(arguments)})",
+                received=f"def {node.name}({_written(arguments)})",
                 expected=f"def {node.name}(dataset, ...)",
                 fix="give it a first argument for the dataset",
             )
@@ -220,6 +228,13 @@ def _signature(
                 )
             )
     return problems
+
+
+def _written(arguments: ast.arguments) -> str:
+    """Return the arguments of a function that has no positional ones, without their defaults."""
+    names = [argument.arg for argument in arguments.kwonlyargs]
+    rest = [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    return ", ".join([*(["*"] if names else []), *names, *rest])
 
 
 def _other_names(tree: ast.Module) -> set[str]:
@@ -273,49 +288,3 @@ def _image_files(module: str) -> dict[str, bytes]:
     if not found or not found.origin or not found.origin.endswith(".py"):
         return {}
     return {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
-
-
-def _wanted(parts: Iterable[str]) -> bool:
-    return not any(part in _SKIPPED or part.startswith(".") for part in parts)
-
-
-def _local_files(path: Path) -> dict[str, bytes]:
-    if path.is_file():
-        return {path.name: path.read_bytes()}
-    return {
-        file.relative_to(path).as_posix(): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and _wanted(file.relative_to(path).parts)
-    }
-
-
-def _stored_files(store: Store, address: S3Address) -> dict[str, bytes]:
-    if address.name.endswith((".py", ".zip")):
-        return {address.name: store.read(address)}
-    start = len(address.key) + 1
-    return {
-        item.address.key[start:]: store.read(item.address)
-        for item in store.list(address)
-        if _wanted(item.address.key[start:].split("/")) and not item.address.key.endswith("/")
-    }
-
-
-def _unzip(data: bytes, source: str) -> dict[str, bytes]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [n for n in archive.namelist() if not n.endswith("/")]
-            for name in names:
-                if name.startswith("/") or ".." in PurePosixPath(name).parts:
-                    raise zipfile.BadZipFile(f"{name} would be written outside its folder")
-            if sum(i.file_size for i in archive.infolist()) > _MOST_BYTES:
-                raise zipfile.BadZipFile(f"more than {_MOST_BYTES >> 20} MiB of code")
-            return {n: archive.read(n) for n in names if _wanted(n.split("/"))}
-    except zipfile.BadZipFile as error:
-        raise ConfigurationError(
-            Problem(
-                f"{source} is not a zip of code",
-                received=str(error),
-                expected="a zip with a package or with model.py at its top",
-                fix="make the zip again",
-            )
-        ) from error

@@ -69,9 +69,9 @@ def check(values: Mapping[str, Any]) -> None:
         if not str(values.get(name, "")).strip()
     ]
     if values.get("output_uri"):
-        problems += _problems(lambda: Layout.parse(values["output_uri"]))
+        problems += _problems(lambda: Layout.parse(str(values["output_uri"])))
     if values.get("model_name"):
-        problems += check_model_name(values["model_name"])
+        problems += check_model_name(str(values["model_name"]))
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
     for name, group in _DICTS.items():
         problems += _problems(lambda n=name, g=group: parameters.parse(g, n, values.get(n, {})))

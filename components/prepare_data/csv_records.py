@@ -9,17 +9,20 @@ depend on where the blocks are cut.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 
+from components.prepare_data.faults import MOST_EXAMPLES
 from storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes
 LONGEST_RECORD = 16 << 20  # bytes; what is open longer was opened by mistake
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+_SHOWN = 1000  # bytes of a bad line that are kept for the message
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class Block:
         data: The records, each with its line end.
         lines: int64 of shape [records]: the line in which each begins, from 1. Empty lines are no
             records.
-        bad: Line and text of what is no record.
+        bad: Line and text of the first ones of what is no record.
+        lost: How many there are of these.
     """
 
     data: bytes
     lines: np.ndarray
     bad: list[tuple[int, str]]
+    lost: int = 0
 
 
 class Records:
@@ -56,6 +61,8 @@ class Records:
         self._record = re.compile(
             rb"%b(?:%b%b)*+\r?\n" % (value, re.escape(delimiter.encode()), value)
         )
+        self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, re.escape(delimiter.encode())))
+        self._odd = re.compile(rb'"|\r(?!\n)')
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the blocks.
@@ -63,21 +70,57 @@ class Records:
         Raises:
             DataError: A line is longer than LONGEST_RECORD.
         """
-        rest = b""
+        rest, used, ended = b"", 0, False
         while True:
-            piece = self._stream.read(self._block)
-            rest += piece
-            if not piece and rest and not rest.endswith(b"\n"):
-                rest += b"\n"
+            if not ended and (len(rest) < self._block or not used):
+                piece = self._stream.read(self._block)
+                rest, ended = rest + piece, not piece
+                if ended and rest and not rest.endswith(b"\n"):
+                    rest += b"\n"
             if not rest:
-                return
-            used, block = self._quick(rest)
-            if block is None or (not used and (not piece or len(rest) >= LONGEST_RECORD)):
-                used, block = self._careful(rest, last=not piece)
+                if ended:
+                    return
+                continue
+            # While a quote stays open more is read; what is looked at at once stays small.
+            used, block = self._quick(rest[: 2 * self._block])
+            if block is None or not used:
+                used, block = self._careful(rest, last=ended)
             if used:
                 self._line += rest.count(b"\n", 0, used)
                 rest = rest[used:]
                 yield block
+
+    def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
+        """Take out the records that are not UTF-8 and have not as many values as there are names.
+
+        Arrow cannot show such a record to anybody, and gives up.
+
+        Args:
+            block: The block.
+            columns: How many values a record has.
+
+        Returns:
+            The rest, and the line and text of each record that was taken out.
+        """
+        try:
+            block.data.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            return block, []
+        found = (match.group() for match in self._record.finditer(block.data))
+        kept: list[bytes] = []
+        lines, lost = array("q"), []
+        records = (record for record in found if record.strip(b"\r\n"))
+        for line, record in zip(block.lines.tolist(), records, strict=True):
+            text = record.decode(errors="replace")
+            if text.encode() != record and len(self._value.findall(record)) != columns:
+                lost.append((line, text.rstrip("\r\n")))
+            else:
+                kept.append(record)
+                lines.append(line)
+        rest = Block(b"".join(kept), np.array(lines, np.int64), block.bad, block.lost)
+        return rest, lost
 
     def _quick(self, data: bytes) -> tuple[int, Block | None]:
         """Find the records of well-formed data; None as block says that it is not."""
@@ -94,9 +137,7 @@ class Records:
         if (ends - starts).max() >= LONGEST_RECORD or not self._well_formed(buffer[:used], quotes):
             return 0, None
         lines = self._line + np.searchsorted(newlines, starts)
-        length = ends - starts
-        empty = (length == 0) | ((length == 1) & (buffer[starts] == _RETURN))
-        return used, Block(data[:used], lines[~empty], [])
+        return used, Block(data[:used], lines[~_empty(buffer, starts, ends)], [])
 
     def _well_formed(self, buffer: np.ndarray, quotes: np.ndarray | None) -> bool:
         """Tell whether every quote opens or closes a value and every return ends a line."""
@@ -115,13 +156,25 @@ class Records:
         )
 
     def _careful(self, data: bytes, last: bool) -> tuple[int, Block]:
-        """Find the records one by one, and the lines that are none."""
+        """Find the records of about one block one by one, and the lines that are none."""
         good: list[bytes] = []
-        lines: list[int] = []
+        lines = array("q")
         bad: list[tuple[int, str]] = []
-        position, line = 0, self._line
-        while position < len(data):
+        position, line, lost, start = 0, self._line, 0, 0
+        while position < min(len(data), self._block):
             limit = min(position + LONGEST_RECORD, len(data))
+            odd = self._odd.search(data, position, min(limit, position + self._block))
+            plain = odd.start() if odd else min(limit, position + self._block)
+            end = data.rfind(b"\n", position, plain) + 1
+            if end:  # whole lines without a quote
+                text = np.frombuffer(data, np.uint8, end - position, position)
+                ends = np.flatnonzero(text == _NEWLINE)
+                starts = np.concatenate(([0], ends[:-1] + 1))
+                filled = np.flatnonzero(~_empty(text, starts, ends))
+                lines.frombytes((line + filled).tobytes())
+                line += len(ends)
+                position = end
+                continue
             match = self._record.match(data, position, limit)
             if not match and not last and limit == len(data) < position + LONGEST_RECORD:
                 break  # it may go on in what is not read yet
@@ -135,12 +188,22 @@ class Records:
                         fix="write the file again as CSV, or as Parquet",
                     )
                 )
-            text = data[position:end]
             if not match:
-                bad.append((line, text.decode(errors="replace").rstrip("\r\n")))
-            elif text.strip(b"\r\n"):
-                good.append(text)
+                lost += 1
+                if lost <= MOST_EXAMPLES:
+                    text = data[position : min(end, position + _SHOWN)]
+                    bad.append((line, text.decode(errors="replace").rstrip("\r\n")))
+                good.append(data[start:position])
+                start = end
+            elif data[position:end].strip(b"\r\n"):
                 lines.append(line)
-            line += text.count(b"\n")
+            line += data.count(b"\n", position, end)
             position = end
-        return position, Block(b"".join(good), np.array(lines, np.int64), bad)
+        good.append(data[start:position])
+        return position, Block(b"".join(good), np.array(lines, np.int64), bad, lost)
+
+
+def _empty(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Tell of each line, from its start to its newline, whether it holds nothing."""
+    length = ends - starts
+    return (length == 0) | ((length == 1) & (text[starts] == _RETURN))

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from components.prepare_data import values
-from components.prepare_data.csv_records import BLOCK, Block, Records
+from components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, Records
 from components.prepare_data.faults import BlockFaults
+from components.prepare_data.header import MOST_COLUMNS, too_many_columns
 from components.prepare_data.options import DataOptions
 from components.prepare_data.rows import Columns, Rows, empty
 from storage.errors import DataError, Problem
@@ -32,20 +33,25 @@ class CsvTable:
         self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
     ) -> None:
         self._name, self._options = name, options
-        self._blocks = iter(Records(stream, name, options.delimiter, block))
+        self._records = Records(stream, name, options.delimiter, block)
+        self._blocks = iter(self._records)
         self._first = self._take_header()
         self._nulls = frozenset(options.null_values)
         # A number that means "missing" is seen only where values are still text.
         self._direct = not any(map(values.plain_number, options.null_values))
 
     def _take_header(self) -> Block:
-        block = next(self._blocks, None)
-        while block and not len(block.lines) and not block.bad:
+        looked, block = 0, next(self._blocks, None)
+        while block and not len(block.lines) and not block.bad and looked < LONGEST_RECORD:
+            looked += len(block.data)
             block = next(self._blocks, None)
-        if block is None:
+        if block is None or looked >= LONGEST_RECORD:
             raise empty(self._name)
         lost = block.bad and (not len(block.lines) or block.bad[0][0] < block.lines[0])
         header, rest = (b"", b"") if lost else _first_record(block.data, self._options.delimiter)
+        columns = header.count(self._options.delimiter.encode()) + 1
+        if columns > MOST_COLUMNS:
+            raise DataError(too_many_columns(self._name, columns))
         try:
             text = header.decode()
             if lost or "\r" in text.rstrip("\r\n"):
@@ -63,7 +69,7 @@ class CsvTable:
                     " row on each line",
                 )
             ) from error
-        return Block(rest, block.lines[1:], block.bad)
+        return Block(rest, block.lines[1:], block.bad, block.lost)
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: in a CSV a type is a matter of each row."""
@@ -76,14 +82,16 @@ class CsvTable:
             yield self._parse(block, columns)
 
     def _parse(self, block: Block, columns: Columns) -> Rows:
-        at = [self.names.index(name) for name in columns.features]
-        label_at = self.names.index(columns.label)
+        where = {name: i for i, name in enumerate(self.names)}
+        at = [where[name] for name in columns.features]
+        label_at = where[columns.label]
         parsed = self._as_numbers(block, at, label_at) or self._as_text(
             block, columns, at, label_at
         )
         features, label, faults = parsed
         for line, text in block.bad:
             faults.lost(line, "quotes", text)
+        faults.rows["quotes"] += block.lost - len(block.bad)
         label = values.strings(label, columns.label, faults)
         texts, codes = values.labels(label, columns.label, self._nulls, faults)
         return Rows.good(features, texts, codes, faults, len(block.data))
@@ -108,6 +116,7 @@ class CsvTable:
         self, block: Block, columns: Columns, at: list[int], label_at: int
     ) -> tuple[np.ndarray, pa.Array, BlockFaults]:
         """Parse a block value by value and mark every fault in it."""
+        block, undecodable = self._records.wrong_bytes(block, len(self.names))
         lost: list[tuple[int, str]] = []
 
         def skip(row: pa.csv.InvalidRow) -> str:
@@ -120,11 +129,25 @@ class CsvTable:
         faults = BlockFaults(self._name, block.lines[keep])
         for index, text in lost:
             faults.lost(int(block.lines[index]), "columns", text)
-        nulls = pa.array(sorted(self._nulls | {""}))
-        features = np.empty((table.num_rows, len(at)), np.float32)
-        for j, (i, name) in enumerate(zip(at, columns.features, strict=True)):
-            text = values.strings(_one(table[str(i)]), name, faults)
-            features[:, j] = values.numbers(text, name, nulls, faults)
+        for line, text in undecodable:
+            faults.lost(line, "columns", text)
+        rows = table.num_rows
+        # One after the other: of many columns with few rows each would cost more than its values.
+        flat = pa.concat_arrays([_one(table[str(i)]) for i in at])
+        text, wrong = values.decode(flat)
+        numbers, found = values.numbers(text, pa.array(sorted(self._nulls | {""})))
+        found = {"encoding": wrong, **found}
+        bad = np.any(list(found.values()), axis=0).reshape(len(at), rows).any(axis=1)
+        for j in np.flatnonzero(bad).tolist():
+            start = j * rows
+            for rule, mask in found.items():
+                faults.mark(
+                    mask[start : start + rows],
+                    rule,
+                    columns.features[j],
+                    lambda i, start=start: values.shown(flat[start + i]),
+                )
+        features = np.ascontiguousarray(numbers.reshape(len(at), rows).T)
         return features, _one(table[str(label_at)]), faults
 
     def _read(self, block: Block, types: dict[str, pa.DataType], skip: object = None) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ RULES = {
     "columns": "another number of values than the header has names",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
+    "long": "a label of more than 1,000 characters",
 }
 _WITHOUT_VALUES = ("columns", "quotes")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
@@ -31,6 +32,7 @@ _COLUMN_RULES = {
     "missing": "is empty",
     "not finite": "is not finite",
     "encoding": "is not UTF-8",
+    "long": "has more than 1,000 characters",
 }
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
@@ -158,6 +160,18 @@ class Faults:
         """Return the bad rows by rule, in the order of RULES."""
         return {rule: self.rows[rule] for rule in RULES if self.rows[rule]}
 
+    def quote_problem(self) -> Problem | None:
+        """Describe the first line whose quotes do not belong there."""
+        found = sorted(fault for fault in self.examples if fault.rule == "quotes")
+        if not found:
+            return None
+        return Problem(
+            f"{found[0].file}, line {found[0].line}: {RULES['quotes']}",
+            received=repr(found[0].value),
+            expected="a closing quote, and after it a delimiter or the end of the line",
+            fix="correct the line; a quote inside of quotes is written twice",
+        )
+
     def column_problems(self) -> dict[str, Problem]:
         """Describe the columns of which most values are bad, by the name of the column."""
         problems = {}
@@ -169,8 +183,10 @@ class Faults:
             problems[column] = Problem(
                 f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
                 received=repr(self._values[column]) if column in self._values else None,
-                expected="a number in every row",
-                fix=f'leave it out with data_options.drop=["{column}"], or write it as numbers',
+                expected="a number in every row" if rules != ["long"] else "shorter labels",
+                fix=f'leave it out with data_options.drop=["{column}"], or write it as numbers'
+                if rules != ["long"]
+                else "choose another data_label, or shorten its values",
             )
         return problems
 
@@ -190,13 +206,12 @@ class Faults:
 
     def problems(self) -> list[Problem]:
         """Describe what is wrong as a whole, the counts, and ten bad rows."""
-        shape, columns = self.shape_problem(), self.column_problems()
-        if shape:
-            return [shape]
+        if shape := self.shape_problem():
+            # A quote that was opened by mistake has taken the place of the header's names.
+            return [problem for problem in (self.quote_problem(), shape) if problem]
+        columns = self.column_problems()
         rest = [fault for fault in self.examples if fault.column not in columns]
-        shown = list(columns.values())[:_MOST_COLUMNS]
-        if len(columns) > len(shown):
-            shown.append(Problem(f"{len(columns) - len(shown)} more columns are like these"))
+        shown = first_columns(columns)
         if rest or not columns:
             counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
             where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
@@ -215,6 +230,14 @@ class Faults:
         for (column, _), count in self.cells.items():
             found[column] += count
         return found
+
+
+def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:
+    """Return the problems of the first columns, and how many more there are."""
+    shown = list(problems.values())[:_MOST_COLUMNS]
+    if len(problems) > len(shown):
+        shown.append(Problem(f"{len(problems) - len(shown):,} more columns are like these"))
+    return shown
 
 
 def _of_each(faults: list[Fault]) -> list[Fault]:

@@ -10,7 +10,11 @@ from components.prepare_data.options import DataOptions
 from components.prepare_data.rows import Columns
 from storage.errors import Problem
 
+MOST_COLUMNS = 100_000  # of a file; a million have no place in memory
+_LONGEST_COLUMN = 1000  # characters of a name
 _MOST_NAMES = 30  # in a message
+_MOST_CHARACTERS = 200  # of each of them
+_MOST_COMPARED = 1000  # names that are compared with one that does not exist
 # Those that are rare inside of names come first.
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 
@@ -32,8 +36,9 @@ def choose(
     problems = []
     if label not in names:
         problems.append(_no_label(names, label, options, file))
+    there = set(names)
     for key, wanted in (("columns", options.columns or ()), ("drop", options.drop)):
-        problems += [_unknown(key, name, names, file) for name in wanted if name not in names]
+        problems += [_unknown(key, name, names, file) for name in wanted if name not in there]
     if options.columns and label in options.columns:
         problems.append(
             Problem(
@@ -50,7 +55,8 @@ def choose(
         )
     left_out = {label, *options.drop}
     features = options.columns or tuple(name for name in names if name not in left_out)
-    repeated = Counter(name for name in names if name in features or name == label)
+    taken = {label, *features}
+    repeated = Counter(name for name in names if name in taken)
     if twice := [name for name, count in repeated.items() if count > 1]:
         problems.append(
             Problem(
@@ -68,6 +74,15 @@ def choose(
                 fix='name it in the header, or leave it out with data_options.drop=[""]',
             )
         )
+    if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
+        problems.append(
+            Problem(
+                f"{file} has columns with very long names",
+                received=f"{len(long):,}, for instance {min(long)[:100]!r}...",
+                expected=f"at most {_LONGEST_COLUMN:,} characters",
+                fix="rename them" + _headless(names),
+            )
+        )
     if not features and not problems:
         problems.append(
             Problem(
@@ -78,6 +93,16 @@ def choose(
             )
         )
     return (None if problems else Columns(tuple(features), label)), problems
+
+
+def too_many_columns(file: str, columns: int) -> Problem:
+    """Describe a file with more columns than MOST_COLUMNS."""
+    return Problem(
+        f"{file} has too many columns",
+        received=f"{columns:,}",
+        expected=f"at most {MOST_COLUMNS:,}",
+        fix="correct data_options.delimiter, or write fewer columns",
+    )
 
 
 def no_rows() -> Problem:
@@ -91,7 +116,7 @@ def no_rows() -> Problem:
 
 def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
     fix = "correct data_label"
-    close = difflib.get_close_matches(label, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(label, _comparable(names), n=1, cutoff=0.6)
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
     if folded:
         fix = f"did you mean {folded[0]!r}?"
@@ -108,7 +133,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
 
 
 def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, _comparable(names), n=1, cutoff=0.5)
     return Problem(
         f"data_options.{key} names {name!r}, which {file} does not have",
         received=name,
@@ -137,7 +162,12 @@ def _headless(names: list[str]) -> str:
     )
 
 
+def _comparable(names: list[str]) -> list[str]:
+    """Return the names that are worth a comparison, whose cost grows with their length squared."""
+    return [name for name in names if len(name) <= _LONGEST_COLUMN][:_MOST_COMPARED]
+
+
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    shown = ", ".join(repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

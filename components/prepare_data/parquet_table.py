@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 
 from components.prepare_data import values
 from components.prepare_data.faults import BlockFaults
+from components.prepare_data.header import MOST_COLUMNS, too_many_columns
 from components.prepare_data.options import DataOptions
 from components.prepare_data.rows import Columns, Rows
 from storage.errors import DataError, Problem
@@ -21,6 +22,11 @@ from storage.errors import DataError, Problem
 # pandas writes the index of what was filtered or shuffled as a column; it tells the order of rows.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _BATCH_VALUES = 1 << 20  # of a batch, so that wide rows come in small batches
+_READ_BYTES = 1 << 20  # of a column at a time; without it a whole column of a row group is read
+_LONGEST_FOOTER = 64 << 20  # bytes
+# Of one column in one row group, unpacked. Pages cannot be larger, and the files of the usual
+# writers are far below.
+_LARGEST_NUMBERS, _LARGEST_TEXTS = 256 << 20, 64 << 20  # bytes
 
 
 class ParquetTable:
@@ -33,13 +39,17 @@ class ParquetTable:
     """
 
     def __init__(self, stream: IO[bytes], name: str, options: DataOptions) -> None:
-        self._name = name
+        self._name, self._stream = name, stream
         self._nulls = frozenset(options.null_values)
         self._chosen = options.columns is not None
+        _check_footer(stream, name)
         with _undamaged(name):
-            self._file = pa.parquet.ParquetFile(stream, pre_buffer=False)
-        self._schema = self._file.schema_arrow
-        self.names = list(self._schema.names)
+            file = pa.parquet.ParquetFile(stream, pre_buffer=False)
+            self._metadata = file.metadata
+            if self._metadata.num_columns > MOST_COLUMNS:
+                raise DataError(too_many_columns(name, self._metadata.num_columns))
+            self._schema = file.schema_arrow
+            self.names = list(self._schema.names)
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each feature that is none, and for a nested label."""
@@ -75,6 +85,34 @@ class ParquetTable:
                     fix="write it as text or as numbers",
                 )
             )
+        return found or self._too_large(columns)
+
+    def _too_large(self, columns: Columns) -> list[Problem]:
+        """Return one problem for each column of which too much would be unpacked at once."""
+        schema = self._metadata.schema
+        wanted = {columns.label, *columns.features}
+        where = {i: schema.column(i).path for i in range(len(schema))}
+        largest: dict[str, int] = {}
+        for group in range(self._metadata.num_row_groups):
+            parts = self._metadata.row_group(group)
+            for i, name in where.items():
+                if name in wanted:
+                    size = parts.column(i).total_uncompressed_size
+                    largest[name] = max(largest.get(name, 0), size)
+        found = []
+        for name, size in largest.items():
+            text = name == columns.label and not _numeric(self._schema.field(name).type)
+            limit = _LARGEST_TEXTS if text else _LARGEST_NUMBERS
+            if size > limit:
+                found.append(
+                    Problem(
+                        f"column {name!r} of {self._name} has too many bytes in one row group",
+                        received=f"{size / (1 << 20):,.0f} MiB unpacked",
+                        expected=f"at most {limit >> 20} MiB",
+                        fix="write the file with smaller row groups"
+                        + (f", and labels of at most {values.LONGEST_LABEL:,} characters" * text),
+                    )
+                )
         return found
 
     def rows(self, columns: Columns) -> Iterator[Rows]:
@@ -82,22 +120,50 @@ class ParquetTable:
         wanted = [*columns.features, columns.label]
         row = 1
         size = max(1, _BATCH_VALUES // len(wanted))
+        text = _textual(self._schema.field(columns.label).type)
         with _undamaged(self._name):
-            batches = self._file.iter_batches(size, columns=wanted)
+            file = pa.parquet.ParquetFile(
+                self._stream,
+                metadata=self._metadata,
+                # A text that is repeated a million times is in memory once.
+                read_dictionary=[columns.label] if text else None,
+                buffer_size=_READ_BYTES,
+                pre_buffer=False,
+            )
+            batches = file.iter_batches(size, columns=wanted, use_threads=False)
         while True:
             with _undamaged(self._name):
                 batch = next(batches, None)
-            if batch is None:
-                return
-            lines = np.arange(row, row + batch.num_rows)
-            row += batch.num_rows
-            faults = BlockFaults(self._name, lines)
-            features = np.empty((batch.num_rows, len(columns.features)), np.float32)
-            for j, name in enumerate(columns.features):
-                features[:, j] = _floats(batch.column(name), name, faults)
-            label = _label_text(batch.column(columns.label))
+                if batch is None:
+                    return
+                lines = np.arange(row, row + batch.num_rows)
+                row += batch.num_rows
+                faults = BlockFaults(self._name, lines)
+                features = np.empty((batch.num_rows, len(columns.features)), np.float32)
+                for j, name in enumerate(columns.features):
+                    features[:, j] = _floats(batch.column(name), name, faults)
+                label, wrong = _label_text(batch.column(columns.label))
+            if wrong is not None:
+                faults.mark(wrong, "encoding", columns.label, lambda i: "")
             texts, codes = values.labels(label, columns.label, self._nulls, faults)
             yield Rows.good(features, texts, codes, faults, batch.nbytes)
+
+
+def _check_footer(stream: IO[bytes], name: str) -> None:
+    """Refuse an index that would take more memory than there may be."""
+    end = stream.seek(0, io.SEEK_END)
+    stream.seek(max(end - 8, 0))
+    length = int.from_bytes(stream.read(8)[:4], "little")
+    stream.seek(0)
+    if _LONGEST_FOOTER < length < end:
+        raise DataError(
+            Problem(
+                f"the index of {name} is too large",
+                received=f"{length / (1 << 20):,.0f} MiB",
+                expected=f"at most {_LONGEST_FOOTER >> 20} MiB",
+                fix="write the file with larger row groups or fewer columns",
+            )
+        )
 
 
 @contextmanager
@@ -105,11 +171,11 @@ def _undamaged(name: str) -> Iterator[None]:
     """Turn what pyarrow says about a broken Parquet file into an error of ours."""
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DataError(
             Problem(
                 f"{name} is damaged",
-                received=str(error),
+                received=f"{type(error).__name__}: {error!s:.500}",
                 expected="a Parquet file that can be read to its end",
                 fix="write the file again",
             )
@@ -129,20 +195,34 @@ def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
     return np.where(np.isfinite(result), result, np.float32(0))
 
 
-def _label_text(column: pa.Array) -> pa.Array:
-    """Return labels of any type as text: whole numbers without a point, NaN as missing."""
-    if isinstance(column.type, pa.DictionaryType):
-        column = column.dictionary_decode()
-    if pa.types.is_boolean(column.type) or _textual(column.type):
-        return pc.utf8_trim(column.cast(pa.string()), characters=values.BLANKS)
-    distinct = column.dictionary_encode()
-    texts = []
-    for value in distinct.dictionary.to_pylist():
-        whole = value == value and abs(value) < 2**63 and value == int(value)
-        texts.append("" if value != value else str(int(value)) if whole else str(value))
-    return pa.DictionaryArray.from_arrays(
-        distinct.indices, pa.array(texts, pa.string())
-    ).dictionary_decode()
+def _label_text(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+    """Return labels of any type as text: whole numbers without a point, NaN and null as missing.
+
+    Returns:
+        The texts; and bool of shape [rows], the rows whose label is not UTF-8, None without any.
+    """
+    if not isinstance(column.type, pa.DictionaryType):
+        column = column.dictionary_encode()
+    null = len(column.dictionary)
+    indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
+    # The dictionary is that of many batches.
+    used, codes = np.unique(indices, return_inverse=True)
+    found = column.dictionary.take(pa.array(np.where(used == null, None, used), pa.int64()))
+    if _textual(found.type):
+        texts, wrong = values.decode(found.cast(pa.large_binary()))
+    else:
+        texts, wrong = pa.array(list(map(_number_text, found.to_pylist())), pa.string()), None
+    bad = wrong[codes] if wrong is not None and wrong.any() else None
+    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
+
+
+def _number_text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    whole = abs(value) < 2**63 and value == int(value)
+    return str(int(value)) if whole else str(value)
 
 
 def _numeric(kind: pa.DataType) -> bool:

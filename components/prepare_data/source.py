@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from components.parameters import no_path
-from components.prepare_data.faults import Faults
+from components.prepare_data.faults import Faults, first_columns
 from components.prepare_data.files import Source, SourceFile
 from components.prepare_data.header import choose, no_rows
 from components.prepare_data.options import DataOptions
@@ -18,6 +18,7 @@ from storage.store import Store
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _FIRST_BLOCK = 1 << 20  # bytes
+_MOST_LOOKED = 64 << 20  # bytes, where block after block is empty
 
 
 def list_source(store: Store, data_uri: str) -> Source:
@@ -94,15 +95,20 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
             problems += table.problems(columns) if columns and not problems else []
             if problems or columns is None:
                 return problems
-            rows = next((rows for rows in table.rows(columns) if rows.faults.seen), None)
-            if rows is None:
-                return [no_rows()] if len(source.files) == 1 else []
-            faults = Faults()
-            faults.add(rows.faults)
-            if shape := faults.shape_problem():
-                return [shape]
-            fail = options.on_bad_row == "fail"
-            return list(faults.column_problems().values()) if fail else []
+            faults, looked = Faults(), 0
+            for rows in table.rows(columns):
+                faults.add(rows.faults)
+                looked += rows.size
+                if faults.seen or looked > _MOST_LOOKED:
+                    break
+            if not faults.seen:
+                return [no_rows()] if len(source.files) == 1 and looked <= _MOST_LOOKED else []
+            if faults.shape_problem():
+                return faults.problems()
+            if options.on_bad_row != "fail":
+                return []
+            quote = faults.quote_problem()
+            return [*([quote] if quote else []), *first_columns(faults.column_problems())]
     except DataError as error:
         return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]
 

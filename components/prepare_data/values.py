@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 from components.prepare_data.faults import BlockFaults
 
 BLANKS = " \t"
-_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+# Each digit can be read in one way only: a text of many digits and a letter is refused at once.
+_NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+LONGEST_LABEL = 1000  # characters
 _NOT_FINITE = r"(?i)[+-]?(nan|inf|infinity)"
 _BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 _TRUE = _BOOLS[:3]
@@ -29,33 +31,48 @@ def plain_number(text: str) -> bool:
     return bool(_is_number(text))
 
 
+def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return a binary column as text without blanks around it, and which values are not UTF-8.
+
+    Such a value becomes 0, a number that nobody uses.
+    """
+    try:
+        text, wrong = column.cast(pa.string()).fill_null(""), np.zeros(len(column), bool)
+    except pa.ArrowInvalid:
+        items = [_text_of(value) for value in column.to_pylist()]
+        wrong = np.array([item is None for item in items], bool)
+        text = pa.array(["0" if item is None else item for item in items], pa.string())
+    return pc.utf8_trim(text, characters=BLANKS), wrong
+
+
+def _text_of(value: bytes | None) -> str | None:
+    try:
+        return "" if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def shown(value: pa.Scalar) -> str:
+    """Return a binary value for a message."""
+    return (value.as_py() or b"").decode(errors="replace").strip(BLANKS)
+
+
 def strings(column: pa.Array, name: str, faults: BlockFaults) -> pa.Array:
     """Return a binary column as text without blanks around it; what is not UTF-8 is a fault."""
-    try:
-        text = column.cast(pa.string())
-    except pa.ArrowInvalid:
-        values = column.to_pylist()
-        shown = [value.decode(errors="replace") for value in values]
-        wrong = np.fromiter(
-            (value != text.encode() for value, text in zip(values, shown, strict=True)), bool
-        )
-        faults.mark(wrong, "encoding", name, lambda i: shown[i])
-        # One fault a value is enough: what is not UTF-8 becomes a number that nobody uses.
-        text = pa.array(np.where(wrong, "0", shown).tolist(), pa.string())
-    return pc.utf8_trim(text, characters=BLANKS)
+    text, wrong = decode(column)
+    faults.mark(wrong, "encoding", name, lambda i: shown(column[i]))
+    return text
 
 
-def numbers(text: pa.Array, name: str, nulls: pa.Array, faults: BlockFaults) -> np.ndarray:
-    """Return texts as numbers; what is none is a fault and becomes 0.
+def numbers(text: pa.Array, nulls: pa.Array) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return texts as numbers, and which are none.
 
     Args:
-        text: Strings without blanks around them, of shape [rows].
-        name: The column.
+        text: Strings without blanks around them, of shape [values].
         nulls: The texts that mean that a value is missing.
-        faults: Where faults are marked.
 
     Returns:
-        float32 of shape [rows].
+        float32 of shape [values], 0 for what is no number; and by fault bool of shape [values].
     """
     missing = pc.is_in(text, value_set=nulls)
     bools = pc.is_in(text, value_set=_BOOLS)
@@ -66,14 +83,7 @@ def numbers(text: pa.Array, name: str, nulls: pa.Array, faults: BlockFaults) -> 
     infinite = pc.match_substring_regex(text, f"^{_NOT_FINITE}$").to_numpy(zero_copy_only=False)
     infinite = (infinite & ~absent) | ~np.isfinite(values)
     known = pc.or_(numeric, bools).to_numpy(zero_copy_only=False) | absent | infinite
-
-    def text_at(i: int) -> str:
-        return text[i].as_py()
-
-    faults.mark(absent, "missing", name, text_at)
-    faults.mark(infinite, "not finite", name, text_at)
-    faults.mark(~known, "text", name, text_at)
-    return values
+    return values, {"missing": absent, "not finite": infinite, "text": ~known}
 
 
 def labels(
@@ -82,21 +92,28 @@ def labels(
     """Return the distinct labels of a column, and for each row which of them it has.
 
     Args:
-        text: Strings without blanks around them, of shape [rows]; null is missing.
+        text: Strings without blanks around them, of shape [rows], or a dictionary of such
+            strings; null is missing, and none is in a dictionary.
         name: The column.
         nulls: The texts that mean that a value is missing.
-        faults: Where missing labels, and numbers too large for float32, are marked.
+        faults: Where missing labels, long ones, and numbers too large for float32 are marked.
 
     Returns:
         The distinct texts, and int32 of shape [rows].
     """
-    encoded = text.fill_null("").dictionary_encode()
+    if isinstance(text, pa.DictionaryArray):
+        encoded = text
+    else:
+        encoded = text.fill_null("").dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     absent = np.array([item in nulls or not item for item in texts], bool)
+    long = np.array([len(item) > LONGEST_LABEL for item in texts], bool)
     huge = np.array([bool(_is_number(item)) and number(item) is None for item in texts], bool)
     if absent.any():
         faults.mark(absent[codes], "missing", name, lambda i: texts[codes[i]])
+    if long.any():
+        faults.mark(long[codes], "long", name, lambda i: texts[codes[i]])
     if huge.any():
         faults.mark(huge[codes], "not finite", name, lambda i: texts[codes[i]])
     return texts, codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
@@ -156,7 +156,7 @@ class Vocabulary:
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
         if None in map(values.number, texts):
             return texts
-        return [Decimal(text) for text in texts]  # exact: long ids are not the same class
+        return list(map(_exact, texts))  # long ids are not the same class
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
@@ -168,3 +168,10 @@ class Vocabulary:
         whole = all(number.is_integer() for number in numbers)
         enough = len(numbers) <= max(2, numeric / _ROWS_OF_A_CLASS)
         return "classification" if few and whole and enough else "regression"
+
+
+def _exact(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of 19 digits: 0 in any arithmetic, or it were infinite
+        return Decimal(values.number(text) or 0)

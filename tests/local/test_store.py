@@ -51,14 +51,22 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
     entry = store.send(file, base / "file", "file")
     assert entry.size == size
     store.prove(base / "file", entry)
-    store.fetch(base / "file", copy, entry)
+    store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     assert copy.read_bytes() == file.read_bytes()
     for wrong in (replace(entry, size=size + 1), replace(entry, crc64nvme="rosUhgp5mIg=")):
         with pytest.raises(DataError, match="is not what its manifest says"):
             store.prove(base / "file", wrong)
         with pytest.raises(DataError, match="is not what its manifest says"):
-            store.fetch(base / "file", tmp_path / "wrong", wrong)
+            store.fetch(base / "file", tmp_path, replace(wrong, key="wrong"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
+
+
+def test_an_object_that_is_too_large_is_not_read(store: Store, base: S3Address) -> None:
+    store.write(base / "large", b"x" * 1001)
+    assert store.read(base / "large", limit=1001) == b"x" * 1001
+    with pytest.raises(DataError, match="too large.*at most 1,000 bytes"):
+        store.read(base / "large", limit=1000)
+    assert store.read(base / "large")  # the connection is of use again
 
 
 def test_a_file_with_the_longest_name_comes_back(
@@ -68,21 +76,21 @@ def test_a_file_with_the_longest_name_comes_back(
     path.write_bytes(b"content")
     entry = store.send(path, base / path.name, path.name)
     path.unlink()
-    store.fetch(base / path.name, path, entry)
+    store.fetch(base / path.name, tmp_path, entry)
     assert path.read_bytes() == b"content"
 
 
 def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
-    file, copy = tmp_path / "file", tmp_path / "copy"
+    file = tmp_path / "file"
     file.write_bytes(os.urandom(100_000))
     entry = store.send(file, base / "file", "file")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            store.fetch(base / "file", copy, entry)
+            store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == [file]
@@ -97,7 +105,7 @@ def test_a_large_object_that_changes_while_it_is_fetched_is_said_to_have(
     entry = store.send(file, base / "file", "file")
     proxy.faults = [Fault(lambda _: not store.send(other, base / "file", "file"), "GET")]
     with pytest.raises(DataError, match="changed while it was read"):
-        Store(proxy.endpoint).fetch(base / "file", tmp_path / "copy", entry)
+        Store(proxy.endpoint).fetch(base / "file", tmp_path, replace(entry, key="copy"))
 
 
 def test_a_key_is_created_once(store: Store, base: S3Address) -> None:

@@ -1,14 +1,18 @@
 """model_code: the forms it may have, and what is wrong with code before it is ever imported."""
 
 import io
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
+from components.preflight import code_files
 from components.preflight.model_code import Code, ModelCode, as_path
 from storage.errors import ConfigurationError
 from storage.store import Store
+from tests.fuzz.bounds import bounded
 
 GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"
 
@@ -183,3 +187,142 @@ def test_the_function_is_checked_without_importing(
     assert len(found) == len(problems)
     for problem, expected in zip(found, problems, strict=True):
         assert expected in str(problem)
+
+
+def packed(path: Path, *entries: tuple[str, bytes], **changes: object) -> Path:
+    """A zip, with attributes of its entries changed."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries:
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in changes.items():
+                setattr(info, key, value)
+            archive.writestr(info, data)
+    return path
+
+
+def damaged(path: Path) -> None:
+    """Corrupt the deflated bytes of the first entry."""
+    data = bytearray(path.read_bytes())
+    start = 30 + len("model.py")
+    data[start : start + 8] = b"\xff" * 8
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("entries", "changes", "why"),
+    [
+        ([("/etc/x", GOOD)], {}, "outside its folder"),
+        ([("a//x.py", GOOD)], {}, "empty"),
+        ([("a", GOOD), ("a/b.py", GOOD)], {}, "is a file and cannot hold it"),
+        ([("x" * 300, GOOD)], {}, "more than 255 bytes"),
+        ([("model.py", GOOD), ("link", b"/etc")], {"external_attr": 0o120777 << 16}, "is a link"),
+        ([("model.py", GOOD)], {"compress_type": zipfile.ZIP_LZMA}, "another way than deflate"),
+    ],
+)
+def test_a_zip_whose_entries_are_no_files_is_refused(
+    tmp_path: Path, entries: list, changes: dict, why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        read(packed(tmp_path / "code.zip", *entries, **changes))
+
+
+def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
+    path = packed(tmp_path / "code.zip", ("model.py", GOOD * 50))
+    data = path.read_bytes()
+    damaged(path)
+    with pytest.raises(ConfigurationError, match="is not a zip of code"):
+        read(path)
+    encrypted = bytearray(data)
+    encrypted[data.rindex(b"PK\1\2") + 8] |= 1
+    path.write_bytes(encrypted)
+    with pytest.raises(ConfigurationError, match="is encrypted"):
+        read(path)
+    for cut in range(0, len(data), 7):
+        path.write_bytes(data[:cut])
+        with pytest.raises(ConfigurationError, match="is not a zip of code"):
+            read(path)
+
+
+def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) -> None:
+    squeeze = zlib.compressobj(1, zlib.DEFLATED, -15)
+    body = b"".join(squeeze.compress(bytes(1 << 20)) for _ in range(400)) + squeeze.flush()
+    path = packed(tmp_path / "code.zip", ("model.py", b""), compress_type=zipfile.ZIP_STORED)
+    data = path.read_bytes()
+    start, index = 30 + len("model.py"), data.index(b"PK\1\2")
+    head, entry, end = (bytearray(x) for x in (data[:start], data[index:-22], data[-22:]))
+    for part, method, sizes in ((head, 8, 18), (entry, 10, 20)):
+        part[method : method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
+        part[sizes : sizes + 8] = struct.pack("<II", len(body), 100)  # it says 100 bytes
+    end[16:20] = struct.pack("<I", len(head) + len(body))
+    path.write_bytes(head + body + entry + end)
+    with bounded(seconds=5, memory=200 << 20):
+        with pytest.raises(ConfigurationError):
+            read(path)
+
+
+def test_a_zip_with_more_entries_than_it_says_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_files, "MOST_FILES", 20)
+    path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
+    with pytest.raises(ConfigurationError, match="too large.*more than 20 files"):
+        read(path)
+
+
+def test_a_large_folder_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_bytes(GOOD)
+    with open(tmp_path / "weights.bin", "wb") as file:
+        file.truncate(1500 << 20)
+    with bounded(seconds=2, memory=20 << 20):
+        with pytest.raises(ConfigurationError, match="too large.*1,500.0 MiB in 2 files"):
+            read(tmp_path)
+        with pytest.raises(ConfigurationError, match="too large.*1,500.0 MiB"):
+            read(tmp_path / "weights.bin")
+    (tmp_path / "weights.bin").unlink()
+    monkeypatch.setattr(code_files, "_MOST_SEEN", 20)
+    for i in range(21):
+        (tmp_path / f".{i}").touch()
+    with pytest.raises(ConfigurationError, match="too large.*hidden ones too"):
+        read(tmp_path)
+
+
+def test_links_are_followed_inside_of_the_folder_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, secret = tmp_path / "code", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_bytes(b"key")
+    (folder / "model.py").write_bytes(GOOD)
+    (folder / "same.py").symlink_to("model.py")
+    (folder / "around").symlink_to(folder)
+    assert read(folder) == Code("model", {"model.py": GOOD, "same.py": GOOD})
+    assert "is a link to a folder and is left out" in caplog.text
+    (folder / "key").symlink_to(secret)
+    with pytest.raises(ConfigurationError, match="leads out of the folder.*a link to .*secret"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"-" * 100_000 + b"1",
+        b"a" + b".b" * 100_000,
+        b"(" * 5000,
+        b"\0",
+        b"# coding: nothing\n",
+        b"x = [" + b"1," * 300_000 + b"]",
+    ],
+)
+def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
+    with bounded(seconds=5, memory=300 << 20):
+        (problem,) = Code("m", {"m.py": source}).problems("f", {})
+    assert "is not Python" in str(problem) or "too large" in str(problem)
+
+
+def test_arguments_that_are_nested_deeply_are_told_by_name() -> None:
+    code = b"def f(*, x=" + b"-" * 990 + b"1):\n  pass\n"
+    (problem,) = Code("m", {"m.py": code}).problems("f", {})
+    assert "def f(*, x)" in str(problem)

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,16 @@ from hypothesis import strategies as st
 
 from components.parameters import parse
 from components.prepare_data import csv_records
+from components.prepare_data import source as source_module
 from components.prepare_data.csv_table import CsvTable
 from components.prepare_data.faults import Faults
 from components.prepare_data.options import DataOptions
 from components.prepare_data.rows import Columns
+from components.prepare_data.source import check_header, list_source
 from components.prepare_data.values import plain_number
 from storage.errors import DataError
+from storage.store import Store
+from tests.fuzz.bounds import bounded
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -260,3 +265,80 @@ def test_a_label_that_only_bad_rows_have_is_no_class():
     table = CsvTable(io.BytesIO(b"a,y\n1,u\nx,lost\n2,v\n"), "f", DataOptions())
     (rows,) = [rows for rows in table.rows(Columns(("a",), "y")) if len(rows.lines)]
     assert (rows.labels, rows.codes.tolist()) == (["u", "v"], [0, 1])
+
+
+def check(tmp_path: Path, data: bytes, **options: object) -> list[str]:
+    """Return what preflight says of a file."""
+    path = tmp_path / "f.csv"
+    path.write_bytes(data)
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    found = check_header(source, "y", parse(DataOptions, "data_options", options))
+    return list(map(str, found))
+
+
+def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
+    """It took 20 s for each: the digits could be divided in 20,000 ways."""
+    label = "1" * 20_000 + "a"
+    with bounded(seconds=3):
+        assert not any(map(plain_number, [label, f"1.{label}", f"1e{label}"]))
+        *_, faults = _read("a,y\n" + f"1,{label}\n" * 3 + "1,u\n")
+    assert _found(faults)[0] == (2, "y", label[:200], "long")
+
+
+def test_a_label_of_more_than_1000_characters_is_a_fault(tmp_path: Path):
+    assert _read(f"a,y\n1,{'x' * 1000}\n")[2] == ["x" * 1000]
+    (said,) = check(tmp_path, f"a,y\n1,{'x' * 1001}\n".encode())
+    assert "'y' has more than 1,000 characters" in said and "another data_label" in said
+
+
+@pytest.mark.parametrize("value", ["1", "z"])
+def test_many_columns_cost_linear_time(tmp_path: Path, value: str):
+    """40,000 columns took 16 s and 20 s more for each block."""
+    names = [f"c{i}" for i in range(40_000)]
+    row = ",".join([value] * 40_000)
+    data = ",".join([*names, "y"]) + f"\n{row},u\n{row},v\n"
+    with bounded(seconds=8, memory=400 << 20):
+        said = check(tmp_path, data.encode())
+    assert len(said) == (0 if value == "1" else 21)
+
+
+def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):
+    with bounded(seconds=3, memory=200 << 20):
+        (said,) = check(tmp_path, b"a," * 1_000_000 + b"y\n")
+    assert "too many columns. Received: 1,000,001. Expected: at most 100,000" in said
+    (said,) = check(tmp_path, b"a" * 1001 + b",y\n1,2\n")
+    assert "very long names" in said
+
+
+@pytest.mark.parametrize("line", [b"1\n", b"1,2,x\n"])
+def test_a_quote_that_stays_open_costs_bounded_memory_and_is_named(tmp_path: Path, line: bytes):
+    """Short lines after it took 1.8 GB and 58 s, and the number of columns was blamed."""
+    size = csv_records.LONGEST_RECORD + (1 << 20)
+    data = b'a,b,y\n"1,2,x\n' + line * (size // len(line))
+    with bounded(seconds=20, memory=200 << 20):
+        said = check(tmp_path, data)
+    assert said[0].startswith("f.csv, line 2: a quote that is not closed")
+
+
+def test_lines_that_are_all_bad_cost_bounded_memory(tmp_path: Path):
+    with bounded(seconds=10, memory=200 << 20):
+        said = check(tmp_path, b"a,b,y\n" + b"\rx\n" * (1 << 19))
+    assert said[0].startswith("f.csv, line 2: a quote that is not closed")
+
+
+def test_preflight_does_not_read_through_empty_lines(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(source_module, "_MOST_LOOKED", 4 << 20)
+    with bounded(seconds=2, memory=100 << 20):
+        assert check(tmp_path, b"a,b,y\n" + b"\n" * (16 << 20)) == []
+        (said,) = check(tmp_path, b"\n" * (18 << 20) + b"a,y\n1,2\n")
+    assert "is empty" in said
+
+
+def test_a_row_that_is_not_utf8_and_too_long_is_a_fault():
+    """Arrow cannot decode such a row for its own message, and gave up with an error of its own."""
+    *_, faults = _read(b"a,y\n1,u\n\xff0,0,0\n\xff,v\n2,\xff\n3,w\n")
+    assert _found(faults) == [
+        (3, "", "\ufffd0,0,0", "columns"),
+        (4, "a", "\ufffd", "encoding"),
+        (5, "y", "\ufffd", "encoding"),
+    ]

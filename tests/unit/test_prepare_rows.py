@@ -82,6 +82,7 @@ def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
     return vocabulary
 
 
+TINY = ("0e999999999999999999999", "1")
 LONG = ("9007199254740992", "9007199254740993")  # one number to float64
 
 
@@ -97,6 +98,13 @@ LONG = ("9007199254740992", "9007199254740993")  # one number to float64
         ([str(i) for i in range(21)] * 50, "regression", None),
         ([str(i) for i in range(20)] * 10, "classification", tuple(str(i) for i in range(20))),
         (["9007199254740993", "9007199254740992"] * 9, "classification", LONG),
+        # An exponent that no arithmetic takes.
+        (["0e999999999999999999999", "1"] * 9, "classification", TINY),
+        (
+            ["1e-999999999999999999999", "1"] * 9,
+            "classification",
+            ("1e-999999999999999999999", "1"),
+        ),
         (["low", "1", "2"] * 20, "classification", ("1", "2", "low")),
         ([str(i / 7) for i in range(100)] + ["oops"], "regression", None),
     ],

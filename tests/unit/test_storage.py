@@ -1,11 +1,13 @@
 """Addresses, manifests, retries and the Secret: what holds without a store."""
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage import manifest as manifests
 from storage.address import S3Address
 from storage.checksum import crc64nvme, file_crc64nvme
 from storage.credentials import SecretVolume
@@ -18,6 +20,7 @@ from storage.errors import (
 )
 from storage.manifest import Manifest, ManifestObject
 from storage.retry import Patience
+from tests.fuzz.bounds import bounded
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,76 @@ def test_a_manifest_is_read_back_as_it_was_whatever_the_order(
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="is not a manifest"):
         Manifest.from_bytes(data)
+
+
+GOOD = {
+    "format": "kfp-tfjob/manifest/1",
+    "kind": "code",
+    "run_id": "r",
+    "attempt": 1,
+    "details": {},
+    "objects": [{"key": "a", "size": 1, "crc64nvme": "AAAAAAAAAAA="}],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objects": [{"key": None, "size": 1, "crc64nvme": ""}]},
+        {"objects": [{"key": 7, "size": 1, "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": "1", "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": -1, "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": True, "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": 1.5, "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": float("inf"), "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": 1, "crc64nvme": None}]},
+        {"objects": [{"key": "a", "size": 1, "crc64nvme": "", "sha256": 1}]},
+        {"objects": [{"key": "a", "size": 1, "crc64nvme": "", "more": 1}]},
+        {"objects": [{"key": "\ud800", "size": 1, "crc64nvme": ""}]},
+        {"objects": ["a"]},
+        {"objects": {"a": 1}},
+        {"objects": None},
+        {"kind": None},
+        {"run_id": 1},
+        {"attempt": "1"},
+        {"attempt": float("inf")},
+        {"details": []},
+        {"details": {"files": "\udfff"}},
+    ],
+)
+def test_a_malformed_manifest_is_refused(change: dict) -> None:
+    assert Manifest.from_bytes(json.dumps(GOOD).encode()).run_id == "r"
+    with pytest.raises(DataError, match="is not a manifest"):
+        Manifest.from_bytes(json.dumps(GOOD | change).encode())
+    with pytest.raises(DataError, match="is not a manifest"):
+        Manifest.from_bytes(
+            json.dumps(GOOD | change, ensure_ascii=False).encode(errors="replace")[:-1]
+        )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 1_000_000,
+        b'{"a":' * 100_000,
+        b"[" + b"[]," * (10 << 20) + b"[]]",
+        b'{"format": "kfp-tfjob/manifest/1", "a": ' + b"9" * 10_000 + b"}",
+        b" " * (33 << 20),
+        json.dumps(GOOD).encode("utf-16"),
+    ],
+    ids=["lists", "objects", "many", "digits", "large", "utf-16"],
+)
+def test_a_manifest_that_would_hurt_is_refused_within_limits(data: bytes) -> None:
+    with bounded(seconds=5, memory=200 << 20):
+        with pytest.raises(DataError, match="is not a manifest"):
+            Manifest.from_bytes(data)
+
+
+def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "LONGEST", 1000)
+    objects = [ManifestObject(f"{i:03}", 1, "AAAAAAAAAAA=") for i in range(20)]
+    with pytest.raises(DataError, match="too many files for one manifest"):
+        Manifest.of("code", objects).to_bytes()
 
 
 class Clock:

@@ -1,0 +1,98 @@
+"""Which names from a store, a manifest or a zip may become paths below a folder: the one place."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage.errors import DataError, Problem
+
+_LONGEST_PART = 255  # bytes that file systems take for the name of one file
+_LONGEST_NAME = 1024  # bytes of a key in S3
+_SHOWN = 100  # characters of a name in a message
+_MOST_SHOWN = 10  # names in a message
+# Elsewhere `a` and `A` are two files, and a run may well have written both.
+FOLDS_CASE = sys.platform == "darwin"
+
+
+def fault(name: str) -> str:
+    """Return why a name cannot become a path below a folder; empty when it can.
+
+    Args:
+        name: With `/` between its parts, as in a key or in a zip.
+    """
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        return "it is not UTF-8"
+    parts = encoded.split(b"/")
+    if len(encoded) > _LONGEST_NAME:
+        return f"it is longer than {_LONGEST_NAME} bytes"
+    if b"\0" in encoded:
+        return "it holds a zero byte"
+    if encoded.startswith(b"/"):
+        return "it begins with a slash, so it would be written outside its folder"
+    if b".." in parts:
+        return "with its part .. it would be written outside its folder"
+    if b"" in parts or b"." in parts:
+        return "it has a part that is empty or a dot"
+    if max(map(len, parts)) > _LONGEST_PART:
+        return f"it has a part of more than {_LONGEST_PART} bytes"
+    return ""
+
+
+def problems(names: Iterable[str], where: object) -> list[Problem]:
+    """Return what is wrong with names that are to become files of one folder.
+
+    Args:
+        names: All of them.
+        where: What holds them, for messages.
+    """
+    files: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for name in names:
+        if why := fault(name):
+            found.append((name, why))
+        elif _same(name) in files:
+            found.append((name, f"it is the same file as {_shown(files[_same(name)])}"))
+        else:
+            files[_same(name)] = name
+    for key, name in files.items():
+        parts = key.split("/")
+        above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+        if folder := next((item for item in above if item in files), None):
+            found.append((name, f"{_shown(files[folder])} is a file and cannot hold it"))
+    shown = [
+        Problem(
+            f"{where} holds a name that cannot be a file below a folder",
+            received=f"{_shown(name)}: {why}",
+            expected="a relative path with / between its parts, and no file that is a folder too",
+            fix="rename it; if nobody of yours named it so, do not use it: it was altered",
+        )
+        for name, why in found[:_MOST_SHOWN]
+    ]
+    if len(found) > len(shown):
+        shown.append(Problem(f"{len(found) - len(shown)} more names of {where} are like these"))
+    return shown
+
+
+def below(folder: Path, name: str) -> Path:
+    """Return the path of a name below a folder; every download and every unzip asks here.
+
+    Raises:
+        DataError: The name cannot be one.
+    """
+    if fault(name):
+        raise DataError(*problems([name], folder))
+    return folder / name
+
+
+def _same(name: str) -> str:
+    """Return what two names have in common that this system takes for one file."""
+    return unicodedata.normalize("NFC", name).casefold() if FOLDS_CASE else name
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")

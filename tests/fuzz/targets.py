@@ -1,0 +1,223 @@
+"""The doors through which input from elsewhere comes, each with what may come through it.
+
+A target is handed an example and a folder of its own. Only a StepError may come out, and nothing
+may be written outside of the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from components.evaluate.options import parse_gate
+from components.launch_tfjob.manifest import Identity, build_tfjob
+from components.launch_tfjob.render import to_yaml
+from components.parameters import parse
+from components.preflight import code_files
+from components.preflight import parameters as run_parameters
+from components.preflight.model_code import Code, ModelCode
+from components.prepare_data import dataset, report, scan
+from components.prepare_data.options import DataOptions
+from components.prepare_data.source import check_header, list_source
+from pipelines.cli import _defaults
+from storage import names
+from storage.address import S3Address
+from storage.errors import ConfigurationError, StepError
+from storage.manifest import Manifest, ManifestObject
+from storage.store import Listed
+from tests.fuzz import strategies
+from tests.unit.launch_parameters import EVERYTHING
+from uploader import pull
+
+
+@dataclass(frozen=True)
+class Target:
+    """A door.
+
+    Attributes:
+        examples: What may come through it.
+        enter: Takes an example and a folder.
+    """
+
+    examples: st.SearchStrategy[Any]
+    enter: Callable[[Any, Path], object]
+
+
+class FolderStore:
+    """As much of a store as the targets need, at a thousand times the speed.
+
+    Args:
+        objects: Content by key.
+    """
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    def list(self, prefix: S3Address) -> Iterator[Listed]:
+        for key, data in self._objects.items():
+            yield Listed(prefix / key, len(data), "tag")
+
+    def read(self, address: S3Address, limit: int = 0) -> bytes:
+        return self._objects[address.key.partition("/")[2]]
+
+    def read_manifest(self, address: S3Address) -> Manifest:
+        return Manifest.from_bytes(self._objects["manifest.json"], address)
+
+    def fetch(self, address: S3Address, folder: Path, expected: ManifestObject) -> None:
+        _write(folder, {expected.key: b""})
+
+    def probe(self, address: S3Address) -> None:
+        return None
+
+    def write(self, address: S3Address, data: bytes, content_type: str = "") -> str:
+        return "AAAAAAAAAAA="
+
+    def send(self, path: Path, address: S3Address, key: str) -> ManifestObject:
+        return ManifestObject(key, path.stat().st_size, "AAAAAAAAAAA=")
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files as preflight does."""
+    for name, data in files.items():
+        path = names.below(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) -> None:
+    data, label, given = example
+    (folder / name).write_bytes(data)
+    store: Any = FolderStore({})
+    options = parse(DataOptions, "data_options", given)
+    source = list_source(store, str(folder / name))
+    for problem in check_header(source, label, options):
+        str(problem).encode()
+    (folder / "spill").mkdir()
+    found = scan.read(source, label, options, folder / "spill", 1 << 20)
+    decided = scan.decide(found, options)
+    done = dataset.write(
+        store, S3Address("b", "d"), "digest", found, decided, options, folder / "spill"
+    )
+    report.render(done.schema, done.statistics).encode()
+
+
+def _code(files: dict[str, bytes], folder: Path) -> None:
+    _write(folder / "code", files)
+
+
+def _zip(data: bytes, folder: Path) -> None:
+    (folder / "model.zip").write_bytes(data)
+    code = ModelCode(str(folder / "model.zip"), "build_model").read(None)  # type: ignore[arg-type]
+    _code(code.files, folder)
+    ConfigurationError.raise_if(code.problems("build_model", {"units": 1}))
+
+
+def _keys(keys: list[str], folder: Path) -> None:
+    store: Any = FolderStore(dict.fromkeys(keys, b"x"))
+    _code(code_files.stored(store, S3Address("b", "code")), folder)
+
+
+def _module(text: str, folder: Path) -> None:
+    data = text.encode(errors="surrogatepass")
+    ConfigurationError.raise_if(Code("m", {"m.py": data}).problems("f", {"x": 1}))
+
+
+def _manifest(data: bytes, folder: Path) -> None:
+    store: Any = FolderStore({"manifest.json": data})
+    manifest = pull(store, S3Address("b", "code"), folder / "code")
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+def _options(values: dict[str, Any], folder: Path) -> None:
+    run_parameters.check(values)
+    spec = run_parameters.job_spec(values)
+    run_parameters.table(values, spec).encode()
+    to_yaml(build_tfjob(spec, Identity("run", 1))).encode()
+    parse(DataOptions, "data_options", values["data_options"]).dataset_digest("d", "label")
+    parse_gate(values["gate"])
+    json.dumps(spec.options.for_trainer, allow_nan=False).encode()
+
+
+_GATE = {
+    "primary_metric": "accuracy",
+    "mode": "non_inferior",
+    "margin": 0.1,
+    "confidence": 0.9,
+    "first_model": "accept",
+    "incompatible_champion": "fail",
+    "thresholds": {"accuracy": {"min": 0.5, "max": 1}},
+}
+_DATA = {
+    "task": "auto",
+    "columns": ["a", "b"],
+    "drop": ["c"],
+    "split": {"train": 0.5, "validation": 0.25, "test": 0.25, "salt": "1"},
+    "on_bad_row": "drop",
+    "max_bad_fraction": 0.5,
+    "delimiter": "tab",
+    "format": "csv",
+    "null_values": ["-"],
+}
+
+
+@st.composite
+def _values(draw: st.DrawFn) -> dict[str, Any]:
+    """Every run parameter, of which some dicts are not what they should be."""
+    dicts = {
+        "train_options": EVERYTHING["train_options"],
+        "pod": EVERYTHING["pod"],
+        "model_hyperparameters": EVERYTHING["model_hyperparameters"],
+        "gate": _GATE,
+        "data_options": _DATA,
+    }
+    values = _defaults() | {
+        "data_uri": "x.csv",
+        "data_label": "y",
+        "model_name": "m",
+        "output_uri": "s3://bucket/prefix",
+    }
+    for name in draw(st.sets(st.sampled_from(sorted(dicts)), min_size=1, max_size=2)):
+        values[name] = draw(strategies.option_dicts(dicts[name]))
+    if draw(st.integers(0, 3)) == 0:
+        values[draw(st.sampled_from(sorted(values)))] = draw(strategies.anything)
+    return values
+
+
+TARGETS = {
+    "csv": Target(strategies.csvs(), lambda example, to: _table(example, to, "x.csv")),
+    "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
+    "zip": Target(strategies.zips(), _zip),
+    "keys": Target(st.lists(strategies.names, max_size=5), _keys),
+    "module": Target(strategies.code, _module),
+    "manifest": Target(strategies.manifests(), _manifest),
+    "options": Target(_values(), _options),
+}
+
+
+def enter(target: Target, example: Any, scratch: Path) -> bool:
+    """Let an example in.
+
+    Args:
+        target: Where.
+        example: What.
+        scratch: An empty folder.
+
+    Returns:
+        Whether it was accepted; otherwise it was refused with a message.
+    """
+    inside = scratch / "a" / "b" / "inside"
+    inside.mkdir(parents=True)
+    try:
+        target.enter(example, inside)
+    except StepError as error:
+        str(error)
+        return False
+    finally:
+        outside = [path for path in scratch.rglob("*") if inside not in (path, *path.parents)]
+        assert outside == [scratch / "a", scratch / "a" / "b"], f"outside: {outside}"
+    return True

@@ -1,0 +1,134 @@
+"""Which names may become paths, and that there is one place where this is decided."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from components.preflight import code_files, engine
+from components.preflight.model_code import Code, ModelCode
+from components.step import Step
+from storage import names
+from storage.address import S3Address
+from storage.errors import ConfigurationError, DataError
+from storage.layout import Layout
+from storage.manifest import Manifest, ManifestObject
+from storage.store import Store
+from uploader import pull
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (["/etc/x"], "outside its folder"),
+        (["a/../b"], "outside its folder"),
+        ([".."], "outside its folder"),
+        (["a//etc/x"], "empty"),
+        (["a/./b"], "a dot"),
+        (["a/"], "empty"),
+        ([""], "empty"),
+        (["a\0b"], "zero byte"),
+        (["\ud800"], "not UTF-8"),
+        (["a/" + "x" * 256], "more than 255 bytes"),
+        (["x/" * 600 + "x"], "longer than 1024 bytes"),
+        (["a", "a/b"], "'a' is a file and cannot hold it"),
+        (["a/b/c", "a"], "'a' is a file and cannot hold it"),
+        (["a", "a"], "the same file"),
+    ],
+)
+def test_names_that_are_refused(found: list[str], why: str) -> None:
+    (problem,) = names.problems(found, "the zip")
+    assert why in str(problem)
+    str(problem).encode()
+
+
+def test_names_that_are_right() -> None:
+    assert not names.problems(["a", "b/a", "b/c/..d", "A", "line\nbreak", "ü", "a b"], "it")
+
+
+def test_where_case_is_folded_two_names_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "FOLDS_CASE", True)
+    for pair in (["a", "A"], ["é", "e\u0301"], ["a", "A/b"]):
+        assert len(names.problems(pair, "the zip")) == 1
+
+
+def test_many_wrong_names_are_ten_problems_and_a_number() -> None:
+    found = names.problems([f"/{i}" for i in range(1000)], "the zip")
+    assert len(found) == 11 and "990 more names" in str(found[-1])
+
+
+def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    target = tmp_path / "evil.py"
+    store.write(base / "code/model.py", b"def build_model(dataset):\n    return dataset\n")
+    store.write(base / f"code/{target}", b"evil")  # as in shared/code//etc/x
+    with pytest.raises(ConfigurationError, match="cannot be a file below a folder"):
+        ModelCode(str(base / "code"), "build_model").read(store)
+    # Whatever files preflight is given, it writes none elsewhere.
+    step = Step("preflight", "r", Layout(base / "out"), store)
+    with pytest.raises(DataError, match="cannot be a file below a folder"):
+        engine._keep_code(step, Code("model", {str(target): b"evil"}))
+    assert not target.exists()
+
+
+def test_a_store_that_is_all_code_is_found_by_its_names(store: Store) -> None:
+    files = code_files.stored(_Listing({"model.py": b"x", "a/b.py": b"y"}), S3Address("bucket"))
+    assert files == {"model.py": b"x", "a/b.py": b"y"}
+
+
+class _Listing:
+    """A bucket of its own, whose keys have no prefix."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+
+    def list(self, prefix: S3Address):
+        from storage.store import Listed
+
+        return (Listed(prefix / key, len(data), "") for key, data in self.objects.items())
+
+    def read(self, address: S3Address, limit: int) -> bytes:
+        return self.objects[address.key]
+
+
+@pytest.mark.parametrize(
+    "keys", [["a", "a/b"], ["a//b"], ["/etc/out"], ["a/../../out"], ["x\0"], ["n" * 256]]
+)
+def test_a_manifest_with_names_that_are_no_files_writes_none(
+    store: Store, base: S3Address, tmp_path: Path, keys: list[str]
+) -> None:
+    manifest = Manifest.of("code", [ManifestObject(key, 1, "") for key in keys])
+    store.write(base / "manifest.json", manifest.to_bytes())
+    with pytest.raises(DataError, match="cannot be a file below a folder"):
+        pull(store, base, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_manifest_with_an_object_that_no_store_keeps_is_refused(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    manifest = Manifest.of("code", [ManifestObject("a", 10**400, "")])
+    store.write(base / "manifest.json", manifest.to_bytes())
+    with pytest.raises(DataError, match="larger than any store keeps"):
+        pull(store, base, tmp_path / "copy")
+
+
+def test_one_place_makes_paths_of_names(repository: Path) -> None:
+    """Whoever downloads or unzips asks storage/names.py."""
+    rooms = ("components", "pipelines", "storage", "trainer", "uploader")
+    files = [path for room in rooms for path in (repository / room).rglob("*.py")]
+    text = {path.relative_to(repository).as_posix(): path.read_text() for path in files}
+
+    def users(pattern: str) -> set[str]:
+        return {name for name, code in text.items() if re.search(pattern, code)}
+
+    # Who takes names from elsewhere, and so asks.
+    asks = users(r"\bbelow\(|names\.problems\(")
+    assert users(r"zipfile\.ZipFile") == {"components/preflight/code_files.py"} <= asks
+    assert users(r"\.extractall\(|\.extract\(|tarfile|download_file|shutil\.unpack") == set()
+    assert users(r"get_object\(") == {"storage/parts.py", "storage/probe.py", "storage/store.py"}
+    # Of these only the store writes what it reads to a file, and its path comes from below().
+    assert "path = below(folder, expected.key)" in text["storage/store.py"]
+    assert "names.problems(" in text["uploader/folder.py"]
+    assert "below(Path(folder), path)" in text["components/preflight/engine.py"]

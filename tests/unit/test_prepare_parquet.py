@@ -1,0 +1,117 @@
+"""Parquet that was made to hurt: what is refused, and what it costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.parameters import parse
+from components.prepare_data import header, parquet_table, scan
+from components.prepare_data.options import DataOptions
+from components.prepare_data.source import check_header, list_source
+from storage.errors import DataError
+from storage.store import Store
+from tests.fuzz.bounds import bounded
+
+OPTIONS = parse(DataOptions, "data_options", {})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f.parquet"
+
+
+def check(path: Path) -> list[str]:
+    """Return what preflight says of a file."""
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    return list(map(str, check_header(source, "y", OPTIONS)))
+
+
+def read(path: Path, tmp_path: Path) -> scan.Scan:
+    """Read it as prepare_data does."""
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    return scan.read(source, "y", OPTIONS, spill, 1 << 20)
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(
+    path: Path, tmp_path: Path, store_schema: bool
+) -> None:
+    """A file of a few KB asked for 52 GB."""
+    rows = 800_000
+    indices = pa.array(np.zeros(rows, np.int32))
+    label = pa.DictionaryArray.from_arrays(indices, pa.array(["z" * 65_000]))
+    table = pa.table({"a": np.zeros(rows), "y": label})
+    pq.write_table(table, path, row_group_size=rows, store_schema=store_schema)
+    assert path.stat().st_size < 100_000
+    with bounded(seconds=8, memory=300 << 20):
+        (said,) = check(path)
+        assert "'y' has more than 1,000 characters" in said
+        found = read(path, tmp_path)
+    assert found.faults.counts() == {"long": rows}
+
+
+def test_a_long_text_is_refused_by_the_index_of_the_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One text of 400 MB took 2.8 GB."""
+    monkeypatch.setattr(parquet_table, "_LARGEST_TEXTS", 4 << 20)
+    table = pa.table({"a": [1.0, 2.0], "y": ["x", "y" * (30 << 20)]})
+    pq.write_table(table, path, compression="zstd")
+    del table
+    with bounded(seconds=2, memory=30 << 20):
+        (said,) = check(path)
+        assert "has too many bytes in one row group. Received: 30 MiB unpacked" in said
+        with pytest.raises(DataError, match="too many bytes in one row group"):
+            read(path, tmp_path)
+
+
+def test_numbers_are_limited_by_row_group_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_table, "_LARGEST_NUMBERS", 1 << 20)
+    pq.write_table(
+        pa.table({"a": np.arange(1_000_000.0), "y": ["x"] * 1_000_000}), path, use_dictionary=False
+    )
+    (said,) = [text for text in check(path) if "'a'" in text]
+    assert "has too many bytes in one row group. Received: 8 MiB" in said
+
+
+def test_too_many_columns_and_too_large_an_index_are_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"a": [1.0], "b": [1.0], "y": ["x"]}), path)
+    monkeypatch.setattr(parquet_table, "_LONGEST_FOOTER", 100)
+    (said,) = check(path)
+    assert "the index of f.parquet is too large" in said
+    monkeypatch.undo()
+    monkeypatch.setattr(parquet_table, "MOST_COLUMNS", 2)
+    (said,) = check(path)
+    assert "too many columns. Received: 3" in said
+    assert header.MOST_COLUMNS == 100_000
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_label_that_is_not_utf8_is_a_fault(path: Path, tmp_path: Path, dictionary: bool) -> None:
+    label = pa.array([b"yes", b"\xff\xfe", None, b" no ", b"yes"])
+    label = pa.Array.from_buffers(pa.string(), 5, label.buffers(), label.null_count)
+    pq.write_table(pa.table({"a": [1.0] * 5, "y": label}), path, use_dictionary=dictionary)
+    found = read(path, tmp_path)
+    assert found.faults.counts() == {"missing": 1, "encoding": 1}
+    assert found.vocabulary.counts.sum() == 3 and list(found.vocabulary._codes) == ["yes", "no"]
+
+
+def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
+    pq.write_table(pa.table({"aaaa": [1.0], "y": ["x"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"aaaa", b"\xff\xfe\xff\xfe"))
+    (said,) = check(path)
+    assert "f.parquet is damaged" in said
+
+
+def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:
+    label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
+    pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)
+    found = read(path, tmp_path)
+    assert sorted(found.vocabulary._codes) == ["a", "c"] and found.faults.bad == 1
