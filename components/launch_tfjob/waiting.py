@@ -82,7 +82,7 @@ def wanted(job: Mapping[str, Any]) -> int:
 def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
     """Return which resource or rule keeps a pod from getting a node; nothing once it has one."""
     return [
-        str(item.get("message") or item.get("reason"))
+        _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
         for item in pod["status"].get("conditions") or []
         if item["type"] == "PodScheduled" and item["status"] == "False"
     ]
@@ -171,7 +171,7 @@ def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> 
         events: Where the pod itself says nothing, the newest warning among these does.
     """
     if said := scheduler_says(pod):
-        return _PREEMPTION.split(said[0])[0]
+        return said[0]
     for _, _, text in _waiting([pod], _PULL | _CONFIGURATION):
         return text
     warnings = [item for item in events if item.get("type") == "Warning" and about(item, pod)]
