@@ -121,7 +121,7 @@ def _may_list_nodes(launch: Launch) -> Iterator[None]:
         rbac.delete_cluster_role(name)
 
 
-def test_nodes_that_have_no_room_for_the_whole_job(launch, row, figure):
+def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
     """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
     name = f"{launch.namespace}.test/gpu"
     launch.cluster.fake_gpus(8, resource=name)
@@ -157,7 +157,7 @@ def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch
 
 
 @pytest.mark.parametrize(("secret", "key"), [("absent", ""), ("objstore-cred", "token")])
-def test_secret_of_a_variable_missing(launch, row, figure, monkeypatch, secret, key):
+def test_secret_of_a_variable_missing(launch, row, said, figure, monkeypatch, secret, key):
     reference = {"name": secret, "key": key or "token"}
     variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
@@ -173,6 +173,8 @@ def test_secret_of_a_variable_missing(launch, row, figure, monkeypatch, secret, 
     row(launch, "user_error", 2, jobs=0, name=f"secret of a variable {what}")
     assert f"Secret {secret} {what}; chief-0 needs it for variable TOKEN" in ended.message
     assert "or correct pod.all.env.TOKEN" in ended.message
+    seen, judged = _after(said, "CreateContainerConfigError"), _after(said, "user_error")
+    figure(f"a Secret that {what} ended the job {judged - seen:.1f} s after the node had said so")
 
 
 def test_secret_to_pull_images_missing(launch, row):
