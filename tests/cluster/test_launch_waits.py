@@ -61,7 +61,7 @@ def test_more_cpu_than_any_node_has(launch, row, said, figure):
 def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
     """Fifty workers: none of them ever gets a node."""
     settings = {"worker": {"memory": "900Ti"}, "chief": {"memory": "900Ti"}}
-    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=15))
+    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=40))
     row(launch, "unschedulable", 2, jobs=0)
     assert any("waiting: chief-0, worker-0 and 49 more: 0/" in line for line in said.messages)
     assert max(len(line) for line in said.messages if "of 51 running" in line) < 1000
