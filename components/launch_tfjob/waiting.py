@@ -19,6 +19,8 @@ _NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
+# What follows in the words of the scheduler is about pods that could be ended for this one.
+_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 # Words of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
@@ -80,7 +82,7 @@ def wanted(job: Mapping[str, Any]) -> int:
 def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
     """Return which resource or rule keeps a pod from getting a node; nothing once it has one."""
     return [
-        str(item.get("message") or item.get("reason"))
+        _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
         for item in pod["status"].get("conditions") or []
         if item["type"] == "PodScheduled" and item["status"] == "False"
     ]
@@ -169,12 +171,11 @@ def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> 
         events: Where the pod itself says nothing, the newest warning among these does.
     """
     if said := scheduler_says(pod):
-        # What follows is about pods that could be ended for this one.
-        return said[0].partition(" preemption: ")[0].rstrip(". ")
+        return said[0]
     for _, _, text in _waiting([pod], _PULL | _CONFIGURATION):
         return text
     warnings = [item for item in events if item.get("type") == "Warning" and about(item, pod)]
-    return str(warnings[-1].get("message")) if warnings else ""
+    return _PREEMPTION.split(str(warnings[-1].get("message")))[0] if warnings else ""
 
 
 def _variable(pod: Mapping[str, Any], container: str, secret: str, key: str) -> str:

@@ -234,6 +234,14 @@ def _nodes(api: ClusterClient) -> list[Object] | None:
 
 def _too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     """Compare what replicas ask for with what fitting nodes have; others may appear when needed."""
+    found = list(_too_small_for_one(spec, nodes))
+    yield from found
+    together = capacity.lacks_room(build_tfjob(spec, Identity("run", 1)), nodes)
+    if nodes and together and not found:
+        yield f"{together}: the pods will wait for nodes"
+
+
+def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     for role, pod, count in _templates(spec):
         gpus, resource = spec.gpus_of(role), str(spec.pod.of(role).gpu_resource)
         if not (gpus or nodes):

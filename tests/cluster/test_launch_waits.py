@@ -61,10 +61,10 @@ def test_more_cpu_than_any_node_has(launch, row, said, figure):
 def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
     """Fifty workers: none of them ever gets a node."""
     settings = {"worker": {"memory": "900Ti"}, "chief": {"memory": "900Ti"}}
-    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=15))
+    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=40))
     row(launch, "unschedulable", 2, jobs=0)
     assert any("waiting: chief-0, worker-0 and 49 more: 0/" in line for line in said.messages)
-    assert max(map(len, said.messages)) < 1200
+    assert max(len(line) for line in said.messages if "of 51 running" in line) < 1000
     assert "lower pod.chief.memory (900Ti now) or pod.worker.memory" in launch.ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
 
@@ -121,7 +121,7 @@ def _may_list_nodes(launch: Launch) -> Iterator[None]:
         rbac.delete_cluster_role(name)
 
 
-def test_nodes_that_have_no_room_for_the_whole_job(launch, row, figure):
+def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
     """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
     name = f"{launch.namespace}.test/gpu"
     launch.cluster.fake_gpus(8, resource=name)
@@ -132,14 +132,12 @@ def test_nodes_that_have_no_room_for_the_whole_job(launch, row, figure):
                 "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
             )
             api = client_of(launch.kubeconfig, launch.namespace, 5)
-            launch.wait_for(lambda: _warned(preflight.check(api, spec, "r").warnings, "room for"))
+            launch.wait_for(lambda: _warned(preflight.check(api, spec, "r").warnings, "12 "))
             ended = launch.run(spec)
     finally:
         launch.cluster.fake_gpus(0, resource=name)
     row(launch, "unschedulable", 2, jobs=0)
-    assert re.search(r"12 \S+ in all, and the nodes there are have 8", ended.message) or (
-        "the nodes there are have room for" in ended.message
-    )
+    assert re.search(r"12 \S+ in all, and the nodes there are have 8", ended.message)
     assert "lower train_workers or train_gpus (4 now)" in ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
 
@@ -151,7 +149,7 @@ def _warned(warnings: list[str], words: str) -> bool:
 def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     spec = launch.spec(pod={"all": {"cpu": 500}})
-    assert not _warned(preflight.check(api, spec, "r").warnings, "node")
+    assert not _warned(preflight.check(api, spec, "r").warnings, "nodes")
     with _may_list_nodes(launch):
         launch.wait_for(lambda: _warned(preflight.check(api, spec, "r").warnings, "largest node"))
     found = preflight.check(api, spec, "r")
@@ -159,7 +157,7 @@ def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch
 
 
 @pytest.mark.parametrize(("secret", "key"), [("absent", ""), ("objstore-cred", "token")])
-def test_secret_of_a_variable_missing(launch, row, figure, monkeypatch, secret, key):
+def test_secret_of_a_variable_missing(launch, row, said, figure, monkeypatch, secret, key):
     reference = {"name": secret, "key": key or "token"}
     variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
@@ -175,6 +173,8 @@ def test_secret_of_a_variable_missing(launch, row, figure, monkeypatch, secret, 
     row(launch, "user_error", 2, jobs=0, name=f"secret of a variable {what}")
     assert f"Secret {secret} {what}; chief-0 needs it for variable TOKEN" in ended.message
     assert "or correct pod.all.env.TOKEN" in ended.message
+    seen, judged = _after(said, "CreateContainerConfigError"), _after(said, "user_error")
+    figure(f"a Secret that {what} ended the job {judged - seen:.1f} s after the node had said so")
 
 
 def test_secret_to_pull_images_missing(launch, row):

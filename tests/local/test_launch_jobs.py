@@ -318,7 +318,7 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
 # Writes a checkpoint in each of its attempts, and is killed as often as the file says.
 STORES = """
 import os, pathlib, sys, time
-attempt, kills = int(os.environ["ATTEMPT"]), int(sys.argv[1])
+attempt, kills, stored = int(os.environ["ATTEMPT"]), int(sys.argv[1]), pathlib.Path(sys.argv[2])
 output = pathlib.Path(os.environ["OUTPUT_DIR"])
 part = output / "checkpoints/.part"
 part.mkdir(parents=True)
@@ -327,18 +327,33 @@ part.rename(output / f"checkpoints/{attempt}")
 (output / "model").mkdir()
 (output / "model/weights.bin").write_bytes(b"w")
 if attempt <= kills:
-    os.kill(os.getppid(), 9)  # what is written by then the sidecar stores in its grace period
+    while not (stored / f"stored-{attempt}").exists():
+        time.sleep(0.05)
+    os.kill(os.getppid(), 9)
     time.sleep(60)
 """
 
 
+def _is_stored(step: Step, checkpoint: int) -> bool:
+    manifest = step.run.checkpoints / str(checkpoint) / "manifest.json"
+    return manifest in [item.address for item in step.store.list(step.run.checkpoints)]
+
+
 def _stores(spec: JobSpec, script: Path, kills: int) -> JobSpec:
     script.write_text(STORES)
-    options = spec.options.model_copy(update={"command": ("python3", str(script), str(kills))})
-    return replace(spec, options=options)
+    command = ("python3", str(script), str(kills), str(script.parent))
+    return replace(spec, options=spec.options.model_copy(update={"command": command}))
 
 
-def test_three_kills_of_a_training_that_progressed_each_time_end_green(backend, spec, step, script):
+def test_three_kills_of_a_training_that_progressed_each_time_end_green(
+    backend, spec, step, script, tmp_path
+):
+    def tell_when_stored() -> None:
+        for attempt in (1, 2, 3):
+            _wait_for(lambda n=attempt: _is_stored(step, n), 120)
+            (tmp_path / f"stored-{attempt}").touch()
+
+    threading.Thread(target=tell_when_stored, daemon=True).start()
     launched = launcher.run(step, _stores(spec(max_attempts=1), script, 3), backend)
     assert launched.attempts == 4
     claims = [

@@ -17,10 +17,10 @@ from components.launch_tfjob.verdict import Verdict
 PREFIX = "training.kubeflow.org/"
 CPU = (
     "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) didn't match Pod's node"
-    " affinity/selector. preemption: 0/3 nodes are available: 3 No preemption victims found for"
-    " incoming pod."
+    " affinity/selector. no new claims to deallocate, preemption: 0/3 nodes are available: 3 No"
+    " preemption victims found for incoming pod."
 )
-TOLD = CPU.partition(" preemption")[0].rstrip(".")
+TOLD = CPU.partition(". ")[0]
 
 
 def spec(workers: int = 1, gpus: int = 0, **pods: dict) -> JobSpec:
@@ -80,6 +80,11 @@ RUNS = {"running": {}}
             [pod("chief-0", **PULL), pod("worker-0")],
             [event("j-worker-0", "FailedMount", "no volume"), event("j-x", "FailedMount", "else")],
             "0 of 2 running, waiting: chief-0: ErrImagePull: 401, waiting: worker-0: no volume",
+        ),
+        (
+            [pod("chief-0"), pod("worker-0", "Running")],
+            [event("j-chief-0", "FailedScheduling", CPU)],
+            f"1 of 2 running, waiting: chief-0: {TOLD}",
         ),
         # It runs by now, and the event is an old one.
         (

@@ -85,10 +85,13 @@ SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
             ],
         ),
         (spec(gpus=0, cpu="3500m"), [SMALL, SMALL], []),
-        (spec(gpus=0, cpu=3), [SMALL], []),
+        (spec(gpus=0, cpu=1), [SMALL], []),
+        (spec(gpus=0, cpu=3), [SMALL], ["the job asks for 6.25 cpu in all"]),
         (spec(gpus=0, cpu=3, memory="80Gi"), [SMALL], ["81 GiB memory", "80 GiB memory"]),
         (spec(gpus=0, cpu=3, ephemeral_storage="1Ti"), [SMALL], ["1025 GiB", "1024 GiB"]),
         (spec(gpus=0, cpu=1, workers=11), [SMALL, SMALL], ["have room for 6 now"]),
+        # Each kind of pod has room by itself, and all together have not.
+        (spec(workers=2, gpus=4), [machine(8)], ["12 nvidia.com/gpu in all, and the nodes"]),
         # No node has all of it, though each thing is on one.
         (
             spec(gpus=2, cpu=8),
