@@ -33,7 +33,7 @@ from storage.retry import Patience
 log = logging.getLogger(__name__)
 
 # A wrong endpoint should be told within seconds; a store that is away this long now is not there.
-_PATIENCE = Patience(seconds=15)
+_PATIENCE = Patience(seconds=15, silence=15)
 
 
 @dataclass(frozen=True)

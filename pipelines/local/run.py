@@ -133,7 +133,7 @@ def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
         str(values["storage_endpoint"]),
         str(values["storage_region"]),
         secret=SecretVolume(home.secrets / str(values["storage_secret"])),
-        patience=Patience(10),
+        patience=Patience(10, silence=15),
     )
     return Step("finish", run_id, Layout.parse(values["output_uri"]), store)
 
