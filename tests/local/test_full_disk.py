@@ -78,7 +78,7 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
         (full / "inside", "the disk of"),
         (almost, "expected: 32.0 MB at the least"),
         (read_only / "home", "Read-only file system"),
-        (file, "cannot be used"),
+        (file, "is a file"),
         (file / "home", "cannot be used"),
         (Path("/proc/home"), "cannot be used"),
     ):
