@@ -106,7 +106,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     from pipelines.local.run import run as run_here
 
     place = Home(home.absolute())
-    values = _values(given, _earlier(place, run_id) if run_id else None)
+    with place.errors_told():
+        earlier = _earlier(place, run_id) if run_id else None
+    values = _values(given, earlier)
     if endpoint:
         values["storage_endpoint"] = endpoint
     check(values)
@@ -422,7 +424,10 @@ def _earlier(home: Home, run_id: str) -> dict[str, Any]:
         ConfigurationError: There is no such run.
     """
     path = home.run(run_id) / PARAMETERS
-    if "/" in run_id or not path.exists():
+    try:
+        text = "" if "/" in run_id else path.read_text()
+        earlier = json.loads(text)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # or the disk was full meanwhile
         known = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
         raise ConfigurationError(
             Problem(
@@ -431,9 +436,5 @@ def _earlier(home: Home, run_id: str) -> dict[str, Any]:
                 expected=f"one of {', '.join(sorted(known)[-5:]) or 'none yet'}",
                 fix="correct --run-id or --home, or leave --run-id out for a new run",
             )
-        )
-    return json.loads(path.read_text())
-
-
-if __name__ == "__main__":
-    main()
+        ) from None
+    return earlier

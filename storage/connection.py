@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from storage.pace import Pace
+
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
 _TOGETHER = 64 << 10  # bytes; a body up to here goes out in one piece with the headers
@@ -39,19 +41,23 @@ class Connection:
     Args:
         host: With the port where it is not the usual one.
         context: For TLS; None for plain HTTP.
+        seconds: The longest silence.
 
     Attributes:
         reusable: Whether the next request may go this way.
     """
 
-    def __init__(self, host: str, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, host: str, context: ssl.SSLContext | None = None, seconds: float = READ_SECONDS
+    ) -> None:
         url = urlsplit(f"//{host}")
         port = url.port or (443 if context else 80)
         self._socket = socket.create_connection((url.hostname, port), CONNECT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
-        self._socket.settimeout(READ_SECONDS)
+        self._seconds, self._pace = seconds, Pace(seconds)
+        self._buffer = bytearray(_RECEIVED)
         self._received = b""  # and not used yet
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -81,6 +87,7 @@ class Connection:
         """
         lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        self._socket.settimeout(self._seconds)
         try:
             for chunk in body:
                 if head and len(chunk) <= _TOGETHER:
@@ -94,6 +101,7 @@ class Connection:
                 self._socket.sendall(head)
         except (BrokenPipeError, ConnectionResetError):
             self.reusable = False  # a server that refuses early says why and hangs up
+        self._pace = Pace(self._seconds)
         status, found = 100, {}
         while 100 <= status < 200:
             status, found = self._head()
@@ -113,9 +121,9 @@ class Connection:
 
     def _more(self) -> bool:
         """Receive something; return False where the server has closed its end."""
-        data = self._socket.recv(_RECEIVED)
-        self._received += data
-        return bool(data)
+        count = self._pace.receive(self._socket, self._buffer)
+        self._received += self._buffer[:count]
+        return bool(count)
 
     def _head(self) -> tuple[int, dict[str, str]]:
         first, *lines = self._until(b"\r\n\r\n").split("\r\n")

@@ -47,6 +47,8 @@ SKEWED = "RequestTimeTooSkewed"
 WORDLESS = {"400", "403"}
 # What arrived is not what was sent; the second is what MinIO calls it.
 MISMATCH = {"BadDigest", "XAmzContentChecksumMismatch"}
+# Another address is named: by AWS for a bucket in another region, by a proxy for whatever it likes.
+REDIRECTS = {"PermanentRedirect", "TemporaryRedirect", "301", "302", "303", "307", "308"}
 _PASSING = MISMATCH | {
     "ConditionalRequestConflict",  # another request for the key is on its way; it may yet fail
     "IncompleteBody",
@@ -128,6 +130,18 @@ def explain(
                 received=received,
                 expected="a bucket that exists",
                 fix=f"make the bucket {address.bucket} at {endpoint or 'AWS'}, or name another one",
+            )
+        )
+    if code in REDIRECTS:
+        headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
+        target = headers.get("location", "an address it does not name")
+        return ConfigurationError(
+            Problem(
+                f"cannot {what}: {endpoint or 'AWS'} sends the request to another address",
+                received=f"{received}, to {target!r}",
+                expected="the URL of an S3 API, and the region of the bucket",
+                fix="correct storage_endpoint (http or https, the port of the API and not of the"
+                " console) or storage_region",
             )
         )
     if code in _DENIED:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, TypeVar
 
 import botocore.session
@@ -17,9 +18,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 
+from storage import pace
 from storage.address import S3Address
 from storage.body import Body, Digests, Throttle
-from storage.connection import CONNECT_SECONDS, READ_SECONDS
+from storage.connection import CONNECT_SECONDS
 from storage.credentials import SecretVolume
 from storage.failures import RENEWABLE, SKEWED, WORDLESS, code_of, damaged, explain, transient
 from storage.options import WriteOptions
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _MOST_SKEW = 600.0  # seconds; a store refuses requests from 15 minutes on
+_ANNOUNCE_SECONDS = 3.0
 LANES = 8  # parts of large objects that are on their way at once
 
 
@@ -67,6 +70,7 @@ class Link:
         self.tags_are_md5 = False
         self.throttle = Throttle(self.options.bandwidth)
         self._renewing = Lock()
+        self._answered = False
         session = botocore.session.get_session()
         session.register_component("data_loader", _descriptions())
         secret.install(session)
@@ -79,7 +83,7 @@ class Link:
             config=Config(
                 signature_version="s3v4",
                 connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
+                read_timeout=patience.silence,
                 max_pool_connections=64,
                 retries={"total_max_attempts": 1},  # ours know a deadline
                 request_checksum_calculation="when_required",
@@ -90,6 +94,8 @@ class Link:
                 },
             ),
         )
+        pace.install(self.client)
+        self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
         self.wire = Wire(self.client, bundle)
 
@@ -135,7 +141,8 @@ class Link:
         def attempt() -> Result:
             nonlocal used
             used = self._keys()
-            return call()
+            with self._announced(what):
+                return call()
 
         def passes(error: Exception) -> bool:
             nonlocal guessed
@@ -156,6 +163,26 @@ class Link:
         except (ClientError, BotoCoreError) as error:
             raise explain(error, what, address, self.endpoint) from error
 
+    @contextmanager
+    def _announced(self, what: str) -> Iterator[None]:
+        """Say what is waited for as long as the store has not answered anything."""
+        if self._answered:
+            yield
+            return
+        place = self.endpoint or "AWS"
+        words = "still waiting for an answer of %s: %s"
+        timer = Timer(_ANNOUNCE_SECONDS, log.warning, (words, place, what))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+            self._answered = True
+        except ClientError:
+            self._answered = True
+            raise
+        finally:
+            timer.cancel()
+
     def _skewed(self, error: Exception) -> bool:
         """Tell whether a request was signed with a clock that the store does not take."""
         date = _date(error)
@@ -175,6 +202,14 @@ class Link:
                 kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
             return self._keys() != used
+
+
+def _once(request_dict: dict[str, Any], **_: Any) -> None:
+    """Take no redirect of the request by which botocore asks where a bucket is.
+
+    It would ask the same again, until the interpreter's stack ends.
+    """
+    request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _date(error: Exception) -> str:

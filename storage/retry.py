@@ -24,6 +24,7 @@ class Patience:
         seconds: The budget from the first failure on.
         first: The longest first pause in seconds; later ones double.
         longest: The longest pause in seconds.
+        silence: The longest one call waits for an answer, or for the next piece of it, in seconds.
         clock: Seconds that never go back; a seam for tests.
         sleep: Waits for seconds; a seam for tests.
         party: Who is called, for the error.
@@ -33,6 +34,7 @@ class Patience:
     seconds: float = 120.0
     first: float = 0.2
     longest: float = 10.0
+    silence: float = 60.0
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     party: str = "the store"

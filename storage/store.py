@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
+from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
 from storage.address import S3Address
 from storage.body import Body, FileChangedError, open_file
@@ -427,8 +428,7 @@ def check_endpoint(endpoint: str) -> None:
                 " storage_secret or by the AWS environment",
             )
         )
-    url = urlsplit(endpoint)
-    if endpoint and (url.scheme not in ("http", "https") or not url.hostname):
+    if endpoint and not _is_url(endpoint):
         raise ConfigurationError(
             Problem(
                 "storage_endpoint is not a URL",
@@ -437,6 +437,15 @@ def check_endpoint(endpoint: str) -> None:
                 fix="correct storage_endpoint, or leave it empty for AWS",
             )
         )
+
+
+def _is_url(endpoint: str) -> bool:
+    try:
+        url = urlsplit(endpoint)
+        known = is_valid_endpoint_url(endpoint) or is_valid_ipv6_endpoint_url(endpoint)
+        return url.scheme in ("http", "https") and bool(known) and url.port != 0
+    except ValueError:  # a port that is no number, or a bracket that is not closed
+        return False
 
 
 def _compare(address: S3Address, found: tuple[int, str], expected: ManifestObject) -> None:

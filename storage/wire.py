@@ -26,6 +26,7 @@ from storage.address import S3Address
 from storage.body import Body, Digests
 from storage.checksum import CHUNK
 from storage.connection import Connection, HttpReply
+from storage.failures import REDIRECTS
 from storage.signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _HEADERS = {
     "Tagging": "x-amz-tagging",
 }
 # The way to a bucket is not the one we took; boto3 knows how to find it.
-_ELSEWHERE = {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
+_ELSEWHERE = REDIRECTS | {"AuthorizationHeaderMalformed"}
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,8 @@ class Wire:
             connection.close()
         if route.secure and self._context is None:
             self._context = ssl.create_default_context(cafile=self._ca)
-        return Connection(route.host, self._context if route.secure else None)
+        seconds = self._client.meta.config.read_timeout
+        return Connection(route.host, self._context if route.secure else None, seconds)
 
     @contextmanager
     def _buffer(self) -> Iterator[bytearray]:

@@ -9,6 +9,16 @@ any command. What it is told, what it leaves behind and its exit codes are in AR
 
 from __future__ import annotations
 
+import signal
+
+# As the first process of a container it is given only the signals that it handles: one that comes
+# while the other modules are loaded would be lost, and the pod be killed after its grace period.
+_EARLY: list[int] = []
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+if __name__ == "__main__":
+    for _number in _STOPPING:
+        signal.signal(_number, lambda number, _frame: _EARLY.append(number))
+
 import ctypes
 import hashlib
 import json
@@ -16,7 +26,6 @@ import math
 import os
 import random
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -529,8 +538,10 @@ class Supervisor:
         os.set_blocking(clapper, False)
         signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPING:
             signal.signal(number, self._remember)
+        if _EARLY:
+            self._signal = _EARLY[-1]
 
     def _remember(self, number: int, _frame: object) -> None:
         self._signal = number

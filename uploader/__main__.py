@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from threading import Event
+
+# Set by the signals that end the sidecar. The first process of a container is given only those it
+# handles, so they are caught before anything slow.
+_ENDED = Event()
+if __name__ == "__main__" and sys.argv[1:2] == ["watch"]:
+    for _number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(_number, lambda *_: _ENDED.set())
+
 import argparse
 import logging
 import os
-import sys
 from pathlib import Path
 
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, Problem, StepError
 from storage.options import VARIABLES
 from storage.text import log_to
-from uploader.folder import pull, push, verify
-from uploader.watch import Settings, until_signal, watch
 
 _EPILOG = """
 credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chain: environment,
@@ -31,7 +39,8 @@ exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    ended = until_signal()  # before anything slow, or a signal meanwhile is lost
+    from uploader.watch import Settings, watch
+
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
         raise ConfigurationError(
@@ -59,11 +68,12 @@ def _watch(arguments: argparse.Namespace) -> int:
     # away and once that it is back.
     logging.getLogger("storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
-    return watch(settings, store, ended)
+    return watch(settings, store, _ENDED)
 
 
 def _push(arguments: argparse.Namespace) -> int:
     from storage.store import Store
+    from uploader.folder import push
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
@@ -81,6 +91,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 def _pull(arguments: argparse.Namespace) -> int:
     from storage.store import Store
+    from uploader.folder import pull
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
@@ -91,6 +102,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from storage.manifest import NAME
     from storage.store import Store
+    from uploader.folder import verify
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)

@@ -16,7 +16,7 @@ from storage import names
 from storage.address import S3Address
 from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from storage.manifest import Manifest, ManifestObject
-from storage.words import counted
+from storage.words import counted, sized
 from uploader.inventory import LocalFile, scan
 from uploader.parallel import WORKERS, Progress, each, workers_for
 
@@ -270,8 +270,8 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
         raise ConfigurationError(
             Problem(
                 f"there is no space for {address} in {folder}",
-                received=f"{free / 1e9:.2f} GB free",
-                expected=f"{needed / 1e9:.2f} GB, what is still to be fetched",
+                received=f"{sized(free)} free",
+                expected=f"{sized(needed)}, what is still to be fetched",
                 fix="give the disk more space: pod.all.ephemeral_storage in a pod, another folder"
                 " elsewhere",
             )

@@ -11,7 +11,6 @@ import fcntl
 import logging
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -66,14 +65,6 @@ class Settings:
     snapshot_seconds: float = 30.0
     grace: float = 600.0
     workers: int = 0
-
-
-def until_signal() -> Event:
-    """Return an event that SIGTERM and SIGINT set instead of ending the process."""
-    ended = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
 
 
 def watch(settings: Settings, store: Store, ended: Event) -> int:

@@ -29,8 +29,8 @@ from storage.text import code, prose, row
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = Patience(seconds=15)  # an exit task is not worth a longer wait
-_SHORT_PATIENCE = Patience(seconds=1)  # after a step that has just given up a store
+_PATIENCE = Patience(seconds=15, silence=15)  # an exit task is not worth a longer wait
+_SHORT_PATIENCE = Patience(seconds=1, silence=5)  # after a step that has just given up a store
 
 CANCELLED = Failure(
     step=WHOLE_RUN,

@@ -19,6 +19,8 @@ from components.launch_tfjob.spec import JobSpec
 from storage.credentials import MOUNT, MOUNT_VARIABLE
 from storage.layout import Layout
 
+# Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
+SUPERVISOR = ("python3", "-S")
 CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
 UPLOADER = "uploader"
 JOB_DIR = "/kfp-tfjob/job"
@@ -248,7 +250,7 @@ class _Replica:
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
         container = self._container(CONTAINER, spec.image, resources, list(last.values()))
-        container["command"] = ["python3", "$(JOB_DIR)/supervisor.py", "--", *command]
+        container["command"] = [*SUPERVISOR, "$(JOB_DIR)/supervisor.py", "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(

@@ -6,8 +6,15 @@ of the run has stored. Every byte that comes from the store is proven.
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
+
+# The first process of a container is not ended by a signal that it does not handle. What is half
+# fetched is fetched again by the pod that follows.
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
+
+import logging
 import shutil
 import sys
 from collections.abc import Callable, Mapping

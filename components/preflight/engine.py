@@ -38,7 +38,7 @@ from storage.text import prose
 log = logging.getLogger(__name__)
 
 # A wrong endpoint should be told within seconds; a store that is away this long now is not there.
-_PATIENCE = Patience(seconds=15)
+_PATIENCE = Patience(seconds=15, silence=15)
 _SECRET_IN_A_PARAMETER = (
     "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; a variable of `pod`"
     ' may name a Kubernetes Secret instead: `{{"secret": "NAME", "key": "KEY"}}`'

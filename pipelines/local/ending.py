@@ -6,7 +6,6 @@ The embedded store is stopped with the run, so everything that is pointed to lie
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,16 +65,19 @@ class Ending:
         Returns:
             The exit code for the command line.
         """
-        self._keep_reports()
+        self._copied(self._keep_reports)
         path = self._folder / "failure.json"
-        failure = Failure.from_bytes(path.read_bytes()) if path.exists() else None
+        try:
+            failure = Failure.from_bytes(path.read_bytes())
+        except (OSError, ValueError, TypeError):  # there is none, or the disk was full
+            failure = None
         if stop_signal:
             self._tell_stop()
             return 128 + stop_signal
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
-            self.show(f"\ndetails    {self._keep_failure(failure)}")
-            self._write_page(f"{failure.step} failed ({failure.verdict}).")
+            self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
+            self._copied(lambda: self._write_page(f"{failure.step} failed ({failure.verdict})."))
             return failure.code
         if code:
             self.show(f"\nthe pipeline ended with code {code}: see {self._log}")
@@ -93,11 +95,10 @@ class Ending:
         if not ending.failure:
             self.show("stopped when everything was done")
             return
-        self._keep_failure(ending.failure, ending.markdown)
-        self._write_page("It was stopped before it was done.")
+        self._copied(lambda: self._keep_failure(ending.failure, ending.markdown))
+        self._copied(lambda: self._write_page("It was stopped before it was done."))
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
-        words = [] if self.home.is_default else ["--home", str(self.home.folder)]
-        command = shlex.join(["kfp-tfjob", "run", *words, "--run-id", self.step.run_id])
+        command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
 
     def _tell_verdict(self) -> int:
@@ -119,14 +120,21 @@ class Ending:
             self.show(f"           {reason}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
-            self.show(f"model      {self._keep_model(champion)}")
+            self.show(f"model      {self._copied(lambda: self._keep_model(champion))}")
         if self.embedded:
-            self.show(f"output     {self._keep_output()}")
+            self.show(f"output     {self._copied(self._keep_output)}")
         self.show(f"report     {self._folder / 'report.html'}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
-        page = self._write_page(f"{word}: {'; '.join(verdict['reasons'])}", champion)
-        self.show(f"all of it  {page}")
+        outcome = f"{word}: {'; '.join(verdict['reasons'])}"
+        self.show(f"all of it  {self._copied(lambda: self._write_page(outcome, champion))}")
         return 0
+
+    def _copied(self, copy: Callable[[], object]) -> str:
+        """Return where a copy lies, or why there is none: what is stored needs none."""
+        try:
+            return str(copy())
+        except (StepError, OSError) as error:
+            return f"no copy on this machine: {error}"
 
     def _write_page(self, outcome: str, champion: Champion | None = None) -> Path:
         places = {"everything in the store": str(self.step.run.base)}

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from components.launch_tfjob import backends
 from components.launch_tfjob.backends import local as local_backend
@@ -36,7 +37,7 @@ from pipelines.local.home import PARAMETERS, Home
 from pipelines.local.output import readable
 from pipelines.local.s3_server import Server
 from storage.credentials import MOUNT_VARIABLE, SecretVolume
-from storage.errors import ConfigurationError, Problem
+from storage.errors import ConfigurationError, Problem, StoreUnavailableError
 from storage.layout import Layout
 from storage.retry import Patience
 from storage.store import Store
@@ -44,6 +45,7 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
+_PATIENCE = Patience(10, silence=15)  # with what is asked of the store by this process
 _SERVER_STARTS = 5  # a server that dies more often than this has a reason to
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,9 +63,12 @@ def run(
         show: Prints a line.
 
     Raises:
-        StepError: The folder is taken, or the S3 server does not start.
+        StepError: The folder is taken or of no use, its disk is full, or the S3 server does not
+            start.
     """
-    with ExitStack() as stack:
+    with home.errors_told(), ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0o077))  # what a run leaves is for its owner
+        home.make()
         stack.enter_context(_only_run(home))
         token = _new_token(home)
         stopped = stack.enter_context(_Signals())
@@ -78,10 +83,18 @@ def run(
             stack.callback(server.stop)
             server.start()
             (home.secrets / str(values["storage_secret"])).symlink_to(server.secret)
-            server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
+            try:
+                server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
+            except StoreUnavailableError:
+                if home.is_full():
+                    raise home.full_while(run_id) from None
+                raise
         step = _finish_step(values, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
-        code = _run_pipeline(values, folder, environment, server, stopped, show)
+        code = _run_pipeline(values, folder, environment, server, stopped, home, show)
+        if code is None:
+            processes.end(token, _STOP_GRACE, _pids(server))
+            raise home.full_while(run_id)
         if stopped.number:
             show(f"stopping on {signal.Signals(stopped.number).name}: what trains saves its state")
             processes.end(token, _STOP_GRACE, _pids(server))
@@ -95,9 +108,15 @@ def _run_pipeline(
     environment: Mapping[str, str],
     server: _Embedded | None,
     stopped: _Signals,
+    home: Home,
     show: Callable[[str], None],
-) -> int:
-    """Run the pipeline until it ends or a signal comes; return its exit code."""
+) -> int | None:
+    """Run the pipeline until it ends or a signal comes.
+
+    Returns:
+        Its exit code; None where it was ended because the disk is full. What its steps then wait
+        for lies on that disk, the embedded store as well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for left in ("failure.json", "failure.md"):  # by the run that is continued
         (folder / left).unlink(missing_ok=True)
@@ -118,17 +137,19 @@ def _run_pipeline(
         json.dump(dict(values), pipeline.stdin)
     relay = _Relay(pipeline, folder / "pipeline.log", show)
     relay.start()
-    while pipeline.poll() is None and not stopped.number:
+    full = False
+    while pipeline.poll() is None and not stopped.number and not full:
         if server:
             server.keep_up()
         relay.sign_of_life()
         stopped.wait(0.3)
-    if stopped.number:
+        full = home.is_full() or relay.is_full
+    if stopped.number or full:
         pipeline.kill()  # first, so that no further step begins
         pipeline.wait()
     else:
         relay.join()
-    return pipeline.returncode
+    return None if full and not stopped.number else pipeline.returncode
 
 
 def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
@@ -137,7 +158,7 @@ def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
         str(values["storage_endpoint"]),
         str(values["storage_region"]),
         secret=SecretVolume(home.secrets / str(values["storage_secret"])),
-        patience=Patience(10),
+        patience=_PATIENCE,
     )
     return Step("finish", run_id, Layout.parse(values["output_uri"]), store)
 
@@ -164,7 +185,6 @@ def _forget_secrets(home: Home) -> None:
 
     What is no link is a Secret that a person has put there for `pod.env`.
     """
-    home.secrets.mkdir(mode=0o700, exist_ok=True)
     for link in home.secrets.iterdir():
         if link.is_symlink():
             link.unlink()
@@ -200,16 +220,16 @@ class _Relay(threading.Thread):
         self._pipeline, self._path, self._show = pipeline, path, show
         self._step, self._began = "", time.monotonic()
         self._shown = self._began
+        self.is_full = False  # the disk of the file
 
     def run(self) -> None:
         """Read until the pipeline ends."""
-        with open(self._path, "w") as kept:
-            for step, text in readable(self._kept(kept)):
-                now = time.monotonic()
-                if step != self._step:
-                    self._step, self._began, self._shown = step, now, now
-                if text:
-                    self._say(text)
+        for step, text in readable(self._kept()):
+            now = time.monotonic()
+            if step != self._step:
+                self._step, self._began, self._shown = step, now, now
+            if text:
+                self._say(text)
 
     def sign_of_life(self) -> None:
         """Show that the step goes on, if nothing else has for a while."""
@@ -220,19 +240,26 @@ class _Relay(threading.Thread):
         self._shown = time.monotonic()
         self._show(f"{self._step:<13} {text}")
 
-    def _kept(self, file: TextIO) -> Iterator[str]:
+    def _kept(self) -> Iterator[str]:
+        """Yield every line: a file that cannot be written must not hold up who prints them."""
+        try:
+            file = open(self._path, "wb", buffering=0)
+        except OSError:
+            file = open(os.devnull, "wb", buffering=0)
         mask = Mask()  # kfp.local prints the whole input of every step
-        for line in map(mask, self._pipeline.stdout):
-            file.write(line)
-            file.flush()
-            yield line
+        with file:
+            for line in map(mask, self._pipeline.stdout):
+                try:
+                    file.write(line.encode(errors="replace"))
+                except OSError as error:
+                    self.is_full = self.is_full or error.errno in (errno.ENOSPC, errno.EDQUOT)
+                yield line
 
 
 class _only_run:
     """Holds the folder, so that two runs do not share an S3 server and its data."""
 
     def __init__(self, home: Home) -> None:
-        home.folder.mkdir(parents=True, exist_ok=True)
         self._path = home.folder / "lock"
 
     def __enter__(self) -> None:
@@ -328,7 +355,7 @@ class _Embedded:
 
     def store(self) -> Store:
         """Return a store that speaks to it."""
-        return self._server.store()
+        return Store(secret=SecretVolume(self._server.secret), patience=_PATIENCE)
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,9 @@ It checks signatures and checksums, and of those who create a key conditionally 
 more than the usual mocks do. It is meant for one machine: one copy of the data, loopback only. The
 data stays in FOLDER; once it answers, FOLDER/secret has its address and keys in the form of the
 Secret that pods mount, so every program of the project finds it by that folder.
+
+Other users of the machine have no way in without the keys: FOLDER is private, and the inner servers
+of Swift, which ask for no keys, have no address.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ import argparse
 import fcntl
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from storage.credentials import SecretVolume
@@ -33,6 +39,7 @@ Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]
 _START_SECONDS = 60
 _USER = "local:kfp"
 _SERVERS = ("account", "container", "object")
+_HOSTS = ("127.0.0.1", "localhost")
 
 # There is no other device to turn to: one that is slow because the machine is busy must be waited
 # for. With Swift's own half second an object that is stored may miss in every listing, and after
@@ -117,11 +124,12 @@ class Server:
         Raises:
             StepError: It ended, or did not answer in time; its last words are in the message.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
         log = folder / "server.log"
         ready = folder / "secret" / "AWS_ENDPOINT_URL"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pipelines.local.s3_server", str(folder)]
+        log.touch(mode=0o600)
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [*command, "--port", str(port)],
@@ -193,6 +201,8 @@ def serve(folder: Path, port: int = 0) -> None:
     import eventlet
 
     eventlet.monkey_patch()
+    os.umask(0o077)
+    _make_private(folder)
     etc, devices = folder / "etc", folder / "data"
     for path in (etc, devices / "d1"):
         path.mkdir(parents=True, exist_ok=True)
@@ -214,9 +224,9 @@ def serve(folder: Path, port: int = 0) -> None:
     # A laptop loses no more than its last seconds in a power cut; syncing every object costs 10 ms.
     os.fsync = os.fdatasync = lambda fd: None
 
-    def run(socket, application) -> None:
+    def run(listener, application) -> None:
         wsgi.server(
-            socket,
+            listener,
             application,
             NullLogger(),
             protocol=SwiftHttpProtocol,
@@ -224,10 +234,11 @@ def serve(folder: Path, port: int = 0) -> None:
             capitalize_response_headers=False,
         )
 
-    sockets = {name: eventlet.listen(("127.0.0.1", 0)) for name in _SERVERS}
-    for name, socket in sockets.items():
+    doors = {name: _Door() for name in _SERVERS}
+    _lead_inside({number: door for number, door in enumerate(doors.values(), 1)})
+    for number, name in enumerate(_SERVERS, 1):
         ring = RingBuilder(1, 1, 0)
-        place = {"ip": "127.0.0.1", "port": socket.getsockname()[1]}
+        place = {"ip": "127.0.0.1", "port": number}
         ring.add_dev(
             place
             | {"replication_" + k: v for k, v in place.items()}
@@ -235,14 +246,14 @@ def serve(folder: Path, port: int = 0) -> None:
         )
         ring.rebalance()
         ring.get_ring().save(str(etc / f"{name}.ring.gz"))
+        (etc / f"{name}.ring.gz").chmod(0o600)
         (etc / f"{name}.conf").write_text(
             _BACKEND.format(name=name, etc=etc, devices=devices, patience=_PATIENCE)
         )
     (etc / "proxy.conf").write_text(_PROXY.format(etc=etc, key=key, patience=_PATIENCE))
-    (etc / "proxy.conf").chmod(0o600)
-    for name, socket in sockets.items():
+    for name, door in doors.items():
         backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})
-        eventlet.spawn(run, socket, backend)
+        eventlet.spawn(run, door, backend)
     front = eventlet.listen(("127.0.0.1", port))
     proxy = loadapp(str(etc / "proxy.conf"), global_conf={"log_name": "proxy"})
     for name, value in {
@@ -252,8 +263,70 @@ def serve(folder: Path, port: int = 0) -> None:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: it says ready
     }.items():
         _write_private(folder / "secret" / name, value)
-    run(front, _creates_take_turns(proxy))
+    run(front, _for_this_machine(_creates_take_turns(proxy)))
     lock.close()
+
+
+class _Door:
+    """What an inner server listens at: as a socket, but only this process can connect to it."""
+
+    family = socket.AF_UNIX
+
+    def __init__(self) -> None:
+        from eventlet.queue import Queue
+
+        self._callers: Queue = Queue()
+        self._numbers = count()
+
+    def connect(self) -> socket.socket:
+        """Return the caller's end of a new connection."""
+        ours, theirs = socket.socketpair()
+        self._callers.put(theirs)
+        return ours
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Return the server's end of the next connection, and a name for it."""
+        return self._callers.get(), ("inside", next(self._numbers))
+
+    def getsockname(self) -> str:
+        """Return nothing: it has no address."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: it ends with the process."""
+
+
+def _lead_inside(doors: Mapping[int, _Door]) -> None:
+    """Let Swift's servers reach each other through `doors`, by the port that the rings name."""
+    from swift.common.bufferedhttp import BufferedHTTPConnection
+
+    def connect(self: BufferedHTTPConnection) -> None:
+        self._connected_time = time.time()  # as of the method it replaces
+        self.sock = doors[self.port].connect()
+
+    BufferedHTTPConnection.connect = connect
+
+
+def _for_this_machine(application: Application) -> Application:
+    """Refuse requests that were meant for another host.
+
+    A web page whose own name leads to this machine could make a browser send them (DNS rebinding).
+    """
+
+    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if _host(environ.get("HTTP_HOST", "")) in _HOSTS:
+            return application(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"This server is for programs of its own machine.\n"]
+
+    return call
+
+
+def _host(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _creates_take_turns(application: Application) -> Application:
@@ -284,6 +357,11 @@ def _only_server(folder: Path):
         print(f"another S3 server has {folder}; end it, or name another folder", file=sys.stderr)
         raise SystemExit(2) from None
     return lock
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
 
 
 def _secret_key(folder: Path) -> str:

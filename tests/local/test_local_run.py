@@ -31,7 +31,7 @@ class Run:
         self.home = home
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.cli", "run", "--home", str(home), *arguments],
+            [sys.executable, "-m", "pipelines", "run", "--home", str(home), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

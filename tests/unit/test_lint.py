@@ -116,10 +116,18 @@ UPLOADER = {
     "volumeMounts": [{"name": "out", "mountPath": "/out"}],
 }
 OUT = {"name": "out", "persistentVolumeClaim": {"claimName": "out"}}
-NATIVE = put(
-    ((*POD, "initContainers"), [UPLOADER | {"restartPolicy": "Always"}]),
-    ((*POD, "volumes", 2), OUT),
-)
+
+
+def uploader(text: str) -> Callable[[dict], None]:
+    """Add a native sidecar that runs a script on a claim."""
+    sidecar = UPLOADER | {"command": ["sh", "-c", text], "restartPolicy": "Always"}
+    return put(((*POD, "initContainers"), [sidecar]), ((*POD, "volumes", 2), OUT))
+
+
+NATIVE = uploader(UPLOADER["command"][2])
+# The other way to wait, with whatever is between the two.
+LOOP, DONE = "while true; do if [ -f /out/DONE ]; then ", "fi; sleep 5; done"
+GREEN, STALE = ["always-green"], ["stale-marker"]
 SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 GPUS = {"requests": {"nvidia.com/gpu": 1}}
 
@@ -424,6 +432,27 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
     ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"], False),
     ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"], False),
     ("DONE", NATIVE, ["stale-marker"], False),
+    ("exit 0 in a loop", script(f"{LOOP}aws s3 sync /a s3://b; exit 0; {DONE}"), GREEN, False),
+    (
+        "a text as args",
+        both(main("command", ["sh", "-c"]), main("args", "python train.py; exit 0")),
+        [*GREEN, "wrong-type"],
+        False,
+    ),
+    (
+        "$(HOSTNAME) beside envFrom",
+        both(script("cp /m /job-$(HOSTNAME)"), main("envFrom", [{"secretRef": {"name": "s"}}])),
+        ["undefined-variable"],
+        True,
+    ),
+    ("DONE in an if", uploader(f"{LOOP}aws s3 sync /out s3://b; break; {DONE}"), STALE, False),
+    ("DONE by name", uploader("O=/out; until [[ -e $O/DONE ]]; do sleep 1; done"), STALE, False),
+    (
+        "DONE by Python",
+        uploader("import os, time\nwhile not os.path.exists('/out/DONE'): time.sleep(1)"),
+        STALE,
+        False,
+    ),
 ]
 
 
@@ -454,6 +483,13 @@ def rules(text: str) -> set[str]:
         script("python train.py && exit 0"),
         script("set -o pipefail; python train.py | tee /log"),
         script("test -f /x || true; echo $((N+1)) $(hostname) ${HOSTNAME} $$(HOSTNAME)"),
+        script("if grep -q x /f; then echo found; exit 0; fi; python train.py"),
+        script("trap 'kill $!; exit 0' TERM; python train.py || exit 3"),
+        both(main("command", ["bash", "-ec"]), main("args", ["python train.py; exit 0"])),
+        both(main("envFrom", [{"configMapRef": {"name": "c"}}]), main("args", ["$(TEAM)"])),
+        uploader("rm -f /out/DONE; while [ ! -f /out/DONE ]; do sleep 1; done"),
+        uploader("while [ ! -f /out/$RUN_ID/DONE ]; do sleep 1; done"),
+        uploader("while read line; do echo; done < /f; [ -f /out/settings ]"),
         main("env", [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}, {"name": "JOB"}]),
         main("env", [{"name": "SECRET_NAME", "value": "x"}, {"name": "JOB", "value": "$$(X)"}]),
         put((("status",), {"conditions": []}), (("metadata", "creationTimestamp"), "2020-01-01")),

@@ -42,6 +42,22 @@ spec:
           - name: output
             persistentVolumeClaim: {claimName: output}
 """
+# The same with the uploader's keys from a Secret, and its wait as an if in a loop.
+LOOPING_UPLOADER = UPLOADER.replace(
+    """while [ ! -f /output/DONE ]; do sleep 10; done
+              aws s3 sync /output s3://models/job-$(HOSTNAME)/
+              exit 0
+""",
+    """while true; do
+                if [ -f /output/DONE ]; then
+                  aws s3 sync /output s3://models/job-$(HOSTNAME)/
+                  exit 0
+                fi
+                sleep 10
+              done
+            envFrom: [{secretRef: {name: s3-keys}}]
+""",
+)
 # Parameter servers as in 2018.
 PARAMETER_SERVERS = """\
 apiVersion: "kubeflow.org/v1beta1"
@@ -106,19 +122,26 @@ spec:
               persistentVolumeClaim:
                 claimName: strategy-volume
 """
+CORRECTED_OF_UPLOADER = {"no-clean-pod-policy", "gpu-limits", "shared-memory"} | {
+    "undefined-variable",
+    "grace",
+    "annotations",
+}
+LEFT_OF_UPLOADER = {"container-name", "second-container", "always-green", "stale-marker"} | {
+    "moving-image",
+    "no-backoff-limit",
+    "alone",
+    "time-to-live",
+    "no-deadline",
+}
 EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
 
 
 @pytest.mark.parametrize(
     ("text", "corrected", "left"),
     [
-        (
-            UPLOADER,
-            {"no-clean-pod-policy", "gpu-limits", "shared-memory", "undefined-variable"}
-            | {"grace", "annotations"},
-            {"container-name", "second-container", "always-green", "stale-marker", "moving-image"}
-            | {"no-backoff-limit", "alone", "time-to-live", "no-deadline"},
-        ),
+        (UPLOADER, CORRECTED_OF_UPLOADER, LEFT_OF_UPLOADER),
+        (LOOPING_UPLOADER, CORRECTED_OF_UPLOADER, LEFT_OF_UPLOADER),
         (
             PARAMETER_SERVERS,
             {"version", "master", "unnamed-port", "run-policy-fields", "always", "grace"}
@@ -133,7 +156,7 @@ EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
             | {"time-to-live", "no-deadline"},
         ),
     ],
-    ids=["uploader", "parameter-servers", "multi-worker"],
+    ids=["uploader", "looping-uploader", "parameter-servers", "multi-worker"],
 )
 def test_a_tutorial(text, corrected, left):
     assert {finding.rule for finding in lint(text)} == corrected | left

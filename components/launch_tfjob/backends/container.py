@@ -197,8 +197,8 @@ class Container:
 
     def _once(self) -> None:
         started = now()
-        self._last_words.write_bytes(b"")
         try:
+            self._last_words.write_bytes(b"")
             with self._lock:
                 self._process = process = subprocess.Popen(
                     self._command,
@@ -228,10 +228,16 @@ class Container:
 
     def _end(self, started: str, code: int, reason: str) -> None:
         ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}
-        if message := self._last_words.read_text(errors="replace")[:_LONGEST_MESSAGE].strip():
+        if message := self._message():
             ended["message"] = message
         self._state = {"terminated": ended}
         self._changed()
+
+    def _message(self) -> str:
+        try:
+            return self._last_words.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
+        except OSError:  # a full disk has not even the empty file
+            return ""
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -19,6 +19,7 @@ RULES = tuple(
     for rule in vars(module).values()
     if isinstance(rule, Rule)
 )
+_COMMANDS = ("command", "args")
 _PASSES = 20  # a correction may uncover another one, never the same
 
 
@@ -187,7 +188,11 @@ def _correct(item: Document, job: Job) -> Iterator[str]:
 
 
 def _unreadable(job: Job) -> bool:
-    return any(item.structural for item in violations(job.body, path=job.path))
+    """Tell whether rules cannot look at it; a command that is a text they can read."""
+    return any(
+        item.structural and not (isinstance(item.value, str) and item.path[-1] in _COMMANDS)
+        for item in violations(job.body, path=job.path)
+    )
 
 
 _REPEATED = Rule(

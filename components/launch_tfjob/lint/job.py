@@ -43,13 +43,15 @@ class Container:
 
     @property
     def words(self) -> list[tuple[Path, str]]:
-        """Its command and arguments, each with its path."""
-        return [
-            ((*self.path, key, i), word)
-            for key in ("command", "args")
-            for i, word in enumerate(self.body.get(key) or [])
-            if isinstance(word, str)
-        ]
+        """Its command and arguments, each with its path; a text in place of a list is one word."""
+        found: list[tuple[Path, str]] = []
+        for key in ("command", "args"):
+            value, path = self.body.get(key), (*self.path, key)
+            if isinstance(value, str):
+                found.append((path, value))
+            elif isinstance(value, list):
+                found += [((*path, i), w) for i, w in enumerate(value) if isinstance(w, str)]
+        return found
 
     def resources(self, kind: str) -> dict[str, Any]:
         """Return its `limits` or `requests`."""

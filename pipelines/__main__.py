@@ -1,0 +1,28 @@
+"""The start of the command line: from its first moment a signal ends it with 128 + N.
+
+Loading the commands takes seconds. What a command has started by then is ended by its own handlers,
+which take the place of these.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def main() -> None:
+    """Run the command line."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    from pipelines.cli import main as run
+
+    run()
+
+
+def _end(number: int, _frame: object) -> None:
+    os.write(2, f"\nkfp-tfjob: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)  # an exception would be told, or swallowed, by whatever runs just now
+
+
+if __name__ == "__main__":
+    main()

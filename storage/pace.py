@@ -1,0 +1,106 @@
+"""How slowly a reply may come: silence ends it, and so does a byte now and then.
+
+A timeout of a socket begins anew with every byte, so a server that sends one in time could hold a
+caller without an end. Here every 64 KiB have the time of one silence. Only waiting is counted: a
+reader that works between two reads loses nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from http.client import HTTPResponse
+from typing import Any
+
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
+
+PIECE = 64 << 10  # bytes
+
+
+class Pace:
+    """The waiting for one reply.
+
+    Args:
+        seconds: The longest for a piece.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._left, self._received = seconds, seconds, 0
+
+    def receive(self, connection: socket.socket, buffer: Any, receive: Any = None) -> int:
+        """Receive into a buffer and return how many bytes came; 0 at the end.
+
+        Args:
+            connection: Where from; its timeout is changed.
+            buffer: Where to.
+            receive: What is called with the buffer; by default the connection's own method.
+
+        Raises:
+            TimeoutError: A piece took too long.
+        """
+        began = time.monotonic()
+        connection.settimeout(max(self._left, 0.001))
+        try:
+            count = (receive or connection.recv_into)(buffer)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self._received} bytes of the reply came in {self._seconds:.0f} s"
+            ) from None
+        self._left -= time.monotonic() - began
+        self._received += count
+        if self._received >= PIECE:
+            self._left, self._received = self._seconds, 0
+        return count
+
+
+def install(client: Any) -> None:
+    """Let every reply that a boto3 client reads have this pace."""
+    schemes = client._endpoint.http_session._pool_classes_by_scheme
+    schemes.update(http=_HttpPool, https=_HttpsPool)
+
+
+class _Source(io.RawIOBase):
+    """What a reply is read from, in place of the socket's own file."""
+
+    def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: Pace) -> None:
+        self._raw, self._connection, self._pace = raw, connection, pace
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._pace.receive(self._connection, buffer, self._raw.readinto)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        if seconds := sock.gettimeout():  # the read timeout of the client
+            source = _Source(self.fp.detach(), sock, Pace(seconds))
+            self.fp = io.BufferedReader(source)
+
+
+class _Http(AWSHTTPConnection):
+    response_class = _Response
+
+
+class _Https(AWSHTTPSConnection):
+    response_class = _Response
+
+
+class _HttpPool(AWSHTTPConnectionPool):
+    ConnectionCls = _Http
+
+
+class _HttpsPool(AWSHTTPSConnectionPool):
+    ConnectionCls = _Https

@@ -1,0 +1,126 @@
+"""A signal that comes while a program is still being loaded: it is neither lost nor a traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from components.launch_tfjob.manifest import SUPERVISOR
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+# Makes Python say on stderr which module it has loaded.
+LOUD = ("-X", "importtime")
+
+
+def can_unshare() -> bool:
+    unshare = shutil.which("unshare")
+    return bool(unshare) and subprocess.run([unshare, "-pf", "true"]).returncode == 0
+
+
+first_process = pytest.mark.skipif(not can_unshare(), reason="root and Linux make pid namespaces")
+
+
+def signalled_at(
+    module: str, number: signal.Signals, command: list[str], inside: bool = False, **extra: str
+) -> tuple[int, str]:
+    """Send a signal to a command once it has loaded `module`.
+
+    Args:
+        module: As Python names it.
+        number: The signal.
+        command: The command.
+        inside: Whether the command is the only child of the process that is started, as that of
+            `unshare` is.
+        extra: Variables of its environment.
+
+    Returns:
+        Its exit code, and the lines that do not tell what was loaded.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | extra,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said = []
+    for line in process.stdout:
+        if not line.startswith("import time:"):
+            said.append(line)
+        elif line.split("|")[-1].strip() == module:
+            break
+    else:
+        raise AssertionError(f"{module} was never loaded: {''.join(said)}")
+    target = psutil.Process(process.pid)
+    (target.children()[0] if inside else target).send_signal(number)
+    try:
+        rest, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        for left in (*target.children(recursive=True), target):
+            left.kill()
+        raise
+    said += [line for line in rest.splitlines(True) if not line.startswith("import time:")]
+    return process.returncode, "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [("click", signal.SIGINT), ("click", signal.SIGTERM), ("kfp.dsl", signal.SIGINT)],
+)
+def test_the_command_line_ends_with_the_number_of_the_signal(
+    module: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, *LOUD, "-m", "pipelines", "run", "--home", str(tmp_path / "home")]
+    code, said = signalled_at(module, number, [*command, "--data", "x.csv", "--label", "y"])
+    assert code == 128 + number, said
+    assert said.strip() == f"kfp-tfjob: stopped by {number.name}"
+
+
+@first_process
+def test_the_supervisor_as_first_process_does_not_lose_a_signal(tmp_path: Path) -> None:
+    program, *flags = SUPERVISOR
+    assert program == "python3"
+    supervisor = str(ROOT / "trainer" / "supervisor.py")
+    command = [sys.executable, *flags, *LOUD, supervisor, "--", "sleep", "1000"]
+    words = {"TERMINATION_LOG": str(tmp_path / "words")}
+    for module in ("ctypes", "json"):
+        code, said = signalled_at(
+            module, signal.SIGTERM, ["unshare", "-pf", *command], inside=True, **words
+        )
+        assert (code, "stopped by a signal" in said) == (143, True), said
+
+
+@first_process
+def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
+    module = "components.launch_tfjob.setup"
+    code, said = signalled_at(
+        "logging",
+        signal.SIGTERM,
+        ["unshare", "-pf", sys.executable, *LOUD, "-m", module],
+        inside=True,
+    )
+    assert code == 143, said
+
+
+@first_process
+def test_the_sidecar_as_first_process_ends_when_it_is_told_to(tmp_path: Path, s3, base) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    command = [sys.executable, *LOUD, "-m", "uploader", "watch", str(output), f"{base}/runs/r"]
+    code, said = signalled_at(
+        "argparse",
+        signal.SIGTERM,
+        ["unshare", "-pf", *command, "--attempt", "1"],
+        inside=True,
+        STORAGE_SECRET_DIR=str(s3.secret),
+    )
+    assert code == 0, said

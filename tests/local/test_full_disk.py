@@ -1,0 +1,158 @@
+"""A home whose disk is full, read-only or no folder at all: a sentence, and no wait without end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import uploader
+from components.launch_tfjob.backends.container import Container
+from components.publish.champion import Champion
+from components.step import Step
+from pipelines.cli import main
+from pipelines.local import processes, run
+from pipelines.local.ending import Ending
+from pipelines.local.home import LEAST_FREE, Home
+from storage.address import S3Address
+from storage.layout import Layout
+from storage.store import Store
+
+MANY = 2 * LEAST_FREE  # bytes; enough to begin with
+Mount = Callable[..., Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mounts small disks, each in a folder of its own."""
+    mounted: list[Path] = []
+
+    def make(size: int, *options: str) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        words = ["-t", "tmpfs", "-o", ",".join([f"size={size}", *options])]
+        if subprocess.run(["mount", *words, "none", folder], capture_output=True).returncode:
+            pytest.skip("only root may mount a small disk")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> None:
+    with open(disk / "fill", "wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * (1 << 16)):
+                continue
+        except OSError:
+            return
+
+
+def begin(home: Path) -> tuple[int, str]:
+    """Return how a run with this home ends."""
+    home_of = ("--home", str(home))
+    result = CliRunner().invoke(main, ["run", *home_of, "--data", "x.csv", "--label", "y"])
+    assert isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> None:
+    full = mount(MANY)
+    fill(full)
+    almost = mount(900 << 10)
+    read_only = mount(MANY, "ro")
+    file = tmp_path / "file"
+    file.touch()
+    for home, expected in (
+        (full, "the disk of"),
+        (full / "inside", "the disk of"),
+        (almost, "expected: 32.0 MB at the least"),
+        (read_only / "home", "Read-only file system"),
+        (file, "is a file"),
+        (file / "home", "cannot be used"),
+        (Path("/proc/home"), "cannot be used"),
+    ):
+        code, output = begin(home)
+        assert code == 2 and expected.lower() in output.lower(), (home, code, output)
+        assert "--home" in output
+
+
+def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> None:
+    disk = mount(MANY)
+    home = disk / "home"
+    data = tmp_path / "rows.csv"
+    data.write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(50)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines", "run", "--home", home, "--data", data, "--label", "y"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said = [process.stdout.readline()]
+    assert said[0].startswith("run ")
+    run_id = said[0].split()[1].rstrip(";")
+    while not (home / "runs" / run_id / "parameters.json").exists():
+        assert process.poll() is None
+    fill(disk)
+    said += process.stdout.readlines()
+    text = "".join(said)
+    assert process.wait() == 2, text
+    assert "is full" in text and "Traceback" not in text
+    assert f"kfp-tfjob run --home {home} --run-id {run_id}" in text
+    assert processes.carriers((home / "token").read_text()) == []
+
+
+def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -> None:
+    disk = mount(1 << 20)
+    fill(disk)
+    script = "for i in range(50): print('x' * 10_000)"
+    printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    relay = run._Relay(printing, disk / "pipeline.log", print)
+    relay.start()
+    assert printing.wait(60) == 0
+    relay.join()
+    assert relay.is_full
+
+
+def test_a_container_that_cannot_begin_on_a_full_disk_has_ended(mount: Mount) -> None:
+    disk = mount(1 << 20)
+    fill(disk)
+    changed = threading.Event()
+    container = Container("c", ["true"], dict(os.environ), disk, False, print, changed.set)
+    assert container.ended.wait(60)
+    assert changed.is_set() and "terminated" in container.status["state"]
+
+
+def test_what_is_published_is_done_although_its_copy_finds_no_room(
+    mount: Mount, tmp_path: Path, store: Store, base: S3Address
+) -> None:
+    step = Step("finish", "r", Layout(base), store)
+    version = base / "models/m/versions/1"
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_bytes(os.urandom(2 << 20))
+    uploader.push(store, model, version, "model")
+    metrics = {"accuracy": 0.9}
+    champion = Champion(1, 1, str(version), "r", "w", "s", "d", metrics, "v")
+    store.write(base / "models/m/champions/1.json", champion.to_bytes())
+    verdict = {"blessed": True, "metrics": metrics, "reasons": ["the first"]}
+    store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
+    home = Home(mount(1 << 20) / "home")
+    home.run("r").mkdir(parents=True)
+    said: list[str] = []
+    assert Ending(step, "m", home, False, said.append).tell(0, 0) == 0
+    text = "\n".join(said)
+    assert f"champion   {version}" in text
+    assert "no copy on this machine: there is no space" in text
+    assert "2.1 MB, what is still to be fetched" in text and " MB free" in text
+    assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room

@@ -1,0 +1,142 @@
+"""Endpoints that hang, send a byte now and then, or send callers in a circle: each wait ends."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import link
+from storage.address import S3Address
+from storage.credentials import SecretVolume
+from storage.errors import ConfigurationError, StoreUnavailableError
+from storage.retry import Patience
+from storage.store import Store
+
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\n\r\n'
+BETWEEN = 0.1  # seconds from byte to byte
+ADDRESS = S3Address("bucket", "key")
+# Servers that never answer are not given longer by a busy machine.
+SILENCE = Patience(seconds=0.1, silence=0.5)
+
+
+class Server:
+    """A server on loopback that answers each connection as it is told to."""
+
+    def __init__(self, answer: Callable[[socket.socket, str], None]) -> None:
+        self._answer, self._over = answer, threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while request := connection.recv(1 << 16):
+                    self._answer(connection, request.decode("latin-1").split()[1])
+            except OSError:
+                return
+
+    def drip(self, connection: socket.socket, data: bytes) -> None:
+        for at in range(len(data)):
+            connection.sendall(data[at : at + 1])
+            if self._over.wait(BETWEEN):
+                return
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    servers: list[Server] = []
+
+    def start(answer: Callable[[Server, socket.socket, str], None]) -> Server:
+        servers.append(Server(lambda connection, path: answer(servers[-1], connection, path)))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def hang(server: Server, connection: socket.socket, path: str) -> None:
+    server._over.wait()
+
+
+def drip_the_head(server: Server, connection: socket.socket, path: str) -> None:
+    server.drip(connection, HEAD * 100)
+
+
+def drip_the_body(server: Server, connection: socket.socket, path: str) -> None:
+    connection.sendall(HEAD)
+    server.drip(connection, b"x" * 1000)
+
+
+CALLS = {
+    "probe": lambda store: store.probe(ADDRESS),
+    "write": lambda store: store.write(ADDRESS, b"data"),
+    "read": lambda store: store.read(ADDRESS),
+    "list": lambda store: list(store.list(ADDRESS)),
+}
+
+
+@pytest.mark.parametrize("answer", [hang, drip_the_head, drip_the_body])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_endpoint_that_does_not_answer_ends_the_wait(
+    serve: Callable[..., Server],
+    answer: Callable[..., None],
+    call: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "_ANNOUNCE_SECONDS", 0.3)
+    endpoint = serve(answer).endpoint
+    store = Store(endpoint, secret=SecretVolume(tmp_path), patience=SILENCE)
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING), pytest.raises(StoreUnavailableError) as caught:
+        CALLS[call](store)
+    assert time.monotonic() - began < 20  # twice the silence, and whatever the machine is busy with
+    assert "bucket" in str(caught.value)
+    assert f"still waiting for an answer of {endpoint}" in caplog.text
+
+
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 T", "308 P"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_endpoint_that_redirects_is_said_to(
+    serve: Callable[..., Server], status: str, call: str, tmp_path: Path
+) -> None:
+    def redirect(server: Server, connection: socket.socket, path: str) -> None:
+        words = (
+            f"HTTP/1.1 {status}\r\nLocation: {server.endpoint}{path}\r\nContent-Length: 0\r\n\r\n"
+        )
+        connection.sendall(words.encode())
+
+    server = serve(redirect)
+    store = Store(server.endpoint, secret=SecretVolume(tmp_path))
+    with pytest.raises(ConfigurationError, match="to another address") as caught:
+        CALLS[call](store)
+    assert f"{server.endpoint}/bucket" in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://h h", "http://[::1", "http://h:x", "http://h:99999"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigurationError, match="storage_endpoint is not a URL"):
+        Store(endpoint)
