@@ -58,12 +58,13 @@ def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
         manifest: The TFJob.
         tensorboard: The command.
     """
+    job = "\n".join(map(escape, to_yaml(manifest).splitlines()))
     parts = [
         "<p>TensorBoard, on your machine, while the job trains and afterwards, with your keys of"
         " the store in the AWS environment:</p>",
         f"<pre>{escape(tensorboard)}</pre>",
         "<p>The job:</p>",
-        f"<pre>{escape(to_yaml(manifest))}</pre>",
+        f"<pre>{job}</pre>",
     ]
     return _page(f"TFJob {manifest['metadata']['name']}", parts)
 

@@ -17,7 +17,7 @@ from components.secret_values import masked
 from storage.errors import ConfigurationError, Problem
 from storage.layout import Layout
 from storage.store import check_endpoint
-from storage.text import code, row
+from storage.text import code
 from storage.words import counted
 
 # The one list of all run parameters: the form, the README and the command line follow it.
@@ -96,22 +96,20 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
 
 
 def table(values: Mapping[str, Any], spec: JobSpec) -> str:
-    """Return every resolved value and its meaning as a Markdown table, and what the job takes."""
-    rows = [
-        row(code(name), code(_written(masked(values[name]))), meaning)
-        for name, meaning in MEANING.items()
-    ]
+    """Return what the job takes, and every resolved value with its meaning, as Markdown.
+
+    A paragraph each: the panel of Kubeflow Pipelines has no room for a table of three columns.
+    """
     replicas, gpus = spec.replicas, spec.total_gpus
-    return "\n".join(
+    return "\n\n".join(
         [
             "# Parameters of this run",
-            "",
             f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'}"
             f" in all; {spec.batch_size} rows a step.",
-            "",
-            "| parameter | value | meaning |",
-            "|---|---|---|",
-            *rows,
+            *(
+                f"**{code(name)}:** {code(_written(masked(values[name])))}  \n{meaning}"
+                for name, meaning in MEANING.items()
+            ),
             "",
         ]
     )

@@ -88,14 +88,17 @@ def test_all_problems_come_at_once() -> None:
         assert part in text
 
 
-def test_a_value_stays_in_its_cell() -> None:
+def test_a_value_stays_in_its_paragraph() -> None:
     given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
     tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))
-    assert [token.type for token in tokens].count("td_open") == 3 * len(MEANING)
-    cells = [token.children for token in tokens if token.type == "inline"]
-    label = next(n for n, cell in enumerate(cells) if cell and cell[0].content == "data_label")
-    assert [part.type for part in cells[label + 1]] == ["code_inline"]
-    assert cells[label + 1][0].content == r"a'b|c\n<b>\x1b[2J"
+    assert [token.type for token in tokens].count("paragraph_open") == 1 + len(MEANING)
+    assert {token.type for token in tokens} <= {
+        *("heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline")
+    }
+    paragraphs = [token.children for token in tokens if token.type == "inline"]
+    codes = [[part.content for part in one if part.type == "code_inline"] for one in paragraphs]
+    assert ["data_label", r"a'b|c\n<b>\x1b[2J"] in codes
+    assert not any(part.type == "html_inline" for one in paragraphs for part in one)
 
 
 def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
@@ -103,5 +106,5 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
     text = table(given, job_spec(given))
     assert "4 replicas with 8 GPUs in all; 64 rows a step." in text
     for name, meaning in MEANING.items():
-        assert f"| `{name}` |" in text and meaning in text
+        assert f"**`{name}`:** " in text and f"\n{meaning}\n" in text
         assert prose(meaning) == meaning  # every name in backticks
