@@ -32,11 +32,15 @@ def summary(step: Step, model_name: str) -> str:
         step: The step that shows it.
         model_name: The model of the run.
     """
+    parts: list[str] = []
     try:
-        return "\n\n".join(_parts(step, model_name)) + "\n"
+        for part in _parts(step, model_name):
+            parts.append(part)  # what is known by then stays
     except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the summary of the run cannot be written: %s", error)
-        return f"# Run {code(step.run_id)}\n\nEverything it left: {code(step.run.base)}\n"
+        log.warning("the summary of the run is not complete: %s", error)
+        parts = parts or [f"# Run {code(step.run_id)}"]
+        parts.append(f"Everything it left: {code(step.run.base)}")
+    return "\n\n".join(parts) + "\n"
 
 
 def tensorboard_command(step: Step) -> str:

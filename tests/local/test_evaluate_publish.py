@@ -390,7 +390,7 @@ def test_the_component_hands_kfp_what_it_can_store(
     )
     assert (version, version_uri) == (1, str(bench.layout.model(MODEL).version(1)))
     assert champion_uri == str(bench.layout.model(MODEL).champion(1))
-    assert Path(card.path).read_text().startswith("# pets, version 1")
+    assert Path(card.path).read_text().startswith("# `pets`, version 1")
     assert card.metadata == {"version_uri": version_uri, "champion_uri": champion_uri}
     text = Path(summary.path).read_text()
     assert text.startswith(f"# Published: `{MODEL}`, version 1")

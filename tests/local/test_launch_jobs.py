@@ -20,13 +20,11 @@ import yaml
 from kfp import dsl
 
 from components.launch_tfjob import launcher
-from components.launch_tfjob.attempt import Attempt
 from components.launch_tfjob.backends import JobRefusedError
 from components.launch_tfjob.backends.local import LocalBackend
 from components.launch_tfjob.claim import Claim
 from components.launch_tfjob.component import launch_tfjob
 from components.launch_tfjob.launcher import JobFailedError
-from components.launch_tfjob.manifest import Identity, build_tfjob
 from components.launch_tfjob.options import PodOptions
 from components.launch_tfjob.spec import JobSpec
 from components.step import Failure, Step
@@ -400,19 +398,6 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
 
     threading.Thread(target=later, daemon=True).start()
     assert launcher.run(step, spec(orphan_timeout_seconds=3), backend).attempts == 1
-
-
-def test_a_key_that_is_missing_in_a_secret_is_a_wrong_configuration(backend, spec, step):
-    wanted = spec()
-    manifest = build_tfjob(wanted, Identity(step.run_id, 1))
-    container = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
-    reference = {"name": "objstore-cred", "key": "token"}
-    container["env"].append({"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}})
-    backend.create(manifest)
-    outcome = Attempt(backend, manifest, wanted, 1).follow()
-    assert (outcome.judgement.verdict, outcome.judgement.code) == ("user_error", 2)
-    assert "Secret objstore-cred has no key token; chief-0 needs it" in outcome.judgement.sentence
-    assert "pod.all.env.TOKEN" in outcome.judgement.remedy
 
 
 def test_the_deadline_ends_a_job(backend, spec, step):

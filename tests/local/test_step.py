@@ -140,7 +140,7 @@ def test_a_run_whose_publish_was_killed_is_not_called_published(
     record = Champion(2, 1, "s3://b/m/1", "run-1", "w", "s", "d", {}, "s3://b/verdict")
     store.write(step.layout.model("m").champion(2), record.to_bytes())
     ending = finish.run(step, "m")
-    assert ending.failure is None and "run-1: published" in ending.markdown
+    assert ending.failure is None and "# Published: `m`, version 1" in ending.markdown
 
 
 def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(

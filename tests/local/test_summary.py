@@ -69,7 +69,7 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     step.store.write(step.layout.model("m_1").champion(1), champion("run-0").to_bytes())
     text = summary(step, "m_1")
     assert text.startswith("# Not published: `m_1`")
-    why = "same model as champion 1; recall of `on_bad_row` &lt;b&gt;low&lt;/b&gt;: 0.1."
+    why = "same model as champion 1; recall of `on_bad_row` `<b>low</b>`: 0.1."
     assert f"**Why:** {why}" in text
     assert "**On 269 test rows:** `accuracy` 0.9712" in text
     data = "2 features for the label `on_bad'row`; rows: train 1,258, validation 270, test 269"
@@ -94,4 +94,8 @@ def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
 
 def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
     leave(step, step.run.evaluation / "verdict.json", VERDICT)
+    title, why, *_, last = summary(step, "m").strip().split("\n\n")
+    assert title == "# Not published: `m`" and why.startswith("**Why:** same model as champion 1")
+    assert last == f"Everything it left: `{step.run.base}`"
+    step.store.write(step.run.evaluation / "verdict.json", b"{}")
     assert summary(step, "m") == f"# Run `run-1`\n\nEverything it left: `{step.run.base}`\n"

@@ -49,7 +49,7 @@ def tensorboard(run: RunLayout, said: Path, *arguments: str, **environment: str)
     known = {name: value for name, value in os.environ.items() if name != MOUNT_VARIABLE}
     with open(said, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.cli", "tensorboard", str(run.base), *arguments],
+            [sys.executable, "-m", "pipelines", "tensorboard", str(run.base), *arguments],
             env=known | environment,
             stdout=output,
             stderr=subprocess.STDOUT,

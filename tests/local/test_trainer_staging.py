@@ -76,7 +76,7 @@ def test_the_disk_is_looked_at_before_anything_is_fetched(
         stage(Store(proxy.endpoint), dataset, tmp_path / "data")
     (problem,) = found.value.problems
     assert str(dataset) in problem.what and str(tmp_path / "data") in problem.what
-    assert problem.expected.startswith("1000000.00 GB")
+    assert problem.expected.startswith("1000000.0 GB")
     assert problem.received.endswith("GB free")
     assert "ephemeral_storage" in problem.fix
     assert not proxy.of("GET", "tfrecord")
