@@ -102,6 +102,7 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
     model = build_model(dataset)
     history = model.fit(
         training,
+        shuffle=False,  # the dataset has its order
         epochs=EPOCHS,
         steps_per_epoch=STEPS,
         validation_data=validation,

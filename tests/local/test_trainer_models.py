@@ -430,6 +430,8 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
     assert (named(**columns)["prediction"] == default(**columns)["prediction"]).numpy().all()
 
 
+# Keras warns of such a class; people write them all the same.
+@pytest.mark.filterwarnings("ignore:.build.. was called on layer:UserWarning")
 def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Path) -> None:
     import keras
 
