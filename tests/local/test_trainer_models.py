@@ -431,7 +431,7 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
 
 
 # Keras warns of such a class; people write them all the same.
-@pytest.mark.filterwarnings("ignore:.build.. was called on layer:UserWarning")
+@pytest.mark.filterwarnings("ignore:.build... was called on layer:UserWarning")
 def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Path) -> None:
     import keras
 
