@@ -123,7 +123,12 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
 
 def _log(failure: Failure) -> None:
     message = Mask()(failure.message)
-    log.error("the run failed in %s (%s): %s", failure.step, failure.verdict, message)
+    where = _where(failure, failure.step)
+    log.error("the run %s (%s): %s", where, failure.verdict, message)
+
+
+def _where(failure: Failure, step: str) -> str:
+    return "was ended" if failure.step == WHOLE_RUN else f"failed in {step}"
 
 
 def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:
@@ -149,7 +154,7 @@ def _ends(step: Step, left: Left) -> list[AttemptEnd]:
 def _failed(step: Step, failure: Failure, left: Left) -> str:
     return _lines(
         [
-            f"# Run {prose(step.run_id)} failed in {code(failure.step)}",
+            f"# Run {prose(step.run_id)} {_where(failure, code(failure.step))}",
             "",
             *page.describe(failure),
             "| what | where |",
