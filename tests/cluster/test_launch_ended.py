@@ -254,7 +254,7 @@ class _Stopped:
     def __call__(self) -> bool:
         for pod in self._admin.core.list_namespaced_pod(self._namespace).items:
             if pod.metadata.deletion_timestamp:
-                kind = pod.metadata.labels.get("training.kubeflow.org/replica-type", "")
+                kind = (pod.metadata.labels or {}).get("training.kubeflow.org/replica-type", "")
                 self.graces[kind] = pod.metadata.deletion_grace_period_seconds
         job = self._api.get(self._api.tfjobs(self._job))
         stopped = job is None or bool(job["metadata"].get("deletionTimestamp"))

@@ -183,7 +183,7 @@ found = cluster.check(cluster.open_cluster(10), spec, {run_id!r})
 assert not found.problems, found.problems
 where = ({run_id!r}, values["output_uri"], values["storage_endpoint"], values["storage_region"])
 with step("launch_tfjob", *where) as context:
-    launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.yaml", "/tmp/ui.json")
+    launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.html")
     print("launched", launched.job_name, launched.attempts, sorted(launched.gpu_hours), flush=True)
 """
 
@@ -196,6 +196,8 @@ def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
     program = STEP.format(values=json.dumps(values), run_id=launch.step.run_id)
     _start_step(launch, workflow, program)
     launch.wait_for(lambda: launch.said("hello") or _step_ended(launch))
+    said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
+    assert not _step_ended(launch), said
     owners = launch.cluster.tfjob(launch.namespace, launch.name())["metadata"]["ownerReferences"]
     assert [(item["kind"], item["name"]) for item in owners] == [("Workflow", workflow.name)]
     launch.cluster.core.delete_namespaced_pod("step", launch.namespace, grace_period_seconds=1)
