@@ -20,8 +20,9 @@ _CERTAIN |= {"credentials", "apikey"}
 _LIKELY = {"token", "auth", "bearer", "authorization"}
 _KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
 _KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
-# Names of objects, not secrets.
-_NAMES = {"image_pull_secret", "secretName", "storage_secret"}
+# Names of objects and of files, not secrets.
+_NAMES = {"image_pull_secret", "secretName", "storage_secret", "GOOGLE_APPLICATION_CREDENTIALS"}
+_PLACES = {"dir", "file", "folder", "path"}  # the last word
 # Variables of a replica that hold JSON.
 _JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 
@@ -35,6 +36,8 @@ def looks_secret(name: str, value: Any = "text") -> bool:
     """
     words = [word.lower() for word in _WORD_BREAK.split(name) if word]
     if isinstance(value, bool) or value is None or value == "" or name in _NAMES:
+        return False
+    if words and words[-1] in _PLACES:
         return False
     if _CERTAIN & set(words):
         return True
@@ -134,7 +137,7 @@ def _masked_variable(name: str, value: str) -> str:
             if content == given
             else json.dumps(content, sort_keys=True, ensure_ascii=False).replace("$", "$$")
         )
-    return MASK if looks_secret(name, value) and not value.startswith("/") else value
+    return MASK if looks_secret(name, value) else value
 
 
 def _is_reference(value: Any) -> bool:

@@ -3,13 +3,18 @@
 A timeout of a socket begins anew with every byte, so a server that sends one in time could hold a
 caller without an end. Here every 64 KiB have the time of one silence. Only waiting is counted: a
 reader that works between two reads loses nothing.
+
+The reply to a POST is the exception: while a store joins the parts of an object it sends a blank
+every few seconds, for minutes. Each byte has the time of a silence there, and all of it an end.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import socket
 import time
+from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any
 
@@ -21,6 +26,7 @@ from botocore.awsrequest import (
 )
 
 PIECE = 64 << 10  # bytes
+_JOINING_SECONDS = 900.0  # the longest that a store may take for the reply to a POST
 
 
 class Pace:
@@ -28,10 +34,13 @@ class Pace:
 
     Args:
         seconds: The longest for a piece.
+        piece: Its size in bytes.
+        whole: The longest for the whole reply, in seconds.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._left, self._received = seconds, seconds, 0
+    def __init__(self, seconds: float, piece: int = PIECE, whole: float = math.inf) -> None:
+        self._seconds, self._piece, self._whole = seconds, piece, whole
+        self._left, self._received = min(seconds, whole), 0
 
     def receive(self, connection: socket.socket, buffer: Any, receive: Any = None) -> int:
         """Receive into a buffer and return how many bytes came; 0 at the end.
@@ -52,10 +61,12 @@ class Pace:
             raise TimeoutError(
                 f"{self._received} bytes of the reply came in {self._seconds:.0f} s"
             ) from None
-        self._left -= time.monotonic() - began
+        waited = time.monotonic() - began
+        self._left -= waited
+        self._whole -= waited
         self._received += count
-        if self._received >= PIECE:
-            self._left, self._received = self._seconds, 0
+        if self._received >= self._piece:
+            self._left, self._received = min(self._seconds, self._whole), 0
         return count
 
 
@@ -70,6 +81,7 @@ class _Source(io.RawIOBase):
 
     def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: Pace) -> None:
         self._raw, self._connection, self._pace = raw, connection, pace
+        self._seconds = connection.gettimeout()
 
     def readable(self) -> bool:
         return True
@@ -78,6 +90,8 @@ class _Source(io.RawIOBase):
         return self._pace.receive(self._connection, buffer, self._raw.readinto)
 
     def close(self) -> None:
+        with suppress(OSError):  # it may be closed
+            self._connection.settimeout(self._seconds)  # the next request has all of it
         self._raw.close()
         super().close()
 
@@ -86,7 +100,9 @@ class _Response(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         if seconds := sock.gettimeout():  # the read timeout of the client
-            source = _Source(self.fp.detach(), sock, Pace(seconds))
+            joins = kwargs.get("method") == "POST"
+            pace = Pace(seconds, 1, _JOINING_SECONDS) if joins else Pace(seconds)
+            source = _Source(self.fp.detach(), sock, pace)
             self.fp = io.BufferedReader(source)
 
 

@@ -7,6 +7,7 @@ columns by name, or one packed input. What fits neither is refused with what was
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,12 @@ def _columns(
         features: The names of the columns.
         inputs: Of the signature, by name.
         mapping: The input of each column as the model says; without it an input is called like its
-            column, or as the trainer would call it.
+            column, as the trainer would call it, or as TensorFlow does, which replaces by `_` what
+            no Python name may have.
     """
     ways = [[mapping.get(name, "") for name in features]] if mapping else []
-    for names in (*ways, features, arguments.argument_names(features)):
+    replaced = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in features]
+    for names in (*ways, features, arguments.argument_names(features), replaced):
         columns = {name: index for index, name in enumerate(names)}
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns

@@ -108,7 +108,9 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
     verdict = _json(step, step.run.evaluation / "verdict.json")
     about = _lines(page.about(left, str(step.run.base))) if left else ""
     left = left or Left()
-    if failure is None and not _is_done(step, model_name, verdict):
+    done = _is_done(step, model_name, verdict)
+    # evaluate may have been killed after its verdict; what is published stays published.
+    if failure is None and (not done or (left.cause and not verdict["blessed"])):
         failure = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
@@ -128,7 +130,8 @@ def _log(failure: Failure) -> None:
 
 
 def _where(failure: Failure, step: str) -> str:
-    return "was ended" if failure.step == WHOLE_RUN else f"failed in {step}"
+    ended = failure.step == WHOLE_RUN or failure.verdict == CANCELLED.verdict
+    return "was ended" if ended else f"failed in {step}"
 
 
 def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:

@@ -144,7 +144,7 @@ class Attempt:
         if found is None or found.fix:
             return found
         events = seen.events()
-        if missing := waiting.missing_secrets(seen.pods, events):
+        if missing := waiting.missing_secrets(seen.pods, events, seen.job):
             if found.verdict == Verdict.USER_ERROR:
                 return replace(found, fix=secret_remedy(self.spec, missing))
         fix = remedy(found.verdict, self.spec, seen.pods, events)
@@ -154,13 +154,17 @@ class Attempt:
         return replace(found, fix=fix)
 
     def _lacks_room(self, seen: Seen) -> str:
-        """Say why the cluster as it is can never hold the job; nothing where that is not known."""
+        """Say why the cluster as it is can never hold the job; nothing where that is not known.
+
+        A later attempt comes after a node was lost or while nodes are on their way, and without
+        events it cannot be seen that some are: then the job waits for its pending timeout.
+        """
         nodes = self.backend.nodes()
         lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
-        if not nodes or any(
-            waiting.nodes_are_coming(self.backend.events(pod["metadata"]["name"]))
-            for pod in lagging.values()
-        ):
+        said = [self.backend.events(pod["metadata"]["name"]) for pod in lagging.values()]
+        if self.number > 1 or not nodes or not all(said):
+            return ""
+        if any(waiting.nodes_are_coming(events) for events in said):
             return ""
         return capacity.lacks_room(self.manifest, nodes)
 
@@ -199,7 +203,8 @@ def cancelled(why: str) -> Judgement:
     Args:
         why: What ended it, for instance `its Workflow was deleted`.
     """
-    return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}")
+    fix = "start it again, or retry it; it continues from its newest stored checkpoint"
+    return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}", fix=fix)
 
 
 def words(judgement: Judgement, last_lines: Callable[[str, str], list[str]]) -> list[str]:

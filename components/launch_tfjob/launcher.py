@@ -223,6 +223,8 @@ class Launcher:
             return None
         if earlier.step != self.step.name or not earlier.final:
             return None
+        if earlier.verdict == Verdict.CANCELLED:
+            return None  # whoever starts it again wants it
         return JobFailedError(earlier.code, earlier.verdict, earlier.message)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:

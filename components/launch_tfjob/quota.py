@@ -48,7 +48,10 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
     for text in messages:
         if found := _EXCEEDED.search(text):
             name, requested, _, limited = found.groups()
-            yield Exceeded(name, _amounts(requested), _amounts(limited), found[0])
+            try:
+                yield Exceeded(name, _amounts(requested), _amounts(limited), found[0])
+            except ValueError:
+                continue  # cut, or in other words: it is shown, and nothing is decided by it
 
 
 def _amounts(text: str) -> dict[str, Decimal]:

@@ -15,6 +15,9 @@ from components.launch_tfjob.manifest import CONTAINER
 from components.launch_tfjob.masking import Mask
 from components.launch_tfjob.verdict import Judgement, replica_of
 
+# Where programs and controllers have their say.
+_FREE = {"sentence", "remedy", "message", "reason", "last_lines"}
+
 
 @dataclass(frozen=True)
 class EndedContainer:
@@ -83,7 +86,8 @@ class AttemptEnd:
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON, without secrets."""
-        return Mask()(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
+        values = _masked(asdict(self), Mask())
+        return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AttemptEnd:
@@ -143,6 +147,15 @@ def end_of(
         seconds=_rounded(seconds),
         gpu_seconds=_rounded(gpu_seconds),
     )
+
+
+def _masked(value: Any, mask: Mask, free: bool = False) -> Any:
+    """Return a record whose free texts have no secrets: names and numbers are read back."""
+    if isinstance(value, Mapping):
+        return {key: _masked(item, mask, free or key in _FREE) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item, mask, free) for item in value]
+    return mask(value) if free and isinstance(value, str) else value
 
 
 def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:

@@ -24,6 +24,7 @@ _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: "
 # Words of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
+_REFUSED = re.compile(r"\b40[13]\b|unauthorized|denied|forbidden|authenticat", re.IGNORECASE)
 _PULL_SECRETS = re.compile(r"image pull secrets \(([^)]*)\)")
 
 
@@ -117,15 +118,20 @@ def forbidden(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def missing_secrets(
-    pods: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+    pods: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any]],
+    job: Mapping[str, Any],
 ) -> list[MissingSecret]:
     """Return the Secrets that containers wait for in vain.
 
-    One to pull images with is only missed by a pod whose image cannot be had without it.
+    One to pull images with is only missed by a pod whose image cannot be had without it. One that
+    the job does not name comes from the service account, which may name some that no image of the
+    job needs: the registry must have refused the image then.
 
     Args:
         pods: Of the job.
         events: Of these pods.
+        job: The TFJob.
     """
     pods, found = list(pods), []
     for pod, name, said in _waiting(pods, _CONFIGURATION):
@@ -140,8 +146,15 @@ def missing_secrets(
             named = _PULL_SECRETS.search(str(event.get("message")))
             if event.get("reason") == _NO_PULL_SECRET and named and about(event, pod):
                 who = (replica_of(pod), role_of(pod), "pulling its images", "")
-                found += [MissingSecret(name, "", *who, said) for name in named[1].split(", ")]
+                names = named[1].split(", ")
+                refused, own = _REFUSED.search(said), _pull_secrets(job)
+                found += [MissingSecret(n, "", *who, said) for n in names if refused or n in own]
     return found
+
+
+def _pull_secrets(job: Mapping[str, Any]) -> set[str]:
+    pods = [item["template"]["spec"] for item in job["spec"]["tfReplicaSpecs"].values()]
+    return {secret["name"] for pod in pods for secret in pod.get("imagePullSecrets") or ()}
 
 
 def secret_in(said: str) -> tuple[str, str] | None:

@@ -127,7 +127,7 @@ class Watchdogs:
                 Verdict.USER_ERROR,
             ),
             "secret": (
-                bool(waiting.missing_secrets(seen.pods, events)),
+                bool(waiting.missing_secrets(seen.pods, events, seen.job)),
                 _MOMENT,
                 Verdict.USER_ERROR,
             ),
@@ -174,7 +174,7 @@ class Watchdogs:
             case "configuration":
                 return _joined("a container cannot be made", waiting.misconfigured(seen.pods))
             case "secret":
-                missing = waiting.missing_secrets(seen.pods, seen.events())
+                missing = waiting.missing_secrets(seen.pods, seen.events(), seen.job)
                 return _joined("a Secret is missing", [str(item) for item in missing])
             case "quota":
                 return _never(seen)

@@ -84,7 +84,8 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
     found: dict[str, tuple[S3Address, int]] = {}
     for seen, item in enumerate(store.list(address), 1):
         name = item.address.key[start:]
-        if not name.endswith("/") and _wanted(name.split("/")):
+        # A key that ends in / marks a folder; that of the address itself has no name left.
+        if name and not name.endswith("/") and _wanted(name.split("/")):
             found[name] = item.address, item.size
         _check_seen(seen, address)
     _check(found, address)

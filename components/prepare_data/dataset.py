@@ -80,8 +80,9 @@ def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
     if lost:
         log.warning("dataset %s has lost %s and is made again", base, ", ".join(lost[:5]))
         return None
-    schema = json.loads(store.read(base / SCHEMA))
-    statistics = json.loads(store.read(base / STATISTICS))
+    # They are as long as the table has columns and labels; the manifest says how long.
+    schema = json.loads(store.read(base / SCHEMA, sizes[base / SCHEMA]))
+    statistics = json.loads(store.read(base / STATISTICS, sizes[base / STATISTICS]))
     rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
     return Prepared(str(base), digest, rows, schema, statistics, reused=True)
 

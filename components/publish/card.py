@@ -35,6 +35,8 @@ def render(
         for name, value in champion.metrics.items()
     ]
     reasons = [part for reason in verdict["reasons"] for part in (prose(reason), "")]
+    # The columns.json of a user's own program may name others: that model gets no example.
+    has_example = arguments and arguments.keys() <= statistics["features"].keys()
     level = f"{verdict['confidence'] * 100:g} % interval"
     return "\n".join(
         [
@@ -60,7 +62,7 @@ def render(
             "`model/` is the SavedModel, `schema.json` names the columns it takes and its classes,"
             " `manifest.json` proves every file.",
             "",
-            *(_example(arguments, statistics) if arguments else ()),
+            *(_example(arguments, statistics) if has_example else ()),
         ]
     )
 

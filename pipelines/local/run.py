@@ -144,12 +144,13 @@ def _run_pipeline(
         relay.sign_of_life()
         stopped.wait(0.3)
         full = home.is_full() or relay.is_full
-    if stopped.number or full:
+    ended = pipeline.poll() is not None and not stopped.number  # a disk may fill at the very end
+    if ended:
+        relay.join()
+    else:
         pipeline.kill()  # first, so that no further step begins
         pipeline.wait()
-    else:
-        relay.join()
-    return None if full and not stopped.number else pipeline.returncode
+    return None if full and not (ended or stopped.number) else pipeline.returncode
 
 
 def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from components.launch_tfjob.backends.run_watch import RunWatch
 from components.preflight import cluster as preflight
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
@@ -170,6 +171,19 @@ def test_sigterm_is_enough_where_the_watch_has_broken(launch, step, row, proxy, 
         assert process.wait(60) in (-signal.SIGTERM, 1)
     launch.ended = Ended("cancelled", 2)
     row(launch, "cancelled", 2, jobs=0)
+
+
+def test_a_workflow_that_has_not_changed_for_long_can_be_watched(launch, workflow):
+    """An API server forgets versions as others change; that of a quiet object is gone first."""
+    other = Workflow(launch.cluster, launch.namespace, "other").create()
+    for number in range(400):
+        other.patch({"spec": {"number": number}})
+    api = client_of(launch.kubeconfig, launch.namespace)
+    owner = {key: workflow.get()["metadata"][key] for key in ("name", "uid")}
+    watch = RunWatch(api, launch.step.run_id, owner, tuple, 60)
+    query = {"fieldSelector": f"metadata.name={owner['name']}", "watch": "true"}
+    query |= {"timeoutSeconds": "1", "resourceVersion": watch._list(api, (5, 30))}
+    assert not [line for line in api.lines(api.workflow(""), query, 30) if b"ERROR" in line]
 
 
 # It saves 300 MB when it is told to stop, as the trainer does: one rename when all is there.

@@ -95,6 +95,8 @@ def test_the_example_of_the_model_card_runs(
     assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     # A model that does not say what it calls its columns has no example.
     assert "```" not in render("m", champion, verdict, {}, {})
+    # Nor has one of a user's own program that names a column the dataset does not have.
+    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics)
 
 
 def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:

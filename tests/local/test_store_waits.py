@@ -14,7 +14,7 @@ import pytest
 from storage import link
 from storage.address import S3Address
 from storage.credentials import SecretVolume
-from storage.errors import ConfigurationError, StoreUnavailableError
+from storage.errors import ConfigurationError, DataError, StoreUnavailableError
 from storage.retry import Patience
 from storage.store import Store
 
@@ -116,6 +116,43 @@ def test_an_endpoint_that_does_not_answer_ends_the_wait(
     assert time.monotonic() - began < 20  # twice the silence, and whatever the machine is busy with
     assert "bucket" in str(caught.value)
     assert f"still waiting for an answer of {endpoint}" in caplog.text
+
+
+def test_a_store_that_joins_parts_for_longer_than_a_silence_is_waited_for(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """S3 answers at once and sends a blank every few seconds until the object is whole."""
+    asked: list[str] = []
+
+    def join(server: Server, connection: socket.socket, path: str) -> None:
+        asked.append(path)
+        body = b" " * 20 + b"<CompleteMultipartUploadResult/>"
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode())
+        server.drip(connection, body[:20])
+        connection.sendall(body[20:])
+
+    store = Store(serve(join).endpoint, secret=SecretVolume(tmp_path), patience=SILENCE)
+    store.link.client.complete_multipart_upload(Bucket="bucket", Key="key", UploadId="u")
+    assert len(asked) == 1  # 2 s of blanks, four times the silence
+
+
+@pytest.mark.parametrize("length", ["Content-Length: {}", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("size", [10, 11])
+def test_an_object_is_bounded_however_its_length_is_said(
+    serve: Callable[..., Server], length: str, size: int, tmp_path: Path
+) -> None:
+    def answer(server: Server, connection: socket.socket, path: str) -> None:
+        data = b"x" * size
+        body = data if "{}" in length else b"%x\r\n%s\r\n0\r\n\r\n" % (size, data)
+        connection.sendall(f"HTTP/1.1 200 OK\r\n{length.format(size)}\r\n\r\n".encode() + body)
+
+    store = Store(serve(answer).endpoint, secret=SecretVolume(tmp_path))
+    if size == 10:
+        assert store.read(ADDRESS, 10) == b"x" * 10
+    else:
+        with pytest.raises(DataError, match="is too large"):
+            store.read(ADDRESS, 10)
 
 
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 T", "308 P"])

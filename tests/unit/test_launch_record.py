@@ -1,6 +1,7 @@
 """The record of an attempt, read back, and what a person reads of it."""
 
 from components.finish.explain import explain
+from components.launch_tfjob import masking
 from components.launch_tfjob.masking import MASK, Mask
 from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
 from components.launch_tfjob.verdict import Ended, Judgement, Verdict
@@ -61,3 +62,14 @@ def test_a_secret_is_blotted_out(tmp_path, monkeypatch):
     mask = Mask()
     assert mask("x the-secret-key y token/of+this=process") == f"x {MASK} y {MASK}"
     assert mask("nothing to hide") == "nothing to hide"
+
+
+def test_a_secret_that_is_an_ordinary_word_leaves_a_record_that_can_be_read(monkeypatch) -> None:
+    monkeypatch.setattr(masking, "_hidden", {"seconds", "123456", "kubeflow"})
+    end = AttemptEnd(
+        *(1, "j", "kubeflow", "succeeded", 0, "a kubeflow of 123456 seconds", "", (), ()),
+        seconds={"running": 123456.0},
+    )
+    read = AttemptEnd.from_bytes(end.to_bytes())
+    assert (read.namespace, read.seconds) == ("kubeflow", {"running": 123456.0})
+    assert read.sentence == "a ****** of ****** ******"

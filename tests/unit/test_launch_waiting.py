@@ -256,7 +256,7 @@ def test_missing_secrets_are_read_from_containers_and_events():
     for each in (no_secret, no_key):
         main = each["spec"]["containers"][0]
         each["spec"] = {"containers": [main | {"env": [*main["env"], SECRET_ENV]}]}
-    found = waiting.missing_secrets([no_secret, no_key], [])
+    found = waiting.missing_secrets([no_secret, no_key], [], job())
     assert [(item.name, item.key, item.replica, item.variable) for item in found] == [
         ("s", "", "worker-1", "TOKEN"),
         ("s", "k", "worker-0", "TOKEN"),
@@ -270,8 +270,21 @@ def test_missing_secrets_are_read_from_containers_and_events():
 def test_a_pull_secret_is_missed_only_by_an_image_that_cannot_be_had():
     said = "Unable to retrieve some image pull secrets (a, b); attempting to pull may not succeed."
     events = [event("j-worker-0", "FailedToRetrieveImagePullSecret", said)]
-    assert not waiting.missing_secrets([pod("worker-0", "Running", **RUNS)], events)
-    assert not waiting.missing_secrets([pod("worker-1", **PULL)], events)
-    found = waiting.missing_secrets([pod("worker-0", **PULL)], events)
+    assert not waiting.missing_secrets([pod("worker-0", "Running", **RUNS)], events, job())
+    assert not waiting.missing_secrets([pod("worker-1", **PULL)], events, job())
+    found = waiting.missing_secrets([pod("worker-0", **PULL)], events, job())
     assert [(item.name, item.variable) for item in found] == [("a", ""), ("b", "")]
     assert "or correct pod.all.image_pull_secret" in secret_remedy(spec(), found)
+    # A registry that is busy refuses no Secret: one that only the service account names may be
+    # missing for good.
+    busy = {"waiting": {"reason": "ErrImagePull", "message": "pull QPS exceeded"}}
+    assert not waiting.missing_secrets([pod("worker-0", **busy)], events, job())
+    named = job(spec(all={"image_pull_secret": "b"}))
+    found = waiting.missing_secrets([pod("worker-0", **busy)], events, named)
+    assert [item.name for item in found] == ["b"]
+
+
+def test_a_quota_in_words_that_cannot_be_read_decides_nothing():
+    assert not list(
+        quota.exceeded(["exceeded quota: q, requested: cpu=x:, used: cpu=, limited: cpu=2:"])
+    )

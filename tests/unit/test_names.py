@@ -72,6 +72,13 @@ def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(
     assert not target.exists()
 
 
+def test_the_mark_of_a_folder_is_no_file_of_it(store: Store, base: S3Address) -> None:
+    """What the console of S3 leaves for a folder that was made there."""
+    store.write(S3Address(base.bucket, f"{base.key}/own/"), b"")
+    store.write(base / "own/model.py", b"x")
+    assert code_files.stored(store, base / "own") == {"model.py": b"x"}
+
+
 def test_a_store_that_is_all_code_is_found_by_its_names(store: Store) -> None:
     files = code_files.stored(_Listing({"model.py": b"x", "a/b.py": b"y"}), S3Address("bucket"))
     assert files == {"model.py": b"x", "a/b.py": b"y"}

@@ -18,6 +18,7 @@ from components.secret_values import (
     MASK,
     looks_secret,
     masked,
+    masked_job,
     secrets_in,
     secrets_in_job,
     still_masked,
@@ -152,3 +153,19 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
         assert SECRET not in done.output
     monkeypatch.setenv(CHOICE, "local")
     assert SECRET not in run_as_exit_task("r", "s3://b", endpoint, "", "m")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "/abcdefgh12345", True),  # one key in 64 begins with it
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/key.json", False),
+        ("HUB_TOKEN_FILE", "/var/run/token", False),
+        ("tokenPath", "/var/run/token", False),
+    ],
+)
+def test_a_place_is_told_from_a_secret_by_its_name(name: str, value: str, secret: bool) -> None:
+    assert (masked({name: value}) != {name: value}) is secret
+    variable = {"name": name, "value": value}
+    assert (masked_job(variable) != variable) is secret
+    assert list(secrets_in_job(variable)) == [value] * secret

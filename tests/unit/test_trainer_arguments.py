@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from storage.errors import DataError
 from trainer import arguments
 from trainer.arguments import argument_names
+from trainer.serving import _columns
 
 # Few letters, so that names meet.
 NAMES = st.text(st.sampled_from("aAbB_1 .-%Äß年나"), max_size=4) | st.text(max_size=8)
@@ -91,3 +92,9 @@ def test_names_stay_readable() -> None:
     assert argument_names(("a.b", "a_b", "a-b", "A", "a", "a_1")) == (
         ["a_b_2", "a_b", "a_b_1", "A", "a_2", "a_1"]
     )
+
+
+def test_inputs_that_a_program_named_as_tensorflow_does_are_found() -> None:
+    inputs = dict.fromkeys(("_a_b", "2nd_col", "gr__e"))
+    found = _columns(("_a b", "2nd.col", "größe"), inputs, {})
+    assert found == {"_a_b": 0, "2nd_col": 1, "gr__e": 2}

@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import FrameType
@@ -90,8 +91,8 @@ class RunWatch:
 
     def __exit__(self, *_: object) -> None:
         """End; jobs of a run that was ended are stopped before."""
-        if self._why:
-            self._stopped.wait()
+        while self._why and self._worker.is_alive() and not self._stopped.wait(1):
+            continue
         self._closed.set()
         self._events.put(_CLOSED)
         self._stopping.close()
@@ -142,10 +143,13 @@ class RunWatch:
 
     def _look_again(self) -> None:
         """Read the Workflow once more; what was seen last decides where that cannot be done."""
-        try:
-            self._read(self._in_a_hurry, _LOOK_SECONDS)
-        except CALL_FAILED:
-            pass  # that is a drain, unless it was seen before
+        for _ in range(2):  # a connection that was kept warm may be dead all the same
+            try:
+                self._look()
+                break
+            except CALL_FAILED as error:
+                if getattr(error, "status", None):
+                    break  # an answer: that is a drain, unless it was seen before
         self._decide(_SKEW)
 
     def _now(self) -> datetime:
@@ -159,7 +163,7 @@ class RunWatch:
         while not self._closed.is_set() and not self._why:
             began = time.monotonic()
             try:
-                version = self._read(self._api, _READ_SECONDS)
+                version = self._list(self._api, _READ_SECONDS)
                 if not version:
                     log.info("this step belongs to no Workflow: nothing is watched for its end")
                     return
@@ -182,25 +186,40 @@ class RunWatch:
             self._closed.wait(random.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _read(self, api: ClusterClient, seconds: tuple[float, float]) -> str:
-        """Read the Workflow as it is now; return its version, or nothing where there is none."""
-        if self._owner:
-            workflow, date = api.once("GET", api.workflow(self._owner["name"]), {}, seconds)
-            if workflow["metadata"].get("uid") != self._owner["uid"]:
-                raise ValueError("the Workflow of that name is another one")
-        else:
-            query = {"labelSelector": f"{RUN_ID_LABEL}={self._run_id}"}
-            found, date = api.once("GET", api.workflow(""), query, seconds)
-            if not found.get("items"):
-                return ""
-            workflow = max(found["items"], key=lambda item: item["metadata"]["creationTimestamp"])
-            self._owner = {key: workflow["metadata"][key] for key in ("name", "uid")}
-        try:
-            self._date = parsedate_to_datetime(date), time.monotonic()
-        except ValueError:
-            pass  # a proxy has taken it away; what was known before is as good as it gets
-        self._see(workflow)
-        return workflow["metadata"]["resourceVersion"]
+    def _look(self) -> None:
+        """Read the Workflow as it is now, over a connection that is there already."""
+        if not self._owner:
+            self._list(self._in_a_hurry, _LOOK_SECONDS)
+            return
+        path = self._in_a_hurry.workflow(self._owner["name"])
+        workflow, date = self._in_a_hurry.once("GET", path, {}, _LOOK_SECONDS)
+        if workflow["metadata"].get("uid") == self._owner["uid"]:
+            self._see(workflow, date)
+
+    def _list(self, api: ClusterClient, seconds: tuple[float, float]) -> str:
+        """Read the Workflow as it is now; return where a watch begins, or nothing without one.
+
+        It is a list, also of one: the version of a Workflow itself is as old as its last change,
+        and soon older than what an API server still knows.
+        """
+        known = self._owner
+        query = (
+            {"fieldSelector": f"metadata.name={known['name']}"}
+            if known
+            else {"labelSelector": f"{RUN_ID_LABEL}={self._run_id}"}
+        )
+        found, date = api.once("GET", api.workflow(""), query, seconds)
+        items = found.get("items") or []
+        if known:
+            items = [item for item in items if item["metadata"].get("uid") == known["uid"]]
+            if not items:
+                raise ValueError("the Workflow of this run is not there")
+        if not items:
+            return ""
+        workflow = max(items, key=lambda item: item["metadata"]["creationTimestamp"])
+        self._owner = {key: workflow["metadata"][key] for key in ("name", "uid")}
+        self._see(workflow, date)
+        return found["metadata"]["resourceVersion"]
 
     def _watch(self, version: str) -> None:
         """Take every change of the Workflow, until the server ends the watch."""
@@ -218,7 +237,9 @@ class RunWatch:
                 event["object"]["metadata"].setdefault("deletionTimestamp", "now")
             self._see(event["object"])
 
-    def _see(self, workflow: Object) -> None:
+    def _see(self, workflow: Object, date: str = "") -> None:
+        with suppress(ValueError):  # without a date, what was known before is as good as it gets
+            self._date = parsedate_to_datetime(date), time.monotonic()
         self._workflow = workflow
         self._decide()
         self._events.put(_NEWS)
