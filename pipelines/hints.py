@@ -12,6 +12,7 @@ _OPTIONS = {
     "data_uri": "--data",
     "data_label": "--label",
     "output_uri": "--output",
+    "storage_endpoint": "--endpoint",
     "model_name": "--name",
     "model_code": "--model",
     "train_workers": "--workers",

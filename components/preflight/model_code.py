@@ -258,6 +258,8 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
         module = name
     elif "model.py" in files:
         module = "model"
+    elif inner := _inner_folder(files):  # a zip of a folder, instead of what is in it
+        return _importable(inner, {path.partition("/")[2]: files[path] for path in files}, source)
     else:
         raise ConfigurationError(
             Problem(
@@ -277,6 +279,12 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
             )
         )
     return Code(module, files)
+
+
+def _inner_folder(files: Mapping[str, bytes]) -> str:
+    """Return the one folder that all files are in; nothing where there is none."""
+    tops = {path.partition("/")[0] for path in files if "/" in path}
+    return tops.pop() if len(tops) == 1 and all("/" in path for path in files) else ""
 
 
 def _image_files(module: str) -> dict[str, bytes]:

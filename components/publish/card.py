@@ -60,7 +60,7 @@ def render(
             f"| schema | `{champion.schema_digest}` |",
             "",
             "`model/` is the SavedModel, `schema.json` names the columns it takes and its classes,"
-            " `manifest.json` proves every file.",
+            " `manifest.json` in the store proves every file.",
             "",
             *(_example(arguments, statistics) if has_example else ()),
         ]

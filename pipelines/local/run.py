@@ -30,7 +30,7 @@ from components.launch_tfjob import backends
 from components.launch_tfjob.backends import local as local_backend
 from components.launch_tfjob.masking import Mask, hide
 from components.secret_values import masked, secrets_in
-from components.step import FAILURE_FILE, RUN_ID, Step
+from components.step import FAILURE_FILE, RUN_ID, Failure, Step
 from pipelines.local import processes
 from pipelines.local.ending import Ending
 from pipelines.local.home import PARAMETERS, Home
@@ -91,7 +91,11 @@ def run(
                 raise
         step = _finish_step(values, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
+        kept = folder / PARAMETERS
+        started_with = kept.read_bytes() if kept.exists() else b""
         code = _run_pipeline(values, folder, environment, server, stopped, home, show)
+        if started_with and _failed_in(folder) == "preflight":
+            kept.write_bytes(started_with)  # what preflight refuses is not what the run is made of
         if code is None:
             processes.end(token, _STOP_GRACE, _pids(server))
             raise home.full_while(run_id)
@@ -100,6 +104,12 @@ def run(
             processes.end(token, _STOP_GRACE, _pids(server))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stopped.number)
+
+
+def _failed_in(folder: Path) -> str:
+    """Return the step that has failed, as far as it left a record on this machine."""
+    record = folder / "failure.json"
+    return Failure.from_bytes(record.read_bytes()).step if record.exists() else ""
 
 
 def _run_pipeline(

@@ -269,6 +269,13 @@ def test_what_preflight_finds_comes_at_once_and_publishes_nothing(
     )
     assert left == [run.failure("json"), run.failure("md")]
 
+    # A wrong option does not change what the run continues with.
+    kept = tmp_path / "home/runs" / refused.run_id / "parameters.json"
+    before = kept.read_text()
+    again = Run(tmp_path / "home", "--run-id", refused.run_id, "--label", "other")
+    assert again.wait() != 0 and "'other'" in again.text
+    assert kept.read_text() == before
+
 
 def test_rows_that_do_not_parse_are_named(tmp_path: Path) -> None:
     path = tmp_path / "python3.11" / "rows.csv"  # a name kfp.local stumbles over by itself

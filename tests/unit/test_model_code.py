@@ -326,3 +326,16 @@ def test_arguments_that_are_nested_deeply_are_told_by_name() -> None:
     code = b"def f(*, x=" + b"-" * 990 + b"1):\n  pass\n"
     (problem,) = Code("m", {"m.py": code}).problems("f", {})
     assert "def f(*, x)" in str(problem)
+
+
+def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
+    for name, files, module, kept in (
+        ("package", {"own/__init__.py": GOOD, "own/a.py": b""}, "own", "own/a.py"),
+        ("model", {"my folder/model.py": GOOD, "my folder/a.py": b""}, "model", "a.py"),
+    ):
+        path = tmp_path / f"{name}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for inner, data in files.items():
+                archive.writestr(inner, data)
+        code = ModelCode.parse(f"{path}:build_model").read(Store("http://127.0.0.1:1"))
+        assert code.module == module and kept in code.files
