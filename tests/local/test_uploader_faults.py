@@ -145,7 +145,9 @@ def _(world: World) -> None:
     def expire(exchange: faults.Exchange) -> bool:
         count[0] += 1
         if count[0] == 6:
-            (secret / "AWS_SESSION_TOKEN").write_text("new")
+            # As Kubernetes does it: no reader meets half a value.
+            (secret / ".new").write_text("new")
+            (secret / ".new").replace(secret / "AWS_SESSION_TOKEN")
         return check["old" if count[0] < 6 else "new"](exchange)
 
     world.inject(Fault(expire, ".*", "", EVER))
