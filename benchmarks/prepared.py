@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 
 CLASSES = 10
 _BLOCK = 4096  # rows

@@ -26,10 +26,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import prepared
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from uploader import push
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.uploader import push
 
 ROOT = Path(__file__).parents[1]
 VICTIMS = ("worker", "chief")
@@ -110,7 +110,7 @@ def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[
             MOUNT_VARIABLE: str(secret),
             "RUN_ID": "bench",
             "DATASET_URI": str(dataset),
-            "MODEL_CODE": "trainer.models:mlp",
+            "MODEL_CODE": "kfp_tfjob.trainer.models:mlp",
             "EPOCHS": "1000000",
             "BATCH_SIZE": "256",
             "TRAIN_OPTIONS": '{"checkpoint_seconds": 0.05}',
@@ -127,7 +127,10 @@ def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[
         command = [sys.executable, str(ROOT / "trainer/supervisor.py"), "--"]
         with open(folder / name / "log", "wb") as log:
             supervisors[name] = subprocess.Popen(
-                [*command, sys.executable, "-m", "trainer"], env=environment, stdout=log, stderr=log
+                [*command, sys.executable, "-m", "kfp_tfjob.trainer"],
+                env=environment,
+                stdout=log,
+                stderr=log,
             )
     try:
         yield Job(folder, supervisors)

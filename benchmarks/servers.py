@@ -115,11 +115,11 @@ def _built() -> str:
 _REAL = """
 import json, signal, sys, tempfile
 from pathlib import Path
-from storage.credentials import SecretVolume
-from storage.store import Store
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.store import Store
 folder = Path(sys.argv[2])
 if sys.argv[1] == "swift":
-    from pipelines.local.s3_server import Server
+    from kfp_tfjob.pipelines.local.s3_server import Server
     server = Server.start(folder)
 else:
     from tests.faults.versitygw import Versitygw, executable

@@ -37,18 +37,18 @@ def trainer_steps(
     folder: Path, name: str, batch: int, replicas_of_job: int = 1
 ) -> Callable[[int], Any]:
     """Return what trains some steps with the trainer's own code, as one replica of TF_CONFIG."""
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     load(0)
     import keras
 
-    from storage.address import S3Address
-    from trainer import user_code
-    from trainer.config import Cluster, Config
-    from trainer.inputs import distribute, open_split
-    from trainer.records import train_slices
-    from trainer.replicas import Replicas
-    from trainer.step import Steps
+    from kfp_tfjob.storage.address import S3Address
+    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer.config import Cluster, Config
+    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.records import train_slices
+    from kfp_tfjob.trainer.replicas import Replicas
+    from kfp_tfjob.trainer.step import Steps
 
     nowhere, cluster = S3Address("none"), Cluster(replicas_of_job)
     config = Config(nowhere, "", 1, batch, folder, folder, cluster=cluster, expected_gpus=0)
@@ -76,7 +76,7 @@ def ours(folder: Path, name: str, steps: int) -> None:
 
 def bare(folder: Path, name: str, steps: int) -> None:
     """Take turns with a loop as short as it can be."""
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     load(0)
     import keras
@@ -111,7 +111,7 @@ def bare(folder: Path, name: str, steps: int) -> None:
 
 def fit(folder: Path, name: str, steps: int, per_execution: int) -> None:
     """Take turns within one model.fit, epoch by epoch."""
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     load(0)
     import keras
@@ -136,13 +136,13 @@ def fit(folder: Path, name: str, steps: int, per_execution: int) -> None:
 
 
 def _dataset(folder: Path) -> Any:
-    from trainer.dataset import Dataset
+    from kfp_tfjob.trainer.dataset import Dataset
 
     return Dataset.load(folder)
 
 
 def _model(name: str) -> Callable[..., Any]:
-    from trainer import models
+    from kfp_tfjob.trainer import models
 
     return getattr(models, name)
 

@@ -13,13 +13,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from storage.address import S3Address
-from storage.layout import RunLayout
-from storage.store import Store
-from uploader.inventory import scan
-from uploader.journal import Journal
-from uploader.mirror import Mirror
-from uploader.ownership import Ownership
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.journal import Journal
+from kfp_tfjob.uploader.mirror import Mirror
+from kfp_tfjob.uploader.ownership import Ownership
 
 PASSES = 21
 

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from storage.errors import ObjectNotFoundError, StepError, SurpassedError
-from storage.layout import Layout, RunLayout
-from storage.retry import Patience
-from storage.store import Store
-from storage.text import lines, log_to
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError, SurpassedError
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.text import lines, log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -31,7 +31,7 @@ RUN_ID = "KFP_TFJOB_RUN_ID"
 # The step in the record of a run that was ended from outside, which no step caused.
 WHOLE_RUN = "run"
 # Whose log lines a step prints.
-ROOMS = ("components", "uploader", "storage")
+LOGGER = "kfp_tfjob"
 _IN_LOG = "failure.json "
 _MOST_IN_LOG = 8000  # characters of a message: a log is read by lines of at most 64 KiB
 
@@ -181,12 +181,10 @@ def reported(name: str) -> Iterator[Report]:
 
 
 def log_to_stdout() -> None:
-    """Print what our own rooms log; KFP's executor has the root logger for itself."""
-    handler = log_to(sys.stdout)
-    for room in ROOMS:
-        logger = logging.getLogger(room)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
+    """Print what the project logs; KFP's executor has the root logger for itself."""
+    logger = logging.getLogger(LOGGER)
+    logger.handlers, logger.propagate = [log_to(sys.stdout)], False
+    logger.setLevel(logging.INFO)
 
 
 def _not_again(name: str) -> None:

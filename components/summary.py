@@ -12,12 +12,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from components.launch_tfjob.record import AttemptEnd
-from components.publish.champion import read_champion
-from components.step import Step
-from storage.errors import ObjectNotFoundError, StepError
-from storage.text import MOST, code, prose
-from storage.words import counted
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.text import MOST, code, prose
+from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@
         --set 'train_options.command=["python3", "$(JOB_DIR)/code/own_train.py"]'
 
 It finds its rows in DATA_DIR, keeps its checkpoints in OUTPUT_DIR and leaves a SavedModel there;
-ARCHITECTURE.md says what else a program is told, and `python -m trainer check` whether it fits.
+ARCHITECTURE.md says what else a program is told; `python -m kfp_tfjob.trainer check` says whether
+it fits.
 """
 
 from __future__ import annotations

@@ -140,10 +140,10 @@ def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
 
 def evaluate() -> None:
     """Be the evaluator: score every checkpoint that reaches the store, until told to stop."""
-    from storage.address import S3Address
-    from storage.errors import StepError
-    from storage.store import Store
-    from uploader import pull
+    from kfp_tfjob.storage.address import S3Address
+    from kfp_tfjob.storage.errors import StepError
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.uploader import pull
 
     data = Data()
     model = build_model(data, **json.loads(os.environ["HYPERPARAMETERS"]))

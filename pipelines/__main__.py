@@ -14,7 +14,7 @@ def main() -> None:
     """Run the command line."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    from pipelines.cli import main as run
+    from kfp_tfjob.pipelines.cli import main as run
 
     run()
 

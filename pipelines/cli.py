@@ -17,13 +17,13 @@ from typing import Any, TextIO
 
 import click
 
-from components.images import VERSION
-from components.secret_values import still_masked
-from pipelines.explanation import explain
-from pipelines.hints import with_hints
-from pipelines.local.home import DEFAULT, PARAMETERS, Home
-from storage.errors import ConfigurationError, Problem, StepError
-from storage.text import line, lines, log_to
+from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.jobs.secret_values import still_masked
+from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.text import line, lines, log_to
 
 
 class _Command(click.Group):
@@ -34,7 +34,7 @@ class _Command(click.Group):
         try:
             return super().invoke(context)
         except StepError as error:
-            from components.preflight.parameters import MEANING
+            from kfp_tfjob.components.preflight.parameters import MEANING
 
             click.echo(f"kfp-tfjob: {with_hints(error, MEANING)}", err=True)
             sys.exit(error.code)
@@ -102,8 +102,8 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     when signal N stopped it, with any other number when something else failed. The last lines say
     why.
     """
-    from components.preflight.parameters import check
-    from pipelines.local.run import run as run_here
+    from kfp_tfjob.components.preflight.parameters import check
+    from kfp_tfjob.pipelines.local.run import run as run_here
 
     place = Home(home.absolute())
     with place.errors_told():
@@ -124,10 +124,10 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
 @click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
 def explain_(parameter: str | None) -> None:
     """Explain the run parameters, every key of a dict PARAMETER, or one KEY of it."""
-    from components.evaluate.options import GateOptions
-    from components.launch_tfjob.options import PodOptions, TrainOptions
-    from components.preflight.parameters import MEANING
-    from components.prepare_data.options import DataOptions
+    from kfp_tfjob.components.preflight.parameters import MEANING
+    from kfp_tfjob.options.data import DataOptions
+    from kfp_tfjob.options.gate import GateOptions
+    from kfp_tfjob.options.job import PodOptions, TrainOptions
 
     groups = {
         "data_options": DataOptions,
@@ -186,7 +186,7 @@ def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_u
     Where the cluster assigns user ids itself, as OpenShift does, say none. The steps work as any
     user in group 0.
     """
-    from pipelines.compilation import FOLDER, compile_all
+    from kfp_tfjob.pipelines.compilation import FOLDER, compile_all
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
         raise ConfigurationError(
@@ -212,7 +212,7 @@ def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
     name. The keys, and where --endpoint is left out the endpoint, come from the AWS environment.
     It may be started while the job trains, and follows it. Ctrl-C ends it.
     """
-    from pipelines.tensorboard import serve
+    from kfp_tfjob.pipelines.tensorboard import serve
 
     serve(run_uri, endpoint, port, click.echo)
 
@@ -222,8 +222,8 @@ def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
 @click.option("--run-id", default="RUN-ID", help="as KFP would give it", show_default=True)
 def render(run_id: str, **given: Any) -> None:
     """Print the TFJob that a set of parameters would create."""
-    from components.launch_tfjob.render import render as render_job
-    from components.preflight.parameters import check
+    from kfp_tfjob.components.launch_tfjob.render import render as render_job
+    from kfp_tfjob.components.preflight.parameters import check
 
     values = _values(given)
     check(values)
@@ -245,7 +245,7 @@ def lint(file: TextIO, fix: bool, form: str) -> None:
     --fix those that are left, and with 2 when FILE cannot be read or has no TFJob. A document that
     --fix corrects loses the comments between its lines; any other one stays as it is.
     """
-    from components.launch_tfjob.lint import engine, report
+    from kfp_tfjob.lint import engine, report
 
     try:
         text = file.read().removeprefix("\ufeff")
@@ -272,8 +272,8 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
 
     A run that is continued has its earlier parameters in place of the defaults.
     """
-    from components.preflight.model_code import as_path
-    from components.preflight.parameters import MEANING
+    from kfp_tfjob.components.preflight.parameters import MEANING
+    from kfp_tfjob.trainer.model_code import as_path
 
     values = _defaults() | (earlier or {})
     short = {
@@ -305,7 +305,7 @@ def _fitting(values: dict[str, Any]) -> Any:
 
 def _defaults() -> dict[str, Any]:
     """Return the defaults of the pipeline; a parameter without one is empty."""
-    from pipelines.tfjob_training import tfjob_training
+    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 
     signature = inspect.signature(tfjob_training.pipeline_func)
     return {
@@ -320,7 +320,7 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
     Raises:
         ConfigurationError: Every setting that is not of that form.
     """
-    from components.parameters import unknown_key
+    from kfp_tfjob.options.parse import unknown_key
 
     problems: list[Problem | str] = []
     for setting in settings:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
+from kfp_tfjob.components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # KFP gives a step that is compiled by itself a cache, whatever its task in the pipeline says.
@@ -41,7 +41,7 @@ def compile_all(
     said[RUN_AS_USER_VARIABLE] = run_as_user
     environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pipelines.compilation", scratch]
+        command = [sys.executable, "-m", "kfp_tfjob.pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
         folder.mkdir(parents=True, exist_ok=True)
         files = []
@@ -62,7 +62,7 @@ def _sorted(match: re.Match[str]) -> str:
 
 
 def _components() -> Mapping[str, object]:
-    from pipelines import tfjob_training as module
+    from kfp_tfjob.pipelines import tfjob_training as module
 
     names = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "evaluate", "publish")
     return {name: getattr(module, name) for name in (*names, "finish")}
@@ -71,7 +71,7 @@ def _components() -> Mapping[str, object]:
 def _compile_here(folder: Path) -> None:
     from kfp import compiler
 
-    from pipelines.tfjob_training import tfjob_training
+    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 
     compiler.Compiler().compile(tfjob_training, str(folder / "tfjob_training.yaml"))
     for name, component in _components().items():

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from components.parameters import Group, inner_group
+from kfp_tfjob.options.parse import Group, inner_group
 
 _KEY = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 

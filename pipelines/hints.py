@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError
 
 _OPTIONS = {
     "data_uri": "--data",

@@ -11,12 +11,12 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from storage.address import S3Address
-from storage.credentials import SecretVolume
-from storage.errors import ConfigurationError, DataError, Problem
-from storage.layout import RunLayout
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 
 _PATIENCE = Patience(seconds=15)  # a person waits
 

@@ -5,16 +5,22 @@ Nothing here is decided when it is compiled: names, ids, times and namespaces be
 
 from kfp import dsl, kubernetes
 
-from components.evaluate.component import evaluate
-from components.evaluate.options import DEFAULT_GATE
-from components.finish.component import finish
-from components.images import RUN_AS_USER, TOOLS, TOOLS_VARIABLE, TRAINER, TRAINER_VARIABLE
-from components.launch_tfjob.component import launch_tfjob
-from components.preflight.component import preflight
-from components.prepare_data.component import prepare_data
-from components.publish.component import publish
-from components.sync_output.component import sync_output
-from storage.credentials import MOUNT
+from kfp_tfjob.components.evaluate.component import evaluate
+from kfp_tfjob.components.finish.component import finish
+from kfp_tfjob.components.images import (
+    RUN_AS_USER,
+    TOOLS,
+    TOOLS_VARIABLE,
+    TRAINER,
+    TRAINER_VARIABLE,
+)
+from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.preflight.component import preflight
+from kfp_tfjob.components.prepare_data.component import prepare_data
+from kfp_tfjob.components.publish.component import publish
+from kfp_tfjob.components.sync_output.component import sync_output
+from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.storage.credentials import MOUNT
 
 DESCRIPTION = """\
 Train a Keras model on many pods with all-reduce as a TFJob, mirror what the chief writes to S3,
@@ -49,7 +55,7 @@ def tfjob_training(
     model_name: str,
     output_uri: str,
     data_options: dict = {},  # noqa: B006 - KFP reads defaults, nothing changes them
-    model_code: str = "trainer.models:mlp",
+    model_code: str = "kfp_tfjob.trainer.models:mlp",
     model_hyperparameters: dict = {},  # noqa: B006
     storage_endpoint: str = "",
     storage_region: str = "",

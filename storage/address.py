@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # The rules every S3 store shares; dots and capitals are left to the store to judge.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")

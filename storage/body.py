@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from storage.checksum import CHUNK, Checksum
-from storage.errors import Problem, StepError
+from kfp_tfjob.storage.checksum import CHUNK, Checksum
+from kfp_tfjob.storage.errors import Problem, StepError
 
 SMALL = 64 << 10  # bytes; what is smaller is read once
 

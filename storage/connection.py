@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from storage.pace import Pace
+from kfp_tfjob.storage.pace import Pace
 
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses

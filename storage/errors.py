@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from storage.text import line, lines
-from storage.words import counted
+from kfp_tfjob.storage.text import line, lines
+from kfp_tfjob.storage.words import counted
 
 
 @dataclass(frozen=True)

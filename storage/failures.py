@@ -11,8 +11,8 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from storage.address import S3Address
-from storage.errors import (
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectExistsError,
     ObjectNotFoundError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage import manifest
-from storage.address import S3Address
+from kfp_tfjob.storage import manifest
+from kfp_tfjob.storage.address import S3Address
 
 
 @dataclass(frozen=True)

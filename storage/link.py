@@ -18,15 +18,23 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 
-from storage import pace
-from storage.address import S3Address
-from storage.body import Body, Digests, Throttle
-from storage.connection import CONNECT_SECONDS
-from storage.credentials import SecretVolume
-from storage.failures import RENEWABLE, SKEWED, WORDLESS, code_of, damaged, explain, transient
-from storage.options import WriteOptions
-from storage.retry import Patience
-from storage.wire import Reply, Wire
+from kfp_tfjob.storage import pace
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body, Digests, Throttle
+from kfp_tfjob.storage.connection import CONNECT_SECONDS
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.failures import (
+    RENEWABLE,
+    SKEWED,
+    WORDLESS,
+    code_of,
+    damaged,
+    explain,
+    transient,
+)
+from kfp_tfjob.storage.options import WriteOptions
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.wire import Reply, Wire
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

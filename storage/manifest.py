@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from storage.documents import LONGEST, parse
-from storage.errors import DataError, Problem
+from kfp_tfjob.storage.documents import LONGEST, parse
+from kfp_tfjob.storage.errors import DataError, Problem
 
 NAME = "manifest.json"
 FORMAT = "kfp-tfjob/manifest/1"

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage.errors import DataError, Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 
 _LONGEST_PART = 255  # bytes that file systems take for the name of one file
 _LONGEST_NAME = 1024  # bytes of a key in S3

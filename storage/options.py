@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:  # it imports botocore, and whoever prints the help needs only the names
-    from storage.credentials import SecretVolume
+    from kfp_tfjob.storage.credentials import SecretVolume
 
-# Name, meaning: printed by `python -m uploader --help`.
+# Name, meaning: printed by `python -m kfp_tfjob.uploader --help`.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path where there is an endpoint",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",

@@ -11,12 +11,12 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from storage.address import S3Address
-from storage.body import Body, FileChangedError
-from storage.checksum import CHUNK, Checksum
-from storage.errors import DataError, ObjectExistsError, Problem
-from storage.failures import code_of
-from storage.link import Checking, Link
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body, FileChangedError
+from kfp_tfjob.storage.checksum import CHUNK, Checksum
+from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem
+from kfp_tfjob.storage.failures import code_of
+from kfp_tfjob.storage.link import Checking, Link
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from storage.address import S3Address
-from storage.body import Body
-from storage.errors import ObjectExistsError, Problem, StepError
-from storage.failures import MISMATCH, RENEWABLE, code_of, transient
-from storage.link import Checking, Link
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body
+from kfp_tfjob.storage.errors import ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.failures import MISMATCH, RENEWABLE, code_of, transient
+from kfp_tfjob.storage.link import Checking, Link
 
 if TYPE_CHECKING:
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 

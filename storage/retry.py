@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from storage.errors import Problem, StepError, StoreUnavailableError
-from storage.words import counted
+from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
+from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

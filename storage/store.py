@@ -19,23 +19,23 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
-from storage.address import S3Address
-from storage.body import Body, FileChangedError, open_file
-from storage.checksum import crc64nvme
-from storage.credentials import SecretVolume
-from storage.documents import LONGEST
-from storage.errors import (
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body, FileChangedError, open_file
+from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.documents import LONGEST
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
     Problem,
     StepError,
 )
-from storage.failures import code_of
-from storage.link import Link, setting
-from storage.manifest import Manifest, ManifestObject
-from storage.names import below
-from storage.parts import (
+from kfp_tfjob.storage.failures import code_of
+from kfp_tfjob.storage.link import Link, setting
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.names import below
+from kfp_tfjob.storage.parts import (
     PART,
     OpenFile,
     PartsUpload,
@@ -44,8 +44,8 @@ from storage.parts import (
     read_ranges,
     unfinished,
 )
-from storage.probe import Probed, probe
-from storage.retry import Patience
+from kfp_tfjob.storage.probe import Probed, probe
+from kfp_tfjob.storage.retry import Patience
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 

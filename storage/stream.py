@@ -7,9 +7,9 @@ from typing import Any
 
 from botocore.exceptions import IncompleteReadError
 
-from storage.address import S3Address
-from storage.failures import transient
-from storage.store import Store
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.failures import transient
+from kfp_tfjob.storage.store import Store
 
 BUFFER = 1 << 20  # bytes a reader asks the connection for at a time
 

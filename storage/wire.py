@@ -22,12 +22,12 @@ from botocore.exceptions import ClientError, HTTPClientError
 from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
 
-from storage.address import S3Address
-from storage.body import Body, Digests
-from storage.checksum import CHUNK
-from storage.connection import Connection, HttpReply
-from storage.failures import REDIRECTS
-from storage.signing import UNSIGNED, sign
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body, Digests
+from kfp_tfjob.storage.checksum import CHUNK
+from kfp_tfjob.storage.connection import Connection, HttpReply
+from kfp_tfjob.storage.failures import REDIRECTS
+from kfp_tfjob.storage.signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from components.step import ROOMS
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.components.step import LOGGER
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
 
+# The folders at the top of the repository whose modules are imported as kfp_tfjob.ROOM...
+ROOMS = ("cluster", "components", "jobs", "lint", "options", "pipelines", "storage", "trainer")
+ROOMS += ("uploader",)
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.
@@ -54,19 +57,27 @@ def base(store: Store) -> S3Address:
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Undo what a step that ran in this process did to the loggers of our rooms."""
-    loggers = [logging.getLogger(room) for room in ROOMS]
-    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    """Undo what a step that ran in this process did to the logger of the project."""
+    logger = logging.getLogger(LOGGER)
+    before = logger.handlers, logger.propagate, logger.level
     yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    logger.handlers, logger.propagate = before[:2]
+    logger.setLevel(before[2])
 
 
 @pytest.fixture
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def sources() -> dict[str, str]:
+    """The text of every module of the project, by its path in the repository."""
+    root = Path(__file__).parents[1]
+    found = (root / room for room in ROOMS)
+    paths = sorted(path for room in found for path in room.rglob("*.py"))
+    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def pytest_configure(config: pytest.Config) -> None:

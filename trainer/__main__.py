@@ -1,7 +1,8 @@
-"""`python -m trainer`: train the model the environment describes, as one replica of the job.
+"""`python -m kfp_tfjob.trainer`: train the model of the environment as a replica.
 
 Everything it is told is in the environment (ARCHITECTURE.md); a flag is another way to say it.
-`python -m trainer check` says what of it is missing or wrong, also for a program of your own.
+`python -m kfp_tfjob.trainer check` says what of it is missing or wrong,
+also for a program of your own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from storage.errors import ConfigurationError, DataError, Problem, StepError
-from storage.text import lines, log_to
-from trainer import supervised
-from trainer.config import VARIABLES, Config
-from trainer.exits import (
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.text import lines, log_to
+from kfp_tfjob.trainer import supervised
+from kfp_tfjob.trainer.config import VARIABLES, Config
+from kfp_tfjob.trainer.exits import (
     NotFiniteError,
     NotStartedError,
     PeerLostError,
@@ -31,9 +32,9 @@ from trainer.exits import (
     leave_last_words,
     to_message,
 )
-from trainer.load import load
+from kfp_tfjob.trainer.load import load
 
-log = logging.getLogger("trainer")
+log = logging.getLogger("kfp_tfjob.trainer")
 # What TensorFlow says when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # What TensorFlow makes of an error in the Python code that reads rows.
@@ -86,14 +87,14 @@ def train(config: Config, started: float) -> None:
     load(config.expected_gpus)
     import keras
 
-    from storage.store import Store
-    from trainer import self_test, user_code
-    from trainer.dataset import Dataset
-    from trainer.export import export
-    from trainer.loop import Training
-    from trainer.peer_watch import PeerWatch
-    from trainer.replicas import Replicas
-    from trainer.staging import check_writable, compare_datasets, stage
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.trainer import self_test, user_code
+    from kfp_tfjob.trainer.dataset import Dataset
+    from kfp_tfjob.trainer.export import export
+    from kfp_tfjob.trainer.loop import Training
+    from kfp_tfjob.trainer.peer_watch import PeerWatch
+    from kfp_tfjob.trainer.replicas import Replicas
+    from kfp_tfjob.trainer.staging import check_writable, compare_datasets, stage
 
     store, died = Store(), False
     if spare:
@@ -166,7 +167,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
     if isinstance(error, StepError):
         return error
     if isinstance(error, SystemExit):
-        from trainer.user_code import where
+        from kfp_tfjob.trainer.user_code import where
 
         # It would end this process with any code, 0 too, as if the model were trained.
         return ConfigurationError(
@@ -179,7 +180,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
         )
     kind, text = type(error).__name__, str(error)
     if _FULL in text:
-        from trainer.staging import not_writable
+        from kfp_tfjob.trainer.staging import not_writable
 
         return not_writable(output, "the output", OSError(errno.ENOSPC, _FULL))
     if _OF_INPUT in text:
@@ -207,7 +208,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
 
 def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with the flags of the command line in it."""
-    parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.trainer", description=__doc__)
     for name, meaning in VARIABLES.items():
         flag = "--" + name.lower().replace("_", "-")
         parser.add_argument(flag, metavar=name, help=meaning)
@@ -222,7 +223,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("botocore").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if arguments[:1] == ["check"]:
-        from trainer import check
+        from kfp_tfjob.trainer import check
 
         return check.main(arguments[1:])
     try:

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from storage.errors import ConfigurationError, Problem
-from trainer.config import Options
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.config import Options
 
 
 def synchronize(model: keras.Model) -> None:

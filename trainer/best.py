@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 DEFAULT = "val_loss"
 

@@ -17,13 +17,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem, StepError
-from trainer import callback_state
-from trainer.callback_state import CallbackState
-from trainer.checkpoint import Position
-from trainer.replicas import Replicas
-from trainer.step import innermost
-from trainer.user_code import FAILURES, where
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.trainer import callback_state
+from kfp_tfjob.trainer.callback_state import CallbackState
+from kfp_tfjob.trainer.checkpoint import Position
+from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.step import innermost
+from kfp_tfjob.trainer.user_code import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}

@@ -1,4 +1,4 @@
-"""`python -m trainer check [OUTPUT]`: whether an image, and a program in it, fit a replica.
+"""`python -m kfp_tfjob.trainer check [OUTPUT]`: whether an image and its program fit.
 
 It looks at this Python, the environment of ARCHITECTURE.md, the folders, the dataset and the GPUs;
 then, with TensorFlow, at what a finished program has left in OUTPUT. Everything is told at once,
@@ -19,13 +19,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem, StepError
-from storage.manifest import Manifest
-from trainer.config import VARIABLES, Config
-from trainer.exits import leave_last_words
-from trainer.nvidia import ask_driver, device_nodes
-from trainer.supervisor import Cluster, Limits, Refused
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.trainer.config import VARIABLES, Config
+from kfp_tfjob.trainer.exits import leave_last_words
+from kfp_tfjob.trainer.nvidia import ask_driver, device_nodes
+from kfp_tfjob.trainer.supervisor import Cluster, Limits, Refused
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _PROJECT = "kfp-tfjob"
@@ -81,7 +81,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
         environment: Of the replica.
         output: The OUTPUT_DIR of a program that has ended; None to look at no model.
     """
-    from trainer.load import load
+    from kfp_tfjob.trainer.load import load
 
     expected = environment.get("EXPECTED_GPUS", "")
     gpus = int(expected) if expected.isdecimal() else None
@@ -204,9 +204,9 @@ def _writable(name: str, folder: Path) -> Finding:
 
 
 def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
-    from storage import manifest as manifests
-    from storage.store import Store
-    from uploader import verify
+    from kfp_tfjob.storage import manifest as manifests
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.uploader import verify
 
     try:
         address = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
@@ -229,9 +229,9 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Finding:
     """Tell whether DATA_DIR has the dataset, and no training rows of another one beside it."""
-    from trainer.staging import is_for_training
-    from uploader.folder import same_content
-    from uploader.inventory import scan
+    from kfp_tfjob.trainer.staging import is_for_training
+    from kfp_tfjob.uploader.folder import same_content
+    from kfp_tfjob.uploader.inventory import scan
 
     rows = {path.name for path in folder.glob("train-*.tfrecord")}
     objects = manifest.objects if manifest else ()
@@ -244,7 +244,8 @@ def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Find
         "DATA_DIR is not the dataset" if rows else "DATA_DIR has no training rows",
         received=f"{folder}, where {', '.join(others[:5])} differ" if rows else folder,
         expected="the files of DATASET_URI, which `setup` brings before the program starts",
-        fix=f"for a try, into an empty folder: python -m uploader pull {address} {folder}",
+        fix=f"for a try, into an empty folder:"
+        f" python -m kfp_tfjob.uploader pull {address} {folder}",
     )
     return Finding.wrong("$DATA_DIR", problem)
 
@@ -252,7 +253,7 @@ def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Find
 def _gpus(expected: int | None) -> Iterator[Finding]:
     import tensorflow as tf
 
-    from trainer.gpus import Build, share, unusable
+    from kfp_tfjob.trainer.gpus import Build, share, unusable
 
     if expected == 0:
         yield Finding("GPUs", OK, "none are wanted")
@@ -285,7 +286,7 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
     import numpy as np
     import tensorflow as tf
 
-    from trainer.serving import ServedModel, Task
+    from kfp_tfjob.trainer.serving import ServedModel, Task
 
     try:
         schema = _schema(environment)
@@ -310,7 +311,7 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
 
 
 def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
     if folder := environment.get("DATA_DIR"):
         return json.loads((Path(folder) / "schema.json").read_text())
@@ -332,7 +333,7 @@ def _tell(findings: Iterator[Finding]) -> list[Problem | str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Check this environment and return 0, or 2 when something has to be mended."""
-    parser = argparse.ArgumentParser(prog="python -m trainer check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.trainer check", description=__doc__)
     parser.add_argument(
         "output",
         nargs="?",

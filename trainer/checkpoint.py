@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem
-from trainer.exits import NotStartedError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.exits import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"

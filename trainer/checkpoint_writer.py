@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import StepError
-from trainer.checkpoint import Checkpoint, remove, steps, sweep
-from trainer.replicas import parts_of
-from trainer.staging import not_writable
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps, sweep
+from kfp_tfjob.trainer.replicas import parts_of
+from kfp_tfjob.trainer.staging import not_writable
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # The variables of ARCHITECTURE.md, "The environment of a replica", and what --help says of them.
 VARIABLES = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import ConfigurationError, DataError, Problem
-from storage.names import below
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.names import below
 
 FORMAT = "kfp-tfjob/schema/1"
 CLASSIFICATION, REGRESSION = "classification", "regression"

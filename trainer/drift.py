@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem
-from trainer.replicas import Replicas, parts_of
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs of a process
 

@@ -1,4 +1,4 @@
-"""The ends of a training beside those of `storage.errors` (ARCHITECTURE.md, "Exit codes")."""
+"""The ends of a training beside those of `storage/errors.py` (ARCHITECTURE.md, "Exit codes")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 
 
 class NotFiniteError(StepError):

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from storage.errors import ConfigurationError, Problem
-from trainer.config import Config
-from trainer.nvidia import Driver, Gpu, Meter, ask_driver, device_nodes
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.trainer.nvidia import Driver, Gpu, Meter, ask_driver, device_nodes
 
 log = logging.getLogger(__name__)
 _SAMPLE_SECONDS = 5.0

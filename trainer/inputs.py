@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from storage.errors import DataError, Problem
-from trainer import memory
-from trainer.dataset import Dataset
-from trainer.records import Records
-from trainer.rows import Rows
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer import memory
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.records import Records
+from kfp_tfjob.trainer.rows import Rows
 
 
 def open_split(dataset: Dataset, split: str) -> Records:

@@ -17,24 +17,24 @@ from typing import Any
 import keras
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem
-from trainer import randomness, supervised
-from trainer.best import DEFAULT, BestCheckpoint
-from trainer.callback_choice import choose
-from trainer.callbacks import Callbacks
-from trainer.checkpoint import Position
-from trainer.config import Config
-from trainer.dataset import Dataset
-from trainer.drift import compare_weights
-from trainer.exits import NotFiniteError, StoppedError
-from trainer.inputs import distribute, open_split
-from trainer.pace import Run, TimeSplit
-from trainer.progress import Progress
-from trainer.records import evaluation_slices, train_batch_size, train_slices
-from trainer.replicas import Replicas
-from trainer.rows import Rows
-from trainer.state import Running, State
-from trainer.step import Steps, jit_compile_here
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer import randomness, supervised
+from kfp_tfjob.trainer.best import DEFAULT, BestCheckpoint
+from kfp_tfjob.trainer.callback_choice import choose
+from kfp_tfjob.trainer.callbacks import Callbacks
+from kfp_tfjob.trainer.checkpoint import Position
+from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.drift import compare_weights
+from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
+from kfp_tfjob.trainer.inputs import distribute, open_split
+from kfp_tfjob.trainer.pace import Run, TimeSplit
+from kfp_tfjob.trainer.progress import Progress
+from kfp_tfjob.trainer.records import evaluation_slices, train_batch_size, train_slices
+from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.rows import Rows
+from kfp_tfjob.trainer.state import Running, State
+from kfp_tfjob.trainer.step import Steps, jit_compile_here
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.

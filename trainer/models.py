@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import keras
 
-from storage.errors import ConfigurationError, Problem
-from trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
 
 def mlp(

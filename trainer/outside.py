@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from trainer.replicas import parts_of
+from kfp_tfjob.trainer.replicas import parts_of
 
 # Operations that draw from a generator inside TensorFlow; those of Keras have names of their own.
 _DRAWS = {

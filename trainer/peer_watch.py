@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from trainer.exits import PeerLostError, leave_last_words
-from trainer.replicas import Replicas
+from kfp_tfjob.trainer.exits import PeerLostError, leave_last_words
+from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 _TOKEN, _PORT, _NAME = 16, 2, 32  # bytes

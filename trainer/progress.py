@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.checkpoint import Position
-from trainer.pace import Pace
-from trainer.replicas import Replicas
+from kfp_tfjob.trainer.checkpoint import Position
+from kfp_tfjob.trainer.pace import Pace
+from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two progress lines

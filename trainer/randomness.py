@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src.random import seed_generator as of_keras  # what names no seed asks it for one
 
-from trainer.replicas import Replicas, parts_of
+from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 UNSEEDED = "unseeded"
 _STREAMS = 1000003  # apart lie the seeds of two replicas

@@ -1,4 +1,4 @@
-"""`python -m trainer.rehearsal`: build the user's model before any row is read.
+"""`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
 The environment is that of a replica, standard input has what the header tells. The rest of a
 dataset only the rows tell, so the model is built on stand-ins that differ in it. It is refused for
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import ConfigurationError, Problem
-from trainer.config import Config
-from trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
-from trainer.load import load
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
+from kfp_tfjob.trainer.load import load
 
 # Mistakes of a program. UnboundLocalError is left out: another branch may have been meant.
 _MISTAKES = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
@@ -101,7 +101,7 @@ def rehearse(
         task: `classification`, `regression`, or anything else where only the rows tell.
         replicas: Of the job.
     """
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     try:
         function = user_code.find(config.model_code, config.job_dir / "code")
@@ -140,7 +140,7 @@ def _failure(
     """Build and check a model; return what is wrong, and its words to compare."""
     import keras
 
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     keras.backend.clear_session()
     keras.utils.set_random_seed(config.options.seed)

@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # has the barriers of the coordination service
 
-from trainer import supervised
-from trainer.config import Config
-from trainer.gpus import GpuSampler, prepare, refuse_collisions
-from trainer.nvidia import Gpu
+from kfp_tfjob.trainer import supervised
+from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.trainer.gpus import GpuSampler, prepare, refuse_collisions
+from kfp_tfjob.trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds

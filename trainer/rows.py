@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError, Problem
-from trainer.dataset import CLASSIFICATION, Dataset
-from trainer.records import Records
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.records import Records
 
 _BYTES = 2  # the wire type of what has a length: texts, messages, packed numbers
 _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature

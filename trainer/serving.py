@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import DataError, Problem
-from trainer import arguments
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer import arguments
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}

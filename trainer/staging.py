@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, Problem
-from storage.manifest import Manifest
-from storage.store import Store
-from uploader import pull
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import pull
 
 if TYPE_CHECKING:
-    from trainer.replicas import Replicas
+    from kfp_tfjob.trainer.replicas import Replicas
 
 
 def is_for_training(key: str) -> bool:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from trainer import checkpoint, randomness
-from trainer.best import BestCheckpoint
-from trainer.callback_state import CallbackState
-from trainer.callbacks import Callbacks
-from trainer.checkpoint import Checkpoint, Position
-from trainer.checkpoint_writer import CheckpointWriter, HostCopy
-from trainer.replicas import Replicas, parts_of
+from kfp_tfjob.trainer import checkpoint, randomness
+from kfp_tfjob.trainer.best import BestCheckpoint
+from kfp_tfjob.trainer.callback_state import CallbackState
+from kfp_tfjob.trainer.callbacks import Callbacks
+from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
+from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
+from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 log = logging.getLogger(__name__)
 _PACK = 16 << 20  # bytes of the variables that are broadcast together

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from storage.errors import ConfigurationError, Problem, StepError
-from trainer import outside
-from trainer.replicas import Replicas
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.trainer import outside
+from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"

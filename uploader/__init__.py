@@ -1,9 +1,9 @@
-"""Sending, fetching and proving folders, and the chief's sidecar (`python -m uploader watch`)."""
+"""Sending, fetching and proving folders, and the chief's sidecar."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from uploader.folder import pull, push, verify
+    from kfp_tfjob.uploader.folder import pull, push, verify
 
 __all__ = ["pull", "push", "verify"]
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """Load what is asked for: the sidecar catches signals before the second that boto3 takes."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from uploader import folder
+    from kfp_tfjob.uploader import folder
 
     return getattr(folder, name)

@@ -1,4 +1,4 @@
-"""python -m uploader: the chief's sidecar, and sending, fetching and proving folders."""
+"""python -m kfp_tfjob.uploader: the chief's sidecar, and sending, fetching and proving folders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import logging
 import os
 from pathlib import Path
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, Problem, StepError
-from storage.options import VARIABLES
-from storage.text import log_to
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.options import VARIABLES
+from kfp_tfjob.storage.text import log_to
 
 _EPILOG = """
 credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chain: environment,
@@ -39,7 +39,7 @@ exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from uploader.watch import Settings, watch
+    from kfp_tfjob.uploader.watch import Settings, watch
 
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
@@ -61,19 +61,19 @@ def _watch(arguments: argparse.Namespace) -> int:
         arguments.grace,
         arguments.workers,
     )
-    from storage.retry import Patience
-    from storage.store import Store
+    from kfp_tfjob.storage.retry import Patience
+    from kfp_tfjob.storage.store import Store
 
     # A short patience: each pass decides anew what matters most, and says once that the store is
     # away and once that it is back.
-    logging.getLogger("storage.retry").setLevel(logging.ERROR)
+    logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
     return watch(settings, store, _ENDED)
 
 
 def _push(arguments: argparse.Namespace) -> int:
-    from storage.store import Store
-    from uploader.folder import push
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.uploader.folder import push
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
@@ -90,8 +90,8 @@ def _push(arguments: argparse.Namespace) -> int:
 
 
 def _pull(arguments: argparse.Namespace) -> int:
-    from storage.store import Store
-    from uploader.folder import pull
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.uploader.folder import pull
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
@@ -100,9 +100,9 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from storage.manifest import NAME
-    from storage.store import Store
-    from uploader.folder import verify
+    from kfp_tfjob.storage.manifest import NAME
+    from kfp_tfjob.storage.store import Store
+    from kfp_tfjob.uploader.folder import verify
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
@@ -113,7 +113,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m uploader",
+        prog="python -m kfp_tfjob.uploader",
         description="Send, fetch and prove folders in S3.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

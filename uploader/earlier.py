@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from storage.checksum import file_crc64nvme
-from storage.errors import StepError, StoreUnavailableError
-from storage.layout import RunLayout
-from storage.manifest import ManifestObject
-from storage.store import Store
-from storage.words import counted
-from uploader.folder import manifest_at, same_content
-from uploader.inventory import LocalFile
-from uploader.journal import Journal, Stored
-from uploader.parallel import each
+from kfp_tfjob.storage.checksum import file_crc64nvme
+from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.manifest import ManifestObject
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader.folder import manifest_at, same_content
+from kfp_tfjob.uploader.inventory import LocalFile
+from kfp_tfjob.uploader.journal import Journal, Stored
+from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 

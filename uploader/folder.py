@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage import manifest as manifests
-from storage import names
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from storage.manifest import Manifest, ManifestObject
-from storage.words import counted, sized
-from uploader.inventory import LocalFile, scan
-from uploader.parallel import WORKERS, Progress, each, workers_for
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage import names
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.words import counted, sized
+from kfp_tfjob.uploader.inventory import LocalFile, scan
+from kfp_tfjob.uploader.parallel import WORKERS, Progress, each, workers_for
 
 if TYPE_CHECKING:
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
 # bytes; a key may have 1024, and the address of the folder has its part of them.
 _LONGEST_PATH = 900
@@ -121,7 +121,7 @@ def pull(
         DataError: Objects are missing or damaged; all of them are named.
         ConfigurationError: There is no space for them; nothing was fetched.
     """
-    from storage.store import partial_of
+    from kfp_tfjob.storage.store import partial_of
 
     manifest = store.read_manifest(address / manifests.NAME)
     keys = [item.key for item in manifest.objects]
@@ -213,7 +213,7 @@ def same_content(
         files: The files, by path.
         known: Objects, by the path of the file each would be.
     """
-    from storage.checksum import file_crc64nvme
+    from kfp_tfjob.storage.checksum import file_crc64nvme
 
     alike = [
         file for path, file in files.items() if path in known and known[path].size == file.size

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.manifest import ManifestObject
-from uploader.inventory import LocalFile
+from kfp_tfjob.storage.manifest import ManifestObject
+from kfp_tfjob.uploader.inventory import LocalFile
 
 log = logging.getLogger(__name__)
 

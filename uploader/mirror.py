@@ -17,19 +17,19 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
-from storage import manifest as manifests
-from storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
-from storage.layout import RunLayout
-from storage.manifest import Manifest, ManifestObject
-from storage.parts import Resumable
-from storage.store import PART, FileChangedError, Store
-from storage.words import counted
-from uploader.earlier import Earlier, step_of
-from uploader.folder import name_problem
-from uploader.inventory import LocalFile, Scan
-from uploader.journal import Journal, Stored
-from uploader.ownership import FencedError
-from uploader.parallel import Progress, each, workers_for
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.parts import Resumable
+from kfp_tfjob.storage.store import PART, FileChangedError, Store
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader.earlier import Earlier, step_of
+from kfp_tfjob.uploader.folder import name_problem
+from kfp_tfjob.uploader.inventory import LocalFile, Scan
+from kfp_tfjob.uploader.journal import Journal, Stored
+from kfp_tfjob.uploader.ownership import FencedError
+from kfp_tfjob.uploader.parallel import Progress, each, workers_for
 
 log = logging.getLogger(__name__)
 

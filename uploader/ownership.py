@@ -15,11 +15,11 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
-from storage.layout import RunLayout
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.layout import RunLayout
 
 if TYPE_CHECKING:
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -20,16 +20,16 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
-from storage.layout import RunLayout
-from storage.words import counted
-from uploader.barrier import Barrier, Request
-from uploader.inventory import Scan, inventory, scan
-from uploader.state import State, write
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader.barrier import Barrier, Request
+from kfp_tfjob.uploader.inventory import Scan, inventory, scan
+from kfp_tfjob.uploader.state import State, write
 
 if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught before that
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def watch(settings: Settings, store: Store, ended: Event) -> int:
     Raises:
         ConfigurationError: Another sidecar has the folder, or another run the prefix.
     """
-    from uploader.ownership import AnotherRunError, FencedError
+    from kfp_tfjob.uploader.ownership import AnotherRunError, FencedError
 
     with _only_one(settings.folder):
         sidecar = _Sidecar(settings, store, ended)
@@ -101,9 +101,9 @@ class _Sidecar:
     """The passes of one process."""
 
     def __init__(self, settings: Settings, store: Store, ended: Event) -> None:
-        from uploader.journal import Journal
-        from uploader.mirror import Mirror
-        from uploader.ownership import Ownership
+        from kfp_tfjob.uploader.journal import Journal
+        from kfp_tfjob.uploader.mirror import Mirror
+        from kfp_tfjob.uploader.ownership import Ownership
 
         run, keep = RunLayout(settings.run), settings.folder / ".uploader"
         self._settings, self._store, self._ended = settings, store, ended
@@ -161,7 +161,7 @@ class _Sidecar:
 
     def _begin(self, request: Request | None = None) -> bool:
         """Probe the store and claim the run, once; tell whether that is done."""
-        from uploader.ownership import AnotherRunError, FencedError
+        from kfp_tfjob.uploader.ownership import AnotherRunError, FencedError
 
         if self._ready:
             return True
@@ -221,7 +221,7 @@ class _Sidecar:
 
     def _complete(self, request: Request) -> str:
         """Write the manifest of the run, or return what stands in the way."""
-        from uploader.ownership import FencedError
+        from kfp_tfjob.uploader.ownership import FencedError
 
         found = inventory(self._scan.files.values())
         if found != (request.files, request.inventory):

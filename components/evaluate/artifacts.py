@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
-from components.evaluate.predictions import ClassPredictions, Predictions
-from components.evaluate.scored import Scored
-from components.evaluate.text import short
+from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
+from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
+from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.text import short
 
 _LONGEST_NAME = 60
 _DIGITS = 6

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from components.evaluate.text import short, tick
-from storage.text import html as escape
+from kfp_tfjob.components.evaluate.text import short, tick
+from kfp_tfjob.storage.text import html as escape
 
 COLORS = ("#1a5fb4", "#e66100", "#77767b")
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each

@@ -13,9 +13,14 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from components.evaluate.metrics import Estimate, estimate, root_sum_of_squares, t_quantile
-from components.evaluate.names import LOWER_IS_BETTER
-from components.evaluate.predictions import Predictions
+from kfp_tfjob.components.evaluate.metrics import (
+    Estimate,
+    estimate,
+    root_sum_of_squares,
+    t_quantile,
+)
+from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
 # Below this a standard error is itself a guess.
 LEAST_ROWS = 10

@@ -6,7 +6,7 @@ has one for false. The rest is found below runs/<run_id>/evaluation.
 
 from kfp import dsl
 
-from components.images import TRAINER
+from kfp_tfjob.components.images import TRAINER
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)
@@ -43,9 +43,9 @@ def evaluate(
     Returns:
         Whether the model is to be published.
     """
-    from components.evaluate.engine import run
-    from components.step import step
-    from components.summary import summary
+    from kfp_tfjob.components.evaluate.engine import run
+    from kfp_tfjob.components.step import step
+    from kfp_tfjob.components.summary import summary
 
     with step("evaluate", run_id, output_uri, storage_endpoint, storage_region) as context:
         done = run(context, dataset_uri, model_name, model_uri, gate)

@@ -10,29 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.evaluate import report
-from components.evaluate.artifacts import confusion, kfp_metrics, roc
-from components.evaluate.gate import decide
-from components.evaluate.model import Scorer, weights_digest
-from components.evaluate.opponent import Opponent
-from components.evaluate.options import parse_gate
-from components.evaluate.predictions import (
+from kfp_tfjob.components.evaluate import report
+from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.gate import decide
+from kfp_tfjob.components.evaluate.model import Scorer, weights_digest
+from kfp_tfjob.components.evaluate.opponent import Opponent
+from kfp_tfjob.components.evaluate.predictions import (
     Predictions,
     constant_classifier,
     constant_regression,
 )
-from components.evaluate.rows import TestData
-from components.evaluate.scored import Scored
-from components.evaluate.verdict import Judged, build
-from components.publish.champion import read_champion
-from components.step import Step
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, Problem
-from storage.manifest import Manifest
-from storage.words import counted
-from trainer.load import load
-from trainer.serving import Task
-from uploader import pull
+from kfp_tfjob.components.evaluate.rows import TestData
+from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.verdict import Judged, build
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.load import load
+from kfp_tfjob.trainer.serving import Task
+from kfp_tfjob.uploader import pull
 
 _MODEL = "output/model"  # below runs/<run_id>
 _CONFIDENCE = 0.95  # of an empty gate, which names none

@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from components.evaluate.compare import LEAST_ROWS, Comparison, compare
-from components.evaluate.metrics import estimate
-from components.evaluate.names import CLASSIFICATION, REGRESSION
-from components.evaluate.options import GateOptions, Threshold
-from components.evaluate.predictions import ClassPredictions, Predictions
-from components.evaluate.text import lower, number, rough
+from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.components.evaluate.metrics import estimate
+from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
+from kfp_tfjob.components.evaluate.text import lower, number, rough
+from kfp_tfjob.options.gate import GateOptions, Threshold
+from kfp_tfjob.options.metric_names import CLASSIFICATION, REGRESSION
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from components.evaluate.names import CLASSIFICATION, PER_CLASS, REGRESSION
-from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
+from kfp_tfjob.components.evaluate.predictions import (
+    ClassPredictions,
+    Predictions,
+    ValuePredictions,
+)
+from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 
 # Kubeflow Pipelines draws 15 pixels a class, and a task's metadata must stay small.
 MOST_SHOWN_CLASSES = 30

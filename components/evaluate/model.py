@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
-from storage.errors import DataError, Problem
-from trainer.serving import ServedModel, Task
+from kfp_tfjob.components.evaluate.predictions import (
+    ClassPredictions,
+    Predictions,
+    ValuePredictions,
+)
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.serving import ServedModel, Task
 
 
 class Scorer:

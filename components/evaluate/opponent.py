@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.evaluate.gate import Rival
-from components.evaluate.model import Scorer
-from components.evaluate.predictions import Predictions
-from components.publish.champion import Champion
-from components.step import Step
-from storage.errors import DataError
-from trainer.serving import Task
-from uploader import pull
+from kfp_tfjob.components.evaluate.gate import Rival
+from kfp_tfjob.components.evaluate.model import Scorer
+from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.serving import Task
+from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from components.evaluate import charts
-from components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, condense, roc_curve
-from components.evaluate.names import PER_CLASS
-from components.evaluate.predictions import ClassPredictions
-from components.evaluate.scored import Scored
-from components.evaluate.text import number, rough, short
-from storage.text import html as escape
-from trainer.serving import Task
+from kfp_tfjob.components.evaluate import charts
+from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, condense, roc_curve
+from kfp_tfjob.components.evaluate.predictions import ClassPredictions
+from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.text import number, rough, short
+from kfp_tfjob.options.metric_names import PER_CLASS
+from kfp_tfjob.storage.text import html as escape
+from kfp_tfjob.trainer.serving import Task
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #241f31; background: #fff; }

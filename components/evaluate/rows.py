@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from storage.address import S3Address
-from storage.errors import DataError, Problem
-from storage.names import below
-from storage.store import Store
-from uploader import pull
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.names import below
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import pull
 
 SPLIT = "test"
 BATCH = 4096  # rows; batching before parsing is 100 times faster than parsing rows one by one

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, summary
-from components.evaluate.predictions import Predictions
+from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, summary
+from kfp_tfjob.components.evaluate.predictions import Predictions
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from components.evaluate.gate import Decision, Rival
-from components.evaluate.scored import Scored
-from components.publish.champion import Champion
+from kfp_tfjob.components.evaluate.gate import Decision, Rival
+from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.storage.champion import Champion
 
 FORMAT = "kfp-tfjob/verdict/1"
 

@@ -11,26 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from components.finish.workflow import FailedTask, cause, look
-from components.launch_tfjob.manifest import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
-from components.launch_tfjob.masking import hide
-from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
-from components.launch_tfjob.verdict import (
-    Judgement,
-    Verdict,
-    is_being_deleted,
-    is_over,
-    judge,
-    replica_of,
-)
-from components.secret_values import secrets_in_job
-from components.step import Failure
-from storage.errors import StepError
+from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
+from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
+from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.secret_values import secrets_in_job
+from kfp_tfjob.jobs.status import is_being_deleted, is_over, replica_of
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.storage.errors import StepError
 
 if TYPE_CHECKING:
-    from components.launch_tfjob.backends import Object
-    from components.launch_tfjob.backends.cluster_client import ClusterClient
-    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+    from kfp_tfjob.cluster.backend import Object
+    from kfp_tfjob.cluster.client import ClusterClient
+    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +75,14 @@ def open_cluster() -> ClusterClient:
     Raises:
         ConfigurationError: There is none.
     """
-    from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
+    from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 
     return ClusterClient.from_environment(replace(PATIENCE, seconds=_API_SECONDS))
 
 
 def end_jobs(run_id: str) -> Left:
     """End every job of a run that still runs, and find what failed; never fails."""
-    from components.launch_tfjob.backends.kubernetes import KubernetesBackend
+    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
     try:
         api = open_cluster()

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.images import TOOLS
+from kfp_tfjob.components.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
@@ -24,7 +24,7 @@ def finish(
         model_name: As in the form.
         run_summary: What happened, for people.
     """
-    from components.finish.engine import run_as_exit_task
+    from kfp_tfjob.components.finish.engine import run_as_exit_task
 
     with open(run_summary.path, "w") as file:
         file.write(

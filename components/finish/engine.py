@@ -13,19 +13,26 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from components.finish import page
-from components.finish.cluster import Left, end_jobs
-from components.finish.explain import explain
-from components.launch_tfjob.backends import is_local
-from components.launch_tfjob.masking import Mask
-from components.launch_tfjob.record import AttemptEnd
-from components.publish.champion import next_number
-from components.step import WHOLE_RUN, Failure, Step, local_failure, log_to_stdout, open_step
-from components.summary import summary
-from storage.address import S3Address
-from storage.errors import ObjectNotFoundError, StepError
-from storage.retry import Patience
-from storage.text import code, prose, row
+from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.components.finish import page
+from kfp_tfjob.components.finish.cluster import Left, end_jobs
+from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.step import (
+    WHOLE_RUN,
+    Failure,
+    Step,
+    local_failure,
+    log_to_stdout,
+    open_step,
+)
+from kfp_tfjob.components.summary import summary
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import next_number
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.text import code, prose, row
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from components.launch_tfjob.record import AttemptEnd, EndedContainer, EndedPod
-from storage.text import code, fence, prose, row
+from kfp_tfjob.jobs.record import AttemptEnd, EndedContainer, EndedPod
+from kfp_tfjob.storage.text import code, fence, prose, row
 
 _MOST_IN_CELL = 500  # characters
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from components.finish.cluster import Left
-from components.finish.workflow import FailedTask
-from components.step import Failure
-from storage.errors import LABELS
-from storage.text import code, fence, prose, row
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.storage.text import code, fence, prose, row
 
 _NUMBERED = re.compile(r"  (\d+)\. (.*)")
 _QUOTED = "    "

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from components.step import Failure
-from storage.errors import Problem, StepError
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.storage.errors import Problem, StepError
 
 if TYPE_CHECKING:
-    from components.launch_tfjob.backends.cluster_client import ClusterClient
+    from kfp_tfjob.cluster.client import ClusterClient
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -9,25 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.launch_tfjob import capacity, waiting
-from components.launch_tfjob.backends import Backend, Object
-from components.launch_tfjob.follower import Follower
-from components.launch_tfjob.manifest import CONTAINER, HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
-from components.launch_tfjob.masking import Mask
-from components.launch_tfjob.record import AttemptEnd, end_of, log_name, pods_of
-from components.launch_tfjob.remedy import remedy, secret_remedy
-from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.verdict import (
-    Judgement,
-    Verdict,
-    is_being_deleted,
-    is_over,
-    judge,
-    replica_of,
-    role_of,
-)
-from components.launch_tfjob.watchdogs import Seen, Watchdogs
-from trainer.supervisor import MEANING
+from kfp_tfjob.cluster import capacity, waiting
+from kfp_tfjob.cluster.backend import Backend, Object
+from kfp_tfjob.components.launch_tfjob.follower import Follower
+from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.components.launch_tfjob.remedy import remedy, secret_remedy
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.launch_tfjob.watchdogs import Seen, Watchdogs
+from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.record import AttemptEnd, end_of, log_name, pods_of
+from kfp_tfjob.jobs.status import is_being_deleted, is_over, replica_of, role_of
+from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.trainer.supervisor import MEANING
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage.words import counted
+from kfp_tfjob.storage.words import counted
 
 
 @dataclass(frozen=True)

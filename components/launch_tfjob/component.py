@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from components import images
+from kfp_tfjob.components import images
 
 
 @dsl.component(base_image=images.TOOLS, install_kfp_package=False)
@@ -63,8 +63,8 @@ def launch_tfjob(
         attempts: How many TFJobs the run took.
         model_uri: The SavedModel of the run, before it is judged.
     """
-    from components.launch_tfjob import engine
-    from components.step import step
+    from kfp_tfjob.components.launch_tfjob import engine
+    from kfp_tfjob.components.step import step
 
     with step("launch_tfjob", run_id, output_uri, storage_endpoint, storage_region) as context:
         launched = engine.run(

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.launch_tfjob import launcher
-from components.launch_tfjob.backends import open_backend
-from components.launch_tfjob.launcher import Launched
-from components.launch_tfjob.masking import hide
-from components.launch_tfjob.report import curves_html, job_html
-from components.launch_tfjob.spec import JobSpec
-from components.secret_values import secrets_in
-from components.step import Step
-from components.summary import tensorboard_command
+from kfp_tfjob.cluster.choice import open_backend
+from kfp_tfjob.components.launch_tfjob import launcher
+from kfp_tfjob.components.launch_tfjob.launcher import Launched
+from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import tensorboard_command
+from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.secret_values import secrets_in
 
 
 def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:

@@ -13,12 +13,12 @@ import threading
 import time
 from collections import defaultdict, deque
 
-from components.launch_tfjob import waiting
-from components.launch_tfjob.backends import Backend, Object
-from components.launch_tfjob.masking import Mask
-from components.launch_tfjob.picture import picture
-from components.launch_tfjob.verdict import is_over, role_of
-from storage.text import lines
+from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster.backend import Backend, Object
+from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.status import is_over, role_of
+from kfp_tfjob.storage.text import lines
 
 log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"\[([^\]]+)\] ?(.*)", re.DOTALL)

@@ -22,19 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from components.launch_tfjob import start
-from components.launch_tfjob.attempt import Attempt, cancelled, words
-from components.launch_tfjob.backends import Backend, JobExistsError
-from components.launch_tfjob.claim import Claim
-from components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
-from components.launch_tfjob.progress import Progress, read
-from components.launch_tfjob.record import AttemptEnd
-from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.start import Action, Found
-from components.launch_tfjob.verdict import Judgement, Verdict, judge
-from components.launch_tfjob.watchdogs import out_of_time
-from components.step import FAILURE_FILE, Failure, Step
-from storage.errors import (
+from kfp_tfjob.cluster.backend import Backend, JobExistsError
+from kfp_tfjob.components.launch_tfjob import start
+from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
+from kfp_tfjob.components.launch_tfjob.claim import Claim
+from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
+from kfp_tfjob.components.launch_tfjob.progress import Progress, read
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.launch_tfjob.start import Action, Found
+from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
+from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -42,8 +43,8 @@ from storage.errors import (
     Problem,
     StepError,
 )
-from storage.manifest import NAME as MANIFEST
-from storage.words import counted
+from kfp_tfjob.storage.manifest import NAME as MANIFEST
+from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -8,45 +8,39 @@ supervisor's work, and a new attempt the launcher's.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from components.launch_tfjob.options import LABEL_VALUE, PodSettings, SecretKey
-from components.launch_tfjob.spec import JobSpec
-from storage.credentials import MOUNT, MOUNT_VARIABLE
-from storage.layout import Layout
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.labels import (
+    CANCEL_GRACE_ANNOTATION,
+    HASH_ANNOTATION,
+    HEARTBEAT_ANNOTATION,
+    MANAGER,
+    MANAGER_LABEL,
+    POD_ANNOTATIONS,
+    RUN_LABEL,
+    STOP_WITHIN_ANNOTATION,
+    TASK_LABEL,
+    dns_label,
+    label_value,
+    run_label,
+)
+from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES, UPLOADER
+from kfp_tfjob.options.job import PodSettings, SecretKey
+from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
+from kfp_tfjob.storage.layout import Layout
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
 SUPERVISOR = ("python3", "-S")
-CONTAINER = "tensorflow"  # the only name the operator gives TF_CONFIG to
-UPLOADER = "uploader"
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
-HASH_ANNOTATION = "kfp-tfjob/spec-hash"
-VERDICT_ANNOTATION = "kfp-tfjob/verdict"
-CANCEL_GRACE_ANNOTATION = "kfp-tfjob/cancel-grace"  # seconds, for the exit task
-# On the chief's pod, and files of the same name in PODINFO_DIR.
-HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"
-STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
-RUN_LABEL = "kfp-tfjob/run"
-TASK_LABEL = "kfp-tfjob/task"
-MANAGER = "kfp-tfjob"
-MANAGER_LABEL = "app.kubernetes.io/managed-by"
-# Of every pod: one that is evicted fails the whole job, and a proxy would outlive the trainer; the
-# peers speak gRPC on bare ports besides.
-POD_ANNOTATIONS = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-    "sidecar.istio.io/inject": "false",
-}
 # <job>-evaluator-0 and <job>-worker-999 must be names of Services, at most 63 characters.
 LONGEST_NAME = 50
-ROLES = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar stays as long as the trainer, mostly idle; a whole core would be kept from others.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -76,26 +70,7 @@ class Identity:
     def job_name(self) -> str:
         """The name of the TFJob: a DNS-1035 label, one for every run and attempt."""
         suffix = f"-{self.attempt}"
-        return _name(f"tfjob-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
-
-
-def run_label(run_id: str) -> str:
-    """Return the value of the label that finds everything of a run."""
-    return _name(run_id, 63)
-
-
-def _name(text: str, longest: int) -> str:
-    """Return `text` as a DNS label; two texts that differ never become the same one."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    if plain == text and len(plain) <= longest:
-        return plain
-    digest = sha256(text.encode()).hexdigest()[:8]
-    return f"{plain[: longest - 9].strip('-') or 'run'}-{digest}"
-
-
-def _label(text: str) -> str:
-    """Return `text` if it may be the value of a label, else something close to it."""
-    return text if re.fullmatch(LABEL_VALUE, text) else _name(text, 63)
+        return dns_label(f"tfjob-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
@@ -120,7 +95,7 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         MANAGER_LABEL: MANAGER,
         RUN_LABEL: run_label(identity.run_id),
         TASK_LABEL: identity.task,
-        "kfp-tfjob/model": _label(spec.model_name),
+        "kfp-tfjob/model": label_value(spec.model_name),
         "kfp-tfjob/attempt": str(identity.attempt),
     }
     queue = spec.pod.all.queue
@@ -236,7 +211,7 @@ class _Replica:
 
     def _tensorflow(self) -> dict[str, Any]:
         spec, settings = self.spec, self.settings
-        command = list(spec.options.command) or ["python3", "-m", "trainer"]
+        command = list(spec.options.command) or ["python3", "-m", "kfp_tfjob.trainer"]
         resources = {
             "cpu": settings.cpu,
             "memory": settings.memory,
@@ -264,12 +239,12 @@ class _Replica:
     def _setup(self) -> dict[str, Any]:
         container = self._container("setup", self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
-        return container | {"command": ["python3", "-m", "components.launch_tfjob.setup"]}
+        return container | {"command": ["python3", "-m", "kfp_tfjob.components.launch_tfjob.setup"]}
 
     def _uploader(self) -> dict[str, Any]:
         container = self._container(UPLOADER, self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
-        command = ["python3", "-m", "uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
+        command = ["python3", "-m", "kfp_tfjob.uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
         command += ["--grace", str(self.settings.grace_seconds)]
         # With this policy an init container is a native sidecar: it does not hold back the end.
         return container | {"command": command, "restartPolicy": "Always"}

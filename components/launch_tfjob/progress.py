@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.errors import DataError, ObjectNotFoundError
-from storage.layout import RunLayout
-from storage.store import Store
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 

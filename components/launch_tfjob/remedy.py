@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from components.launch_tfjob import quota, waiting
-from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.verdict import Verdict, role_of
+from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.status import role_of
+from kfp_tfjob.jobs.verdict import Verdict
 
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.spec import JobSpec
-from components.preflight.model_code import ModelCode
-from components.secret_values import masked_job
-from storage.layout import Layout
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.secret_values import masked_job
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.trainer.model_code import ModelCode
 
 
 class _Dumper(yaml.SafeDumper):

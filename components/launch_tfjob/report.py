@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from components.launch_tfjob.progress import Progress
-from components.launch_tfjob.render import to_yaml
-from storage.text import html as escape
+from kfp_tfjob.components.launch_tfjob.progress import Progress
+from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.storage.text import html as escape
 
 _WIDTH, _HEIGHT = 420, 256
 # The legend stands above the lines, wherever they go.

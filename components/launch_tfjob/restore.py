@@ -15,14 +15,19 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from storage.errors import DataError, ObjectNotFoundError, StepError, StoreUnavailableError
-from storage.layout import RunLayout
-from storage.manifest import Manifest
-from storage.store import Listed, Store
-from storage.words import counted
-from uploader import pull
-from uploader.inventory import counts
-from uploader.parallel import WORKERS, Progress, each
+from kfp_tfjob.storage.errors import (
+    DataError,
+    ObjectNotFoundError,
+    StepError,
+    StoreUnavailableError,
+)
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Listed, Store
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader import pull
+from kfp_tfjob.uploader.inventory import counts
+from kfp_tfjob.uploader.parallel import WORKERS, Progress, each
 
 log = logging.getLogger(__name__)
 

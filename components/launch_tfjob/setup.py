@@ -1,4 +1,4 @@
-"""The init container of every replica: `python -m components.launch_tfjob.setup`.
+"""The init container of every replica: `python -m kfp_tfjob.components.launch_tfjob.setup`.
 
 It puts into JOB_DIR what the replica runs, and on the chief into OUTPUT_DIR what an earlier attempt
 of the run has stored. Every byte that comes from the store is proven.
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem, StepError
-from storage.layout import RunLayout
-from storage.text import log_to
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.text import log_to
 
 if TYPE_CHECKING:
-    from storage.store import Store
+    from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
-_REPOSITORY = Path(__file__).parents[2]
+_ROOMS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     Raises:
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
-    from trainer.staging import is_for_training
-    from uploader import pull
+    from kfp_tfjob.trainer.staging import is_for_training
+    from kfp_tfjob.uploader import pull
 
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
         folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(_REPOSITORY / "trainer/supervisor.py", task.job_dir / "supervisor.py")
+    shutil.copyfile(_ROOMS / "trainer/supervisor.py", task.job_dir / "supervisor.py")
     if not (task.code or task.dataset or task.restore):
         return None
     store = open_store()
@@ -111,13 +111,13 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
         pull(store, task.dataset, task.data_dir, only=is_for_training)
     if not task.restore:
         return None
-    from components.launch_tfjob.restore import restore
+    from kfp_tfjob.components.launch_tfjob.restore import restore
 
     return restore(store, task.run, task.output_dir)
 
 
 def _open_store() -> Store:
-    from storage.store import Store  # half a second, which most replicas need not spend
+    from kfp_tfjob.storage.store import Store
 
     return Store(os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_REGION", ""))
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components import images
-from components.launch_tfjob.options import PodOptions, TrainOptions
-from components.parameters import parse, whole_numbers
-from storage.address import S3Address
-from storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.components import images
+from kfp_tfjob.options.job import PodOptions, TrainOptions
+from kfp_tfjob.options.parse import parse, whole_numbers
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")

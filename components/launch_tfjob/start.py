@@ -9,13 +9,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from components.launch_tfjob.manifest import HASH_ANNOTATION, RUN_LABEL, TASK_LABEL
-from components.launch_tfjob.verdict import (
-    Verdict,
-    is_being_deleted,
-    is_over,
-    judge,
-)
+from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.jobs.labels import HASH_ANNOTATION, RUN_LABEL, TASK_LABEL
+from kfp_tfjob.jobs.status import is_being_deleted, is_over
+from kfp_tfjob.jobs.verdict import Verdict
 
 
 class Found(StrEnum):

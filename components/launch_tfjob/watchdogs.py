@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from components.launch_tfjob import quota, waiting
-from components.launch_tfjob.options import TrainOptions
-from components.launch_tfjob.verdict import Judgement, Verdict, is_over, replica_of
+from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.jobs.status import is_over, replica_of
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options.job import TrainOptions
 
 _SHOWN = 5
 _SLACK = 60.0  # the kubelet is given the chance to end the pods itself

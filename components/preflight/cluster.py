@@ -8,22 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from components.launch_tfjob import capacity
-from components.launch_tfjob.backends import JobExistsError, Object
-from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
-from components.launch_tfjob.backends.cluster_errors import (
+from kfp_tfjob.cluster import capacity
+from kfp_tfjob.cluster.backend import JobExistsError, Object
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
     ForbiddenError,
     NotThereError,
     webhook_is_away,
 )
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.options import PodSettings
-from components.launch_tfjob.remedy import parameter as decided_by
-from components.launch_tfjob.spec import JobSpec
-from components.preflight.findings import Findings
-from storage.credentials import SecretVolume
-from storage.errors import Problem, StepError
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.remedy import parameter as decided_by
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.preflight.findings import Findings
+from kfp_tfjob.options.job import PodSettings
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import Problem, StepError
 
 log = logging.getLogger(__name__)
 

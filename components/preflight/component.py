@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from components.images import TOOLS
+from kfp_tfjob.components.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
@@ -61,8 +61,8 @@ def preflight(
     """
     values = dict(locals())
     del values["run_id"], values["parameters"]
-    from components.preflight.engine import run
-    from components.step import reported
+    from kfp_tfjob.components.preflight.engine import run
+    from kfp_tfjob.components.step import reported
 
     with reported("preflight") as outcome:
         checked = run(outcome, run_id, values)

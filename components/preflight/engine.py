@@ -10,19 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import uploader
-from components import parameters
-from components.images import TRAINER
-from components.launch_tfjob.backends import is_local
-from components.preflight import parameters as run_parameters
-from components.preflight.findings import Findings
-from components.preflight.model_code import Code, ModelCode
-from components.preflight.rehearsal import Rehearsal, beside
-from components.prepare_data import source as sources
-from components.prepare_data.options import DataOptions
-from components.secret_values import plain_secrets
-from components.step import Report, Step, open_step
-from storage.errors import (
+from kfp_tfjob import uploader
+from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight.findings import Findings
+from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
+from kfp_tfjob.components.prepare_data import source as sources
+from kfp_tfjob.components.step import Report, Step, open_step
+from kfp_tfjob.jobs.secret_values import plain_secrets
+from kfp_tfjob.options import parse as parameters
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
@@ -30,10 +29,11 @@ from storage.errors import (
     StepError,
     StoreUnavailableError,
 )
-from storage.names import below
-from storage.probe import Creating, probe_creating
-from storage.retry import Patience
-from storage.text import prose
+from kfp_tfjob.storage.names import below
+from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.text import prose
+from kfp_tfjob.trainer.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _SECRET_IN_A_PARAMETER = (
     "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; a variable of `pod`"
     ' may name a Kubernetes Secret instead: `{{"secret": "NAME", "key": "KEY"}}`'
 )
-_PLAIN = "trainer.models:mlp"
+_PLAIN = "kfp_tfjob.trainer.models:mlp"
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _place_of_report(run_id: str, values: Mapping[str, Any]) -> Step | None:
 
 def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
     """Ask the cluster, and refuse what only the machine of the person has."""
-    from components.preflight.cluster import check, local_paths, open_cluster
+    from kfp_tfjob.components.preflight.cluster import check, local_paths, open_cluster
 
     in_image = ModelCode.parse(values["model_code"]).in_image
     problems = list(local_paths(values, in_image))
@@ -223,7 +223,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
             Problem(
                 "model_code names a module that is not in the image",
                 received=wanted.source,
-                expected="trainer.models, or a module of your own train_image",
+                expected="kfp_tfjob.trainer.models, or a module of your own train_image",
                 fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
             )
         ]

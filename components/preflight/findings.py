@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.errors import Problem
+from kfp_tfjob.storage.errors import Problem
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from components import parameters
-from components.evaluate.options import GateOptions
-from components.launch_tfjob.spec import JobSpec
-from components.parameters import unknown_key
-from components.preflight.model_code import ModelCode
-from components.prepare_data.options import DataOptions
-from components.publish.names import check_model_name
-from components.secret_values import masked
-from storage.errors import ConfigurationError, Problem
-from storage.layout import Layout
-from storage.store import check_endpoint
-from storage.text import code
-from storage.words import counted
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options import parse as parameters
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.gate import GateOptions
+from kfp_tfjob.options.parse import unknown_key
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.store import check_endpoint
+from kfp_tfjob.storage.text import code
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.model_code import ModelCode
 
 # The one list of all run parameters: the form, the README and the command line follow it.
 MEANING: dict[str, str] = {

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from components.launch_tfjob.backends.container import PodInfo, environment
-from components.launch_tfjob.backends.local import SECRETS
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.spec import JobSpec
-from storage.errors import Problem
+from kfp_tfjob.cluster.local.backend import SECRETS
+from kfp_tfjob.cluster.local.container import PodInfo, environment
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.storage.errors import Problem
 
 _SECONDS = 90.0  # for importing TensorFlow and building a model on a busy machine
 
@@ -44,7 +44,7 @@ class Rehearsal:
         self._deadline = time.monotonic() + _SECONDS
         with open(self._log, "wb") as log_file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainer.rehearsal"],
+                [sys.executable, "-m", "kfp_tfjob.trainer.rehearsal"],
                 cwd=folder,
                 env=self._environment(run_id),
                 stdin=subprocess.PIPE,

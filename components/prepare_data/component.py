@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from components.images import TOOLS
+from kfp_tfjob.components.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
@@ -38,9 +38,9 @@ def prepare_data(
         dataset_uri: The prepared dataset, complete once its manifest is there.
         dataset_digest: Its name: equal data and options give an equal one.
     """
-    from components.prepare_data.engine import run
-    from components.prepare_data.report import render
-    from components.step import step
+    from kfp_tfjob.components.prepare_data.engine import run
+    from kfp_tfjob.components.prepare_data.report import render
+    from kfp_tfjob.components.step import step
 
     with step("prepare_data", run_id, output_uri, storage_endpoint, storage_region) as context:
         done = run(context, data_uri, data_label, data_options, source_digest)

@@ -16,8 +16,8 @@ from typing import IO
 
 import numpy as np
 
-from components.prepare_data.faults import MOST_EXAMPLES
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES
+from kfp_tfjob.storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes
 LONGEST_RECORD = 16 << 20  # bytes; what is open longer was opened by mistake

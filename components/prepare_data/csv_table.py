@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from components.prepare_data import values
-from components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, Records
-from components.prepare_data.faults import BlockFaults
-from components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from components.prepare_data.options import DataOptions
-from components.prepare_data.rows import Columns, Rows, empty
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, Records
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows, empty
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
 
 
 class CsvTable:

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from components.prepare_data.options import DataOptions
-from components.prepare_data.progress import Progress
-from components.prepare_data.scan import Scan
-from components.prepare_data.shards import Shards
-from components.prepare_data.spill import split_of
-from components.prepare_data.statistics import SPLITS, Statistics
-from components.prepare_data.tfrecord import CODEC_VERSION, Encoder
-from components.prepare_data.vocabulary import Label
-from storage import manifest
-from storage.address import S3Address
-from storage.errors import ObjectNotFoundError
-from storage.manifest import Manifest, ManifestObject
-from storage.store import Store
+from kfp_tfjob.components.prepare_data.progress import Progress
+from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.components.prepare_data.shards import Shards
+from kfp_tfjob.components.prepare_data.spill import split_of
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
+from kfp_tfjob.components.prepare_data.tfrecord import CODEC_VERSION, Encoder
+from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage import manifest
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.store import Store
 
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 _SCHEMA_FORMAT = "kfp-tfjob/schema/1"

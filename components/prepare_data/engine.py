@@ -16,17 +16,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from components.parameters import parse
-from components.prepare_data import dataset, scan
-from components.prepare_data.csv_records import BLOCK
-from components.prepare_data.dataset import Prepared
-from components.prepare_data.files import Source
-from components.prepare_data.options import DataOptions
-from components.prepare_data.source import list_source
-from components.prepare_data.source import source_digest as digest_of
-from components.step import Step
-from storage.errors import DataError, Problem, StepError
-from storage.words import counted
+from kfp_tfjob.components.prepare_data import dataset, scan
+from kfp_tfjob.components.prepare_data.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.files import Source
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import DataError, Problem, StepError
+from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

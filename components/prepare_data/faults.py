@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import Example, Problem
+from kfp_tfjob.storage.errors import Example, Problem
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from storage.address import S3Address
-from storage.errors import DataError, Problem
-from storage.store import Store
-from storage.stream import ObjectStream
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.stream import ObjectStream
 
 # First bytes of what people take for a CSV.
 _NOT_CSV = {

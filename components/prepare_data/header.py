@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 
-from components.prepare_data import values
-from components.prepare_data.options import DataOptions
-from components.prepare_data.rows import Columns
-from storage.errors import Problem
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import Problem
 
 MOST_COLUMNS = 100_000  # of a file; a million have no place in memory
 _LONGEST_COLUMN = 1000  # characters of a name

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from components.prepare_data import values
-from components.prepare_data.faults import BlockFaults
-from components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from components.prepare_data.options import DataOptions
-from components.prepare_data.rows import Columns, Rows
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
 
 # pandas writes the index of what was filtered or shuffled as a column; it tells the order of rows.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from storage.text import html as escape
+from kfp_tfjob.storage.text import html as escape
 
 MOST_FEATURES = 200
 _REUSED = (

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from components.prepare_data.faults import BlockFaults
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.storage.errors import DataError, Problem
 
 
 @dataclass(frozen=True)

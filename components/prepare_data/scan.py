@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.prepare_data.faults import Faults
-from components.prepare_data.files import Source
-from components.prepare_data.header import choose, no_rows
-from components.prepare_data.options import DataOptions
-from components.prepare_data.progress import Progress
-from components.prepare_data.rows import Columns
-from components.prepare_data.spill import Spill, row_hashes, split_of
-from components.prepare_data.statistics import SPLITS
-from components.prepare_data.tables import open_table
-from components.prepare_data.vocabulary import Label, Vocabulary
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.files import Source
+from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.progress import Progress
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
 
 log = logging.getLogger(__name__)
 

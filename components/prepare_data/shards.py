@@ -8,10 +8,10 @@ from typing import IO
 
 import numpy as np
 
-from components.prepare_data.tfrecord import Encoder
-from storage.address import S3Address
-from storage.manifest import ManifestObject
-from storage.store import Store
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.manifest import ManifestObject
+from kfp_tfjob.storage.store import Store
 
 SHARD_BYTES = 64 << 20
 _ENCODE_BYTES = 8 << 20  # encoded at a time

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from components.parameters import no_path
-from components.prepare_data.faults import Faults, first_columns
-from components.prepare_data.files import Source, SourceFile
-from components.prepare_data.header import choose, no_rows
-from components.prepare_data.options import DataOptions
-from components.prepare_data.tables import open_table
-from storage.address import S3Address
-from storage.checksum import file_sha256
-from storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from storage.store import Store
+from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import no_path
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.checksum import file_sha256
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.store import Store
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _FIRST_BLOCK = 1 << 20  # bytes

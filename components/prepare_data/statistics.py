@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.vocabulary import Label
 
 SPLITS = ("train", "validation", "test")
 HISTOGRAM_BARS = 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from components.prepare_data.csv_records import BLOCK
-from components.prepare_data.csv_table import CsvTable
-from components.prepare_data.files import Source, SourceFile, text_of
-from components.prepare_data.options import DataOptions
-from components.prepare_data.parquet_table import ParquetTable
-from components.prepare_data.rows import Table, empty
+from kfp_tfjob.components.prepare_data.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.csv_table import CsvTable
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile, text_of
+from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
+from kfp_tfjob.components.prepare_data.rows import Table, empty
+from kfp_tfjob.options.data import DataOptions
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
 
 BLANKS = " \t"
 # Each digit can be read in one way only: a text of many digits and a letter is refused at once.

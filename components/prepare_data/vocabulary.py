@@ -8,10 +8,10 @@ from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
-from components.prepare_data import values
-from components.prepare_data.faults import MOST_EXAMPLES, Fault
-from components.prepare_data.rows import Rows
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
+from kfp_tfjob.components.prepare_data.rows import Rows
+from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000
 # Whole numbers are classes when there are at most this many, each ten times on average.

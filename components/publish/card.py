@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from components.publish.champion import Champion
-from storage.text import code, prose, row
-from storage.words import counted
-from trainer.arguments import COLUMNS
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.text import code, prose, row
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.arguments import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from components.images import TOOLS
+from kfp_tfjob.components.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
@@ -37,9 +37,9 @@ def publish(
         version_uri: Where its files lie.
         champion_uri: The record that makes it the champion.
     """
-    from components.publish.engine import run
-    from components.step import step
-    from components.summary import summary
+    from kfp_tfjob.components.publish.engine import run
+    from kfp_tfjob.components.step import step
+    from kfp_tfjob.components.summary import summary
 
     with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
         verdict = str(context.run.evaluation / "verdict.json")

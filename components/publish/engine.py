@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.publish.card import render
-from components.publish.champion import Champion, next_number, read_champion
-from components.publish.names import check_model_name
-from components.step import Step
-from storage.address import S3Address
-from storage.errors import (
+from kfp_tfjob.components.publish.card import render
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, next_number, read_champion
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -30,10 +29,11 @@ from storage.errors import (
     Problem,
     SurpassedError,
 )
-from storage.layout import ModelLayout
-from storage.manifest import NAME as MANIFEST
-from trainer.arguments import read as read_arguments
-from uploader import pull, push
+from kfp_tfjob.storage.layout import ModelLayout
+from kfp_tfjob.storage.manifest import NAME as MANIFEST
+from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.trainer.arguments import read as read_arguments
+from kfp_tfjob.uploader import pull, push
 
 _MODEL = "output/model"  # below runs/<run_id>
 _KERAS = "output/model.keras"

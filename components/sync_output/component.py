@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from components import images
+from kfp_tfjob.components import images
 
 
 @dsl.component(base_image=images.TOOLS, install_kfp_package=False)
@@ -31,8 +31,8 @@ def sync_output(
     """
     from pathlib import Path
 
-    from components.step import step
-    from components.sync_output import sync
+    from kfp_tfjob.components.step import step
+    from kfp_tfjob.components.sync_output import sync
 
     with step("sync_output", run_id, output_uri, storage_endpoint, storage_region) as context:
         result = sync.run(context)

@@ -12,12 +12,12 @@ import logging
 from dataclasses import dataclass
 from heapq import nlargest
 
-from components.step import Step
-from storage.errors import DataError, ObjectNotFoundError, Problem
-from storage.manifest import Manifest
-from storage.text import code, row
-from storage.words import counted
-from uploader import verify
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.text import code, row
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)
 

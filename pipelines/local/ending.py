@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import uploader
-from components.finish import engine as finish
-from components.finish.page import describe
-from components.publish.champion import Champion, read_champion
-from components.step import Failure, Step
-from pipelines.local.home import Home
-from pipelines.local.page import write_page
-from storage.address import S3Address
-from storage.errors import ObjectNotFoundError, StepError
-from storage.text import code
+from kfp_tfjob import uploader
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.page import describe
+from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.pipelines.local.page import write_page
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.text import code
 
 # The artifact of a step, as kfp.local leaves it without an ending, and the name it is kept under.
 _REPORTS = {

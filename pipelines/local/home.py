@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ConfigurationError, Problem
-from storage.words import sized
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
 PARAMETERS = "parameters.json"  # of a run, in its folder: what it was started with

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.text import html as escape
+from kfp_tfjob.storage.text import html as escape
 
 NAME = "index.html"
 _FILES = {

@@ -1,6 +1,6 @@
 """Runs the pipeline with kfp.local, in a process of its own so that it can be ended.
 
-python -m pipelines.local.pipeline_process OUTPUTS < PARAMETERS.json
+python -m kfp_tfjob.pipelines.local.pipeline_process OUTPUTS < PARAMETERS.json
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     from kfp import local
     from kfp.local import subprocess_task_handler
 
-    from pipelines.tfjob_training import tfjob_training
+    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 
     # kfp.local replaces the text python3 wherever it stands in a task's command, and so in the
     # parameters too: a path below lib/python3.11 becomes one that does not exist. The interpreter

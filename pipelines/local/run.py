@@ -26,21 +26,21 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from components.launch_tfjob import backends
-from components.launch_tfjob.backends import local as local_backend
-from components.launch_tfjob.masking import Mask, hide
-from components.secret_values import masked, secrets_in
-from components.step import FAILURE_FILE, RUN_ID, Failure, Step
-from pipelines.local import processes
-from pipelines.local.ending import Ending
-from pipelines.local.home import PARAMETERS, Home
-from pipelines.local.output import readable
-from pipelines.local.s3_server import Server
-from storage.credentials import MOUNT_VARIABLE, SecretVolume
-from storage.errors import ConfigurationError, Problem, StoreUnavailableError
-from storage.layout import Layout
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.cluster import backend as backends
+from kfp_tfjob.cluster.local import backend as local_backend
+from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
+from kfp_tfjob.jobs.masking import Mask, hide
+from kfp_tfjob.jobs.secret_values import masked, secrets_in
+from kfp_tfjob.pipelines.local import processes
+from kfp_tfjob.pipelines.local.ending import Ending
+from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.pipelines.local.output import readable
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,12 @@ def _run_pipeline(
         (folder / left).unlink(missing_ok=True)
     (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
     hide(secrets_in(values))
-    command = [sys.executable, "-m", "pipelines.local.pipeline_process", str(folder / "outputs")]
+    command = [
+        sys.executable,
+        "-m",
+        "kfp_tfjob.pipelines.local.pipeline_process",
+        str(folder / "outputs"),
+    ]
     pipeline = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -326,7 +331,7 @@ class _Watchdog:
 
     def __enter__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.local.watchdog", self._token],
+            [sys.executable, "-m", "kfp_tfjob.pipelines.local.watchdog", self._token],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -1,6 +1,6 @@
 """A real S3 server in one process: OpenStack Swift with its S3 API, from PyPI.
 
-    python -m pipelines.local.s3_server FOLDER [--port N]
+    python -m kfp_tfjob.pipelines.local.s3_server FOLDER [--port N]
 
 It checks signatures and checksums, and of those who create a key conditionally one wins, which is
 more than the usual mocks do. It is meant for one machine: one copy of the data, loopback only. The
@@ -30,9 +30,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-from storage.credentials import SecretVolume
-from storage.errors import Problem, StepError
-from storage.store import Store
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.store import Store
 
 Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
@@ -128,7 +128,7 @@ class Server:
         log = folder / "server.log"
         ready = folder / "secret" / "AWS_ENDPOINT_URL"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pipelines.local.s3_server", str(folder)]
+        command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
         log.touch(mode=0o600)
         with open(log, "wb") as output:
             process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """Ends every process of a run once the command line is gone, even if that was killed.
 
-    python -m pipelines.local.watchdog TOKEN
+    python -m kfp_tfjob.pipelines.local.watchdog TOKEN
 
 The kernel closes the pipe on standard input when the process at its other end dies, whatever the
 way it died. That is the only sign this program waits for.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from pipelines.local import processes
+from kfp_tfjob.pipelines.local import processes
 
 # A supervisor that is told to stop saves a checkpoint; nobody is left to wait longer for it.
 _GRACE = 10.0

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.errors import StepError
+from kfp_tfjob.storage.errors import StepError
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.processes import MARK
 

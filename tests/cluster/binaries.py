@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import binaries, host, images, prerequisites, training_operator, workflows
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError, Problem
-from storage.store import Store
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.store import Store
 from tests.cluster.access import Access
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.launches import Launch, Row, check, new_launch, store_of

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.cluster.processes import kill, wait_until
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from components.images import TOOLS, TRAINER
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.components.images import TOOLS, TRAINER
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.cluster.binaries import cache
 
 log = logging.getLogger(__name__)

@@ -23,18 +23,18 @@ from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.client.exceptions import ApiException
 
-from components import images
-from components.launch_tfjob import launcher
-from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
-from components.launch_tfjob.backends.kubernetes import KubernetesBackend
-from components.launch_tfjob.launcher import Launched
-from components.launch_tfjob.spec import JobSpec
-from components.step import Step
-from storage.credentials import SecretVolume
-from storage.errors import StepError
-from storage.layout import Layout
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.components import images
+from kfp_tfjob.components.launch_tfjob import launcher
+from kfp_tfjob.components.launch_tfjob.launcher import Launched
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.processes import kill, wait_until
@@ -154,7 +154,7 @@ class Launch:
             "storage_secret": "objstore-cred",
             "dataset_uri": str(self.step.layout.dataset("d")),
             "model_name": "test",
-            "model_entry": "trainer.models:mlp",
+            "model_entry": "kfp_tfjob.trainer.models:mlp",
             "model_hyperparameters": {},
             "train_workers": workers,
             "train_gpus": gpus,
@@ -268,7 +268,7 @@ class Launch:
         """Kill the process of the sidecar, as the kernel would; return how many there were."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
-            if ["-m", "uploader", "watch"] == (process.info["cmdline"] or [])[1:4]:
+            if ["-m", "kfp_tfjob.uploader", "watch"] == (process.info["cmdline"] or [])[1:4]:
                 with contextlib.suppress(psutil.Error):
                     if process.environ().get("RUN_ID") == self.step.run_id:
                         found.append(process.pid)

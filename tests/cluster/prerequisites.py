@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.cluster import binaries, host, images
 
 _VERSION = re.compile(r"go(\d+)\.(\d+)")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError
 
 MARK = "KFP_TFJOB_TEST_CLUSTER"
 _LAST_WORDS = 2000  # characters

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from components.images import TOOLS
+from kfp_tfjob.components.images import TOOLS
 from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, Cluster
 from tests.cluster.node import EXTRA, SCARCE, tolerate
@@ -72,8 +72,9 @@ print(os.getuid(), socket.gethostbyname("kubernetes.default.svc"))
 
 
 def test_pod_has_the_project_and_what_it_needs(cluster: Access, namespace: str) -> None:
-    code = "import boto3, pydantic, storage.store, uploader.mirror; print(storage.store.__name__)"
-    assert run(cluster, namespace, "imports", container(code, image=TOOLS)) == "storage.store\n"
+    code = "import boto3, pydantic, kfp_tfjob.uploader.mirror as mirror; print(mirror.__name__)"
+    said = run(cluster, namespace, "imports", container(code, image=TOOLS))
+    assert said == "kfp_tfjob.uploader.mirror\n"
 
 
 def test_pod_reaches_the_api_with_its_account(cluster: Access, namespace: str) -> None:

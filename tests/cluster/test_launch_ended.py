@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from components.launch_tfjob.backends.run_watch import RunWatch
-from components.preflight import cluster as preflight
+from kfp_tfjob.cluster.run_watch import RunWatch
+from kfp_tfjob.components.preflight import cluster as preflight
+from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
 from tests.cluster.pki import write_kubeconfig
 from tests.cluster.workflows import Workflow
-from uploader.folder import verify
 
 pytestmark = pytest.mark.cluster
 

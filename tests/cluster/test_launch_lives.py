@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from components.finish import engine as finish
-from components.finish.cluster import end_jobs_on
-from components.images import TOOLS
-from components.launch_tfjob.verdict import judge
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import end_jobs_on
+from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.components.launch_tfjob.judge import judge
 from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
 from tests.cluster.workflows import Workflow
 from tests.cluster.workloads import container, pod
@@ -173,10 +173,10 @@ def _over(job: dict) -> bool:
 
 STEP = """
 import json
-from components.launch_tfjob import engine
-from components.preflight import cluster
-from components.launch_tfjob.spec import JobSpec
-from components.step import step
+from kfp_tfjob.components.launch_tfjob import engine
+from kfp_tfjob.components.preflight import cluster
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import step
 values = json.loads({values!r})
 spec = JobSpec.parse(**values)
 found = cluster.check(cluster.open_cluster(10), spec, {run_id!r})
@@ -214,7 +214,7 @@ def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
 
 
 EXIT_TASK = """
-from components.finish.engine import run_as_exit_task
+from kfp_tfjob.components.finish.engine import run_as_exit_task
 print(run_as_exit_task(*{arguments!r}))
 """
 
@@ -249,7 +249,7 @@ def test_exit_task_while_the_store_is_away(launch_on_own_store, row):
 
 
 PREFLIGHT = """
-from components.step import step
+from kfp_tfjob.components.step import step
 with step("preflight", *{where!r}) as context:
     context.store.probe(context.run.base)
 """

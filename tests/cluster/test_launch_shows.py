@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from kubernetes.client import Configuration
 
-from components.launch_tfjob.backends.cluster_client import PATIENCE, ClusterClient
-from components.launch_tfjob.backends.kubernetes import KubernetesBackend
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.verdict import is_over
-from components.preflight import cluster as preflight
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.preflight import cluster as preflight
+from kfp_tfjob.jobs.status import is_over
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Launch, client_of, new_launch
 from tests.cluster.processes import wait_until

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from kubernetes import client
 
-from components.launch_tfjob import launcher
-from components.launch_tfjob.manifest import build_tfjob
-from components.preflight import cluster as preflight
+from kfp_tfjob.components.launch_tfjob import launcher
+from kfp_tfjob.components.launch_tfjob.manifest import build_tfjob
+from kfp_tfjob.components.preflight import cluster as preflight
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
 from tests.cluster.node import SCARCE, tolerate

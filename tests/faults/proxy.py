@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from botocore.credentials import ReadOnlyCredentials
 
-from storage.signing import sign
+from kfp_tfjob.storage.signing import sign
 
 CHUNK = 1 << 16
 

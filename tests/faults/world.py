@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from storage.address import S3Address
-from storage.credentials import SecretVolume
-from storage.errors import ObjectNotFoundError, StepError
-from storage.layout import RunLayout
-from storage.retry import Patience
-from storage.store import PART, Store
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader import pull, push, verify
+from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy
-from uploader import pull, push, verify
-from uploader.inventory import scan
-from uploader.mirror import Mirror
 
 EVER = float("inf")
 LARGE = PART + 54321

@@ -14,25 +14,25 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from components.evaluate.options import parse_gate
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.render import to_yaml
-from components.parameters import parse
-from components.preflight import code_files
-from components.preflight import parameters as run_parameters
-from components.preflight.model_code import Code, ModelCode
-from components.prepare_data import dataset, report, scan
-from components.prepare_data.options import DataOptions
-from components.prepare_data.source import check_header, list_source
-from pipelines.cli import _defaults
-from storage import names
-from storage.address import S3Address
-from storage.errors import ConfigurationError, StepError
-from storage.manifest import Manifest, ManifestObject
-from storage.store import Listed
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.prepare_data import dataset, report, scan
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.pipelines.cli import _defaults
+from kfp_tfjob.storage import names
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.store import Listed
+from kfp_tfjob.trainer import code_files
+from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.uploader import pull
 from tests.fuzz import strategies
 from tests.unit.launch_parameters import EVERYTHING
-from uploader import pull
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pytest
 import tiny_dataset
 from trainer_jobs import BATCH, ROOT, Job, Start
 
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE, SecretVolume
-from storage.store import Store
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
+from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
@@ -63,7 +63,7 @@ def jobs(
             "RUN_ID": name,
             "ATTEMPT": "1",
             "DATASET_URI": str(datasets.get(data, f"s3://test/{data}")),
-            "MODEL_CODE": "own:build_model" if code else "trainer.models:mlp",
+            "MODEL_CODE": "own:build_model" if code else "kfp_tfjob.trainer.models:mlp",
             "EPOCHS": "2",
             "BATCH_SIZE": str(BATCH),
             "EXPECTED_GPUS": "0",

@@ -17,22 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import StepError
-from trainer.config import Cluster, Config, Options
-from trainer.load import load
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.trainer.config import Cluster, Config, Options
+from kfp_tfjob.trainer.load import load
 
 load(0)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from storage.address import S3Address  # noqa: E402
-from trainer import randomness, self_test, user_code  # noqa: E402
-from trainer.dataset import Dataset  # noqa: E402
-from trainer.drift import compare_weights  # noqa: E402
-from trainer.inputs import distribute, open_split  # noqa: E402
-from trainer.records import train_slices  # noqa: E402
-from trainer.replicas import Replicas, parts_of  # noqa: E402
-from trainer.step import Steps  # noqa: E402
+from kfp_tfjob.storage.address import S3Address  # noqa: E402
+from kfp_tfjob.trainer import randomness, self_test, user_code  # noqa: E402
+from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
+from kfp_tfjob.trainer.drift import compare_weights  # noqa: E402
+from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
+from kfp_tfjob.trainer.records import train_slices  # noqa: E402
+from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
+from kfp_tfjob.trainer.step import Steps  # noqa: E402
 
 BATCH, STEPS, SEED = 48, 24, 5
 layers, optimizers = keras.layers, keras.optimizers
@@ -386,7 +386,7 @@ RANDOM = {
 
 
 def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
-    """Train a row as `python -m trainer` does; return what has to be equal."""
+    """Train a row as `python -m kfp_tfjob.trainer` does; return what has to be equal."""
     keras.utils.set_random_seed(SEED)
     keras.mixed_precision.set_global_policy(row.policy)
     options = row.options

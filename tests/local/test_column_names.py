@@ -12,10 +12,10 @@ import tiny_dataset
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DataError
-from trainer import arguments
-from trainer.dataset import Dataset
-from trainer.serving import Task
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer import arguments
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.serving import Task
 
 ORDINARY = [
     *("_c0", "_id", "-x", "(a)", "%", "Ärger", "나이", "年齢", "Age", "age", "AGE", "age_1"),
@@ -37,8 +37,8 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     import keras
     import tensorflow as tf
 
-    from components.evaluate.model import Scorer
-    from trainer.export import export
+    from kfp_tfjob.components.evaluate.model import Scorer
+    from kfp_tfjob.trainer.export import export
 
     width = len(columns)
     dataset = dataclasses.replace(
@@ -71,9 +71,9 @@ def test_the_example_of_the_model_card_runs(
 ) -> None:
     import keras
 
-    from components.publish.card import render
-    from components.publish.champion import Champion
-    from trainer.export import export
+    from kfp_tfjob.components.publish.card import render
+    from kfp_tfjob.storage.champion import Champion
+    from kfp_tfjob.trainer.export import export
 
     columns = (*ORDINARY[:7], "``` \n<b>", 'say "a\\"', "plain")
     dataset = dataclasses.replace(
@@ -102,7 +102,7 @@ def test_the_example_of_the_model_card_runs(
 def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from trainer.serving import ServedModel
+    from kfp_tfjob.trainer.serving import ServedModel
 
     columns = ("_c0", "Age", "age")
     names = ("age_1", "arg__c0", "Z")  # not as the trainer would call them

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.evaluate.options import DEFAULT_GATE
-from components.prepare_data.tfrecord import Encoder
-from components.publish import engine as publish
-from components.publish.champion import read_champion
-from components.step import Step
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, StepError
-from storage.layout import Layout
-from storage.store import Store
-from uploader import pull, push
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import pull, push
 
 FEATURES, CLASSES, ROWS = 6, ["cat", "dog", "<b>owl</b>"], 900
 MODEL = "pets"
@@ -96,7 +96,7 @@ class Bench:
 
     def evaluate(self, run_id: str, digest: str = "d1", **gate: Any) -> Any:
         """Judge a run; returns the evaluation and the verdict."""
-        from components.evaluate import engine
+        from kfp_tfjob.components.evaluate import engine
 
         dataset = str(self.layout.dataset(digest))
         options = DEFAULT_GATE | gate
@@ -280,10 +280,10 @@ def test_of_two_publishers_one_wins(bench: Bench) -> None:
 
 _DIES = """
 import os, signal, sys
-from components.publish import engine
-from components.step import Step
-from storage.layout import Layout
-from storage.store import Store
+from kfp_tfjob.components.publish import engine
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 
 class Dies(Store):
     def write(self, address, data, content_type=""):
@@ -351,8 +351,8 @@ def test_the_component_hands_kfp_what_it_can_store(
 ) -> None:
     from kfp import dsl
 
-    from components.evaluate.component import evaluate
-    from components.publish.component import publish as publish_component
+    from kfp_tfjob.components.evaluate.component import evaluate
+    from kfp_tfjob.components.publish.component import publish as publish_component
 
     bench.train("r1", 0.3, packed)
     run = ("r1", str(bench.layout.root), "", "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from components.launch_tfjob.manifest import SUPERVISOR
+from kfp_tfjob.components.launch_tfjob.manifest import SUPERVISOR
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -79,7 +79,15 @@ def signalled_at(
 def test_the_command_line_ends_with_the_number_of_the_signal(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    command = [sys.executable, *LOUD, "-m", "pipelines", "run", "--home", str(tmp_path / "home")]
+    command = [
+        sys.executable,
+        *LOUD,
+        "-m",
+        "kfp_tfjob.pipelines",
+        "run",
+        "--home",
+        str(tmp_path / "home"),
+    ]
     code, said = signalled_at(module, number, [*command, "--data", "x.csv", "--label", "y"])
     assert code == 128 + number, said
     assert said.strip() == f"kfp-tfjob: stopped by {number.name}"
@@ -101,7 +109,7 @@ def test_the_supervisor_as_first_process_does_not_lose_a_signal(tmp_path: Path) 
 
 @first_process
 def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
-    module = "components.launch_tfjob.setup"
+    module = "kfp_tfjob.components.launch_tfjob.setup"
     code, said = signalled_at(
         "logging",
         signal.SIGTERM,
@@ -115,7 +123,15 @@ def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
 def test_the_sidecar_as_first_process_ends_when_it_is_told_to(tmp_path: Path, s3, base) -> None:
     output = tmp_path / "output"
     output.mkdir()
-    command = [sys.executable, *LOUD, "-m", "uploader", "watch", str(output), f"{base}/runs/r"]
+    command = [
+        sys.executable,
+        *LOUD,
+        "-m",
+        "kfp_tfjob.uploader",
+        "watch",
+        str(output),
+        f"{base}/runs/r",
+    ]
     code, said = signalled_at(
         "argparse",
         signal.SIGTERM,

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import uploader
-from components.launch_tfjob.backends.container import Container
-from components.publish.champion import Champion
-from components.step import Step
-from pipelines.cli import main
-from pipelines.local import processes, run
-from pipelines.local.ending import Ending
-from pipelines.local.home import LEAST_FREE, Home
-from storage.address import S3Address
-from storage.layout import Layout
-from storage.store import Store
+from kfp_tfjob import uploader
+from kfp_tfjob.cluster.local.container import Container
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.local import processes, run
+from kfp_tfjob.pipelines.local.ending import Ending
+from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 
 MANY = 2 * LEAST_FREE  # bytes; enough to begin with
 Mount = Callable[..., Path]
@@ -93,7 +93,18 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     data = tmp_path / "rows.csv"
     data.write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(50)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines", "run", "--home", home, "--data", data, "--label", "y"],
+        [
+            sys.executable,
+            "-m",
+            "kfp_tfjob.pipelines",
+            "run",
+            "--home",
+            home,
+            "--data",
+            data,
+            "--label",
+            "y",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

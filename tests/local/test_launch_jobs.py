@@ -19,21 +19,21 @@ import pytest
 import yaml
 from kfp import dsl
 
-from components.launch_tfjob import launcher
-from components.launch_tfjob.backends import JobRefusedError
-from components.launch_tfjob.backends.local import LocalBackend
-from components.launch_tfjob.claim import Claim
-from components.launch_tfjob.component import launch_tfjob
-from components.launch_tfjob.launcher import JobFailedError
-from components.launch_tfjob.options import PodOptions
-from components.launch_tfjob.spec import JobSpec
-from components.step import Failure, Step
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.errors import ConfigurationError, ObjectNotFoundError
-from storage.layout import Layout
-from storage.manifest import Manifest
-from storage.store import Store
+from kfp_tfjob.cluster.backend import JobRefusedError
+from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.components.launch_tfjob import launcher
+from kfp_tfjob.components.launch_tfjob.claim import Claim
+from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
 
 MARK = "KFP_TFJOB_TEST"
 # A user's own program that waits until a file says what to do.
@@ -114,7 +114,7 @@ def spec(step: Step, tmp_path: Path, script: Path) -> Callable[..., JobSpec]:
             storage_secret="objstore-cred",
             dataset_uri=str(step.layout.dataset("d")),
             model_name="digits",
-            model_entry="trainer.models:mlp",
+            model_entry="kfp_tfjob.trainer.models:mlp",
             model_hyperparameters={"units": [8], "text": "$(RUN_ID) $$"},
             train_workers=workers,
             train_gpus=0,
@@ -216,7 +216,7 @@ def test_the_component_trains_and_leaves_what_people_look_at(
         storage_secret="keys",
         dataset_uri=str(base / "datasets/d"),
         model_name="digits",
-        model_entry="trainer.models:mlp",
+        model_entry="kfp_tfjob.trainer.models:mlp",
         code_uri="",
         model_hyperparameters={"db": {"password": "pass-4711"}},
         train_workers=0.0,
@@ -430,9 +430,9 @@ def test_sigterm_ends_the_launcher_and_its_job(tmp_path, s3, store, base, script
     """The launcher in a process of its own, as a step has it."""
     body = f"""
 import components.launch_tfjob.engine as engine
-from components.step import Step
-from storage.layout import Layout
-from storage.store import Store
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
 engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",
     model_entry="a:b", model_hyperparameters={{}}, train_workers=1, train_gpus=0, train_epochs=1,

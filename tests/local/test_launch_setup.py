@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 from trainer_jobs import SECONDS, STEPS, Job, Start
 
-from components.launch_tfjob.restore import restore
-from components.launch_tfjob.setup import Task, run
-from storage import manifest as manifests
-from storage.address import S3Address
-from storage.checksum import file_crc64nvme
-from storage.errors import DataError, ObjectNotFoundError
-from storage.layout import RunLayout
-from storage.manifest import Manifest
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.components.launch_tfjob.restore import restore
+from kfp_tfjob.components.launch_tfjob.setup import Task, run
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.checksum import file_crc64nvme
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import push
+from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
-from uploader import push
-from uploader.inventory import scan
-from uploader.mirror import Mirror
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_nothing_is_written_outside_of_the_output(
 CODE = """
 import os, time
 import keras
-from trainer.models import mlp
+from kfp_tfjob.trainer.models import mlp
 
 class Hold(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
@@ -268,7 +268,7 @@ def callbacks(dataset):
 @contextmanager
 def _sidecar(output: Path, layout: RunLayout, attempt: int, log: Path) -> Iterator[None]:
     output.mkdir(parents=True, exist_ok=True)
-    line = [sys.executable, "-m", "uploader", "watch", str(output), str(layout.base)]
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(output), str(layout.base)]
     line += ["--interval", "0.05", "--attempt", str(attempt)]
     with open(log, "wb") as file:
         process = subprocess.Popen(line, stdout=file, stderr=file)

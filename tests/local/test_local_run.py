@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from examples import digits
-from pipelines.local import processes
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.layout import Layout
+from kfp_tfjob.pipelines.local import processes
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
 from tests.faults.proxy import Fault, FaultProxy, ignore_conditions
 
 # Enough epochs to be interrupted in, few enough to be quick.
@@ -31,7 +31,7 @@ class Run:
         self.home = home
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines", "run", "--home", str(home), *arguments],
+            [sys.executable, "-m", "kfp_tfjob.pipelines", "run", "--home", str(home), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -85,12 +85,12 @@ class Run:
 
 
 def is_server(process: psutil.Process) -> bool:
-    return "pipelines.local.s3_server" in process.cmdline()
+    return "kfp_tfjob.pipelines.local.s3_server" in process.cmdline()
 
 
 def is_chief(process: psutil.Process) -> bool:
     task = json.loads(process.environ().get("TF_CONFIG", "{}")).get("task", {})
-    return task.get("type") == "chief" and process.cmdline()[-2:] == ["-m", "trainer"]
+    return task.get("type") == "chief" and process.cmdline()[-2:] == ["-m", "kfp_tfjob.trainer"]
 
 
 @pytest.fixture(scope="module")

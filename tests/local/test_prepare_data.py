@@ -14,21 +14,21 @@ import pytest
 from kfp import dsl
 from sklearn import datasets as sklearn_datasets
 
-from components.parameters import parse
-from components.prepare_data.component import prepare_data
-from components.prepare_data.engine import run
-from components.prepare_data.options import DataOptions
-from components.prepare_data.report import render
-from components.prepare_data.source import check_header, list_source, source_digest
-from components.prepare_data.spill import row_hashes, split_of
-from components.step import Step
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError, StepError
-from storage.layout import Layout
-from storage.store import Store
-from storage.stream import ObjectStream
+from kfp_tfjob.components.prepare_data.component import prepare_data
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
+from kfp_tfjob.components.prepare_data.spill import row_hashes, split_of
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.stream import ObjectStream
+from kfp_tfjob.uploader import verify
 from tests.faults.proxy import Fault, damage, ignore_checksums
-from uploader import verify
 
 ROWS = 400
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.local import processes
+from kfp_tfjob.pipelines.local import processes
 
 # Starts a child in a session of its own which ignores SIGTERM, and ends: the child is an orphan.
 DEAF = (
@@ -58,7 +58,8 @@ def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
             sys.executable,
             "-c",
             "import subprocess, sys, time\n"
-            "subprocess.Popen([sys.executable, '-m', 'pipelines.local.watchdog', sys.argv[1]],"
+            "subprocess.Popen([sys.executable, '-m', 'kfp_tfjob.pipelines.local.watchdog',"
+            " sys.argv[1]],"
             " stdin=subprocess.PIPE)\n"
             "print(1, flush=True)\n"
             "time.sleep(600)",

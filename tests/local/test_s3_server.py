@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.errors import ObjectExistsError
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ObjectExistsError
 
 
 def test_data_survives_a_killed_server(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_data_survives_a_killed_server(tmp_path: Path) -> None:
 
 def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
     with Server.start(tmp_path):
-        command = [sys.executable, "-m", "pipelines.local.s3_server", str(tmp_path)]
+        command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(tmp_path)]
         second = subprocess.run(command, capture_output=True, text=True)
     assert second.returncode == 2
     assert "another S3 server has" in second.stderr

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from components.finish import engine as finish
-from components.finish.cluster import Left
-from components.finish.engine import CANCELLED
-from components.finish.workflow import FailedTask
-from components.launch_tfjob.backends import CHOICE
-from components.preflight import engine as preflight
-from components.preflight.findings import Findings
-from components.publish.champion import Champion
-from components.step import FAILURE_FILE, Failure, Report, Step, reported
-from pipelines.cli import _defaults
-from storage.address import S3Address
-from storage.errors import DataError
-from storage.layout import Layout
-from storage.store import Store
+from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.engine import CANCELLED
+from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.components.preflight import engine as preflight
+from kfp_tfjob.components.preflight.findings import Findings
+from kfp_tfjob.components.step import FAILURE_FILE, Failure, Report, Step, reported
+from kfp_tfjob.pipelines.cli import _defaults
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 
 STEP = """
 import sys
-from components.step import step
-from storage.errors import DataError, Problem
+from kfp_tfjob.components.step import step
+from kfp_tfjob.storage.errors import DataError, Problem
 with step("prepare_data", "run-1", sys.argv[1]) as context:
     print("worked")
     {body}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.compilation import FOLDER
-from storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.pipelines.compilation import FOLDER
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 
 # A user namespace of one user: no root is needed, and files of this user are still readable.
 AS_ANY_USER = ["unshare", "--user", "--map-user=12345", "--map-group=0"]
@@ -93,5 +93,8 @@ def test_a_compiled_step_runs(s3, store, base, tmp_path: Path, repository: Path)
 
 @pytest.mark.slow
 def test_tensorflow_and_keras_start(repository: Path) -> None:
-    program = "from trainer.load import load; load(gpus=0); import keras; print(keras.__version__)"
+    program = (
+        "from kfp_tfjob.trainer.load import load; load(gpus=0)\n"
+        "import keras; print(keras.__version__)"
+    )
     run([sys.executable, "-c", program], repository)

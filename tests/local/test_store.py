@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import SecretVolume
-from storage.errors import (
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -18,10 +18,10 @@ from storage.errors import (
     StepError,
     StoreUnavailableError,
 )
-from storage.link import Checking
-from storage.probe import Creating, probe_creating
-from storage.retry import Patience
-from storage.store import PART, Store
+from kfp_tfjob.storage.link import Checking
+from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART, Store
 from tests.faults.proxy import (
     Fault,
     FaultProxy,

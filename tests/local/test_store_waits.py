@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import link
-from storage.address import S3Address
-from storage.credentials import SecretVolume
-from storage.errors import ConfigurationError, DataError, StoreUnavailableError
-from storage.retry import Patience
-from storage.store import Store
+from kfp_tfjob.storage import link
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\n\r\n'
 BETWEEN = 0.1  # seconds from byte to byte

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from components.launch_tfjob.record import AttemptEnd, EndedPod
-from components.publish.champion import Champion
-from components.step import Step
-from components.summary import summary
-from storage.address import S3Address
-from storage.layout import Layout
-from storage.store import Store
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import summary
+from kfp_tfjob.jobs.record import AttemptEnd, EndedPod
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 
 VERDICT = {
     "blessed": False,

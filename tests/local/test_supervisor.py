@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from trainer.supervisor import inventory
-from uploader.inventory import inventory as uploader_inventory
-from uploader.inventory import scan
+from kfp_tfjob.trainer.supervisor import inventory
+from kfp_tfjob.uploader.inventory import inventory as uploader_inventory
+from kfp_tfjob.uploader.inventory import scan
 
 SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
 SECONDS = 30.0
@@ -372,7 +372,7 @@ def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) ->
 
 
 def test_what_vanishes_while_it_is_counted_does_not_count(tmp_path: Path) -> None:
-    from trainer import supervisor
+    from kfp_tfjob.trainer import supervisor
 
     for name in ("kept", "gone/inner", "z"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

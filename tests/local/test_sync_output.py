@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from components.step import Step
-from components.sync_output import sync
-from components.sync_output.component import sync_output
-from storage.errors import DataError
-from storage.layout import Layout
-from storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.sync_output import sync
+from kfp_tfjob.components.sync_output.component import sync_output
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 
 RUN = "run-1"
 FILES = {

@@ -19,12 +19,12 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from pipelines.cli import main
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE, SecretVolume
-from storage.layout import RunLayout
-from storage.store import Store
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import Store
 
 SECONDS = 60  # for TensorBoard to read the logs, on a busy machine
 
@@ -49,7 +49,7 @@ def tensorboard(run: RunLayout, said: Path, *arguments: str, **environment: str)
     known = {name: value for name, value in os.environ.items() if name != MOUNT_VARIABLE}
     with open(said, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines", "tensorboard", str(run.base), *arguments],
+            [sys.executable, "-m", "kfp_tfjob.pipelines", "tensorboard", str(run.base), *arguments],
             env=known | environment,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -13,11 +13,11 @@ import pytest
 import tiny_dataset
 from trainer_jobs import Start
 
-from pipelines.local.s3_server import Server
-from storage import manifest as manifests
-from storage.address import S3Address
-from storage.manifest import Manifest
-from storage.store import Store
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
 
 # The four parts of a message: what is wrong is another one for each case.
 PARTS = r".* Received: .+ Expected: .+ To do: .+"

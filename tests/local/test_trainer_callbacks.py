@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tiny_dataset
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError, StepError
-from trainer.config import Config, Options
-from trainer.dataset import Dataset
-from trainer.exits import StoppedError
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.exits import StoppedError
 
 BATCH = 100
 STEPS = tiny_dataset.ROWS["train"] // BATCH
@@ -30,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the replicas agree after every step, so that every step may be the last one."""
-    from trainer import loop
+    from kfp_tfjob.trainer import loop
 
     monkeypatch.setattr(loop, "_RUN_SECONDS", 0.0)
 
@@ -38,7 +38,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def build_model(dataset: Dataset) -> Any:
     import keras
 
-    from trainer import models
+    from kfp_tfjob.trainer import models
 
     keras.utils.clear_session()  # or the names of the layers differ from those of the last model
     keras.utils.set_random_seed(4)
@@ -56,9 +56,9 @@ def train(
     """Train in this process; return the result and the model."""
     import tensorflow as tf
 
-    from trainer import user_code
-    from trainer.loop import Training
-    from trainer.replicas import Replicas
+    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer.loop import Training
+    from kfp_tfjob.trainer.replicas import Replicas
 
     config = Config(
         S3Address("bucket", "dataset"),
@@ -80,8 +80,8 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
     """Train on the same batches with model.fit; return the history and the model."""
     import tensorflow as tf
 
-    from trainer.inputs import distribute, open_split
-    from trainer.records import evaluation_slices, train_slices
+    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.records import evaluation_slices, train_slices
 
     def batches(split: str, slices: Callable[[], Any], steps: int) -> tf.data.Dataset:
         found = distribute(
@@ -231,10 +231,10 @@ def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) 
     """Return the callbacks of a training with these."""
     import tensorflow as tf
 
-    from trainer import user_code
-    from trainer.callback_choice import choose
-    from trainer.callbacks import Callbacks
-    from trainer.replicas import Replicas
+    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer.callback_choice import choose
+    from kfp_tfjob.trainer.callbacks import Callbacks
+    from kfp_tfjob.trainer.replicas import Replicas
 
     model = build_model(dataset)
     if compiled:
@@ -319,7 +319,7 @@ def test_a_callback_that_fails_is_named(
 def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
     from keras import optimizers
 
-    from trainer.checkpoint import Position
+    from kfp_tfjob.trainer.checkpoint import Position
 
     both = (optimizers.SGD(0.5), optimizers.Adam(0.1))
     several = optimizers.MultiOptimizer(lambda item: both["kernel" in item.path])
@@ -333,7 +333,7 @@ def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path:
 def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
     dataset: Dataset, tmp_path: Path
 ) -> None:
-    from trainer.checkpoint import Position
+    from kfp_tfjob.trainer.checkpoint import Position
 
     own = of_one_hook(get_state=lambda self: {"seen": {1, 2}}, set_state=lambda self, state: None)
     callbacks = in_the_loop(dataset, tmp_path, own)
@@ -342,7 +342,7 @@ def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
 
 
 def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) -> None:
-    from trainer.callback_choice import choose
+    from kfp_tfjob.trainer.callback_choice import choose
 
     model = build_model(dataset)
     options = Options(
@@ -362,7 +362,7 @@ def test_a_callback_without_state_is_named_and_batch_hooks_cost_only_who_has_the
 ) -> None:
     from keras import callbacks as of_keras
 
-    from trainer.checkpoint import Position
+    from kfp_tfjob.trainer.checkpoint import Position
 
     caplog.set_level("INFO")
     often = in_the_loop(dataset, tmp_path, of_one_hook(on_batch_end=lambda *_: None))

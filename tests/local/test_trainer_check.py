@@ -1,4 +1,4 @@
-"""`python -m trainer check`: what of the contract is missing or wrong, all of it at once."""
+"""`python -m kfp_tfjob.trainer check`: everything of the contract that is missing or wrong."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import tiny_dataset
 
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from storage.store import Store
-from trainer.check import NOTE, OK, WRONG, Finding, with_tensorflow, without_tensorflow
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.check import NOTE, OK, WRONG, Finding, with_tensorflow, without_tensorflow
 
 COLUMNS = len(tiny_dataset.FEATURES)
 
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_told_at_once(
     }
     assert "train-00001.tfrecord" in problems["dataset"]
     assert "1 chief and 1 workers. Expected: 3 replicas" in problems["TF_CONFIG"]
-    assert f"python -m uploader pull {address} {tmp_path}" in problems["$DATA_DIR"]
+    assert f"python -m kfp_tfjob.uploader pull {address} {tmp_path}" in problems["$DATA_DIR"]
 
 
 def test_data_of_another_dataset_is_told(
@@ -166,7 +166,7 @@ def test_the_command_says_first_what_needs_no_tensorflow(
     (tmp_path / "tensorflow.py").write_text("raise ImportError('no TensorFlow in this image')")
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", "check"],
+        [sys.executable, "-m", "kfp_tfjob.trainer", "check"],
         env=environment
         | {"PYTHONPATH": paths, MOUNT_VARIABLE: os.environ[MOUNT_VARIABLE], "BATCH_SIZE": "x"},
         capture_output=True,

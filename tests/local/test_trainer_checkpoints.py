@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from trainer_jobs import STEPS, Start
 
-from storage.errors import ConfigurationError, StepError
-from trainer.checkpoint import Checkpoint, Position, newest, steps
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, steps
 
 METRICS = ["loss", "accuracy", "val_loss", "val_accuracy"]
 
@@ -24,7 +24,7 @@ def _content(step: int, *variables: tuple[str, np.ndarray]) -> Checkpoint:
 def test_a_copy_does_not_change_with_the_variables() -> None:
     import keras
 
-    from trainer.checkpoint_writer import HostCopy
+    from kfp_tfjob.trainer.checkpoint_writer import HostCopy
 
     variables = [
         ("a", keras.Variable(np.ones((2, 2), np.float32))),
@@ -45,7 +45,7 @@ def test_a_copy_does_not_change_with_the_variables() -> None:
 
 
 def test_the_newest_few_and_the_best_stay(tmp_path: Path) -> None:
-    from trainer.checkpoint_writer import CheckpointWriter
+    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
 
     writer = CheckpointWriter(tmp_path, 2)
     seen = []
@@ -58,7 +58,7 @@ def test_the_newest_few_and_the_best_stay(tmp_path: Path) -> None:
 
 
 def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_path: Path) -> None:
-    from trainer.checkpoint_writer import CheckpointWriter
+    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
 
     (tmp_path / "file").touch()
     writer = CheckpointWriter(tmp_path / "file", 2)
@@ -90,7 +90,7 @@ def _own_metric(y: object, predicted: object) -> object:
 
 
 def test_the_best_is_the_lowest_loss_or_the_highest_accuracy() -> None:
-    from trainer.best import BestCheckpoint
+    from kfp_tfjob.trainer.best import BestCheckpoint
 
     model = _model()
     lowest = BestCheckpoint("val_loss", model, METRICS)
@@ -116,14 +116,14 @@ def test_the_best_is_the_lowest_loss_or_the_highest_accuracy() -> None:
     ],
 )
 def test_a_metric_that_cannot_be_the_best_is_refused(metric: str, words: str) -> None:
-    from trainer.best import BestCheckpoint
+    from kfp_tfjob.trainer.best import BestCheckpoint
 
     with pytest.raises(ConfigurationError, match=words):
         BestCheckpoint(metric, _model(), [*METRICS, "val__own_metric"])
 
 
 def test_large_models_are_shared_some_variables_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer import state
+    from kfp_tfjob.trainer import state
 
     monkeypatch.setattr(state, "_PACK", 100)
     import keras
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_another_model_ends_every_replica(jobs: Start, tmp_path:
 def test_a_disk_that_is_full_later_ends_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.checkpoint_writer import CheckpointWriter
+    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
 
     writer = CheckpointWriter(tmp_path, 3)
     writer.begin(_content(1))

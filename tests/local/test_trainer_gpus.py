@@ -13,9 +13,9 @@ import pytest
 PROGRAM = """
 import json, os, sys
 import tensorflow as tf
-from storage.errors import ConfigurationError
-from trainer.gpus import refuse_collisions
-from trainer.nvidia import Gpu
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.trainer.gpus import refuse_collisions
+from kfp_tfjob.trainer.nvidia import Gpu
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 try:

@@ -23,7 +23,7 @@ import pytest
 import tiny_dataset
 from trainer_jobs import Job, Start
 
-from trainer import checkpoint
+from kfp_tfjob.trainer import checkpoint
 
 pytestmark = pytest.mark.slow
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ STARTING = -1  # a step before the first one
 # The hook makes the training stop, and so write a checkpoint, every 20 steps.
 CODE = """
 import keras
-from trainer.models import mlp
+from kfp_tfjob.trainer.models import mlp
 
 class Hook(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tiny_dataset
 
-from storage.errors import ConfigurationError, DataError
-from trainer.arguments import argument_names
-from trainer.config import Options
-from trainer.dataset import Dataset
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.trainer.arguments import argument_names
+from kfp_tfjob.trainer.config import Options
+from kfp_tfjob.trainer.dataset import Dataset
 
 FEATURES = len(tiny_dataset.FEATURES)
 
@@ -66,7 +66,7 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
 def test_code_that_cannot_be_found_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, function: str, words: str
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     name = f"own_{abs(hash(code))}"
@@ -78,7 +78,7 @@ def test_code_that_cannot_be_found_is_refused(
 def test_code_with_the_name_of_another_module_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "trainer.py").write_text("def build_model(dataset): pass")
@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     make, words = REFUSED[case]
 
@@ -177,7 +177,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
     import keras
     import tensorflow as tf
 
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     def compiled(**arguments: Any) -> Any:
         model = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
@@ -210,7 +210,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 def test_batch_normalization_and_the_options(
     classes: Dataset, options: dict[str, Any], replicas: int, words: str
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     with pytest.raises(ConfigurationError, match=words):
         user_code.check(_normalised(), _normalised, classes, replicas, Options(**options))
@@ -219,7 +219,7 @@ def test_batch_normalization_and_the_options(
 def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
     classes: Dataset,
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     model = _normalised()
     user_code.check(model, _normalised, classes, 2, Options(sync_batch_norm=True))
@@ -229,9 +229,9 @@ def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
 def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
     import tensorflow as tf
 
-    from trainer import models
-    from trainer.replicas import Replicas
-    from trainer.step import Steps
+    from kfp_tfjob.trainer import models
+    from kfp_tfjob.trainer.replicas import Replicas
+    from kfp_tfjob.trainer.step import Steps
 
     alone = Replicas(tf.distribute.get_strategy())
     with pytest.raises(ConfigurationError, match="micro_batches 3 for 10 rows.*divisor of 10"):
@@ -269,9 +269,9 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     import keras
     import tensorflow as tf
 
-    from trainer import user_code
-    from trainer.replicas import Replicas
-    from trainer.step import Steps
+    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer.replicas import Replicas
+    from kfp_tfjob.trainer.step import Steps
 
     def results(model: Any) -> dict[str, float]:
         user_code.check(model, _measured, classes, 1)
@@ -287,7 +287,7 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
 
 
 def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
-    from trainer.progress import to_json
+    from kfp_tfjob.trainer.progress import to_json
 
     metrics = {"loss": 0.5, "auc": float("nan"), "val_loss": float("inf")}
     line = to_json({"step": 3, "metrics": metrics, "gpus": [{"percent": float("-inf")}]})
@@ -298,7 +298,7 @@ def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
 
 
 def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    from trainer.step import jit_compile_here
+    from kfp_tfjob.trainer.step import jit_compile_here
 
     assert not jit_compile_here(False)
     assert not caplog.messages
@@ -307,14 +307,14 @@ def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     user_code.check(_normalised(), _normalised, classes, 1)
     user_code.check(_normalised(synchronized=True), _normalised, classes, 2)
 
 
 def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
-    from trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_code
 
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")
@@ -334,7 +334,7 @@ def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
-    from trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_code
 
     with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
         user_code.build(models.cnn, classes, {})
@@ -357,7 +357,7 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
 def test_what_is_no_list_of_callbacks_is_refused(
     classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     name = f"own_{abs(hash(code))}"
@@ -370,7 +370,7 @@ def test_what_is_no_list_of_callbacks_is_refused(
 def test_a_module_need_not_have_callbacks(
     classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import user_code
+    from kfp_tfjob.trainer import user_code
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "own_imports.py").write_text(
@@ -383,8 +383,8 @@ def test_a_module_need_not_have_callbacks(
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
-    from trainer import user_code
-    from trainer.export import export
+    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer.export import export
 
     user_code.check(model, lambda: None, dataset, 1)
     export(model, dataset, folder)
@@ -400,7 +400,7 @@ ROWS = np.random.default_rng(3).normal(size=(7, FEATURES)).astype(np.float32)
 def test_a_regression_answers_in_the_units_of_the_label(
     values: Dataset, tmp_path: Path, name: str
 ) -> None:
-    from trainer import models
+    from kfp_tfjob.trainer import models
 
     arguments = {} if name == "mlp" else {"height": 2, "width": 3}
     model = getattr(models, name)(values, **arguments)
@@ -415,7 +415,7 @@ def test_a_regression_answers_in_the_units_of_the_label(
 def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from trainer import models
+    from kfp_tfjob.trainer import models
 
     model = models.mlp(values, dropout=0.1)
     model.fit(ROWS, ROWS[:, 0], verbose=0)

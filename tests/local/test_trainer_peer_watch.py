@@ -18,7 +18,7 @@ from trainer_jobs import ROOT, SECONDS, Job, Start
 CODE = """
 import json, os, pathlib, time
 import keras
-from trainer.models import mlp
+from kfp_tfjob.trainer.models import mlp
 
 CHIEF = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
 
@@ -67,7 +67,7 @@ def test_a_replica_that_hears_nothing_of_tensorflow_ends_with_its_peer(jobs: Sta
 
 JOINS = """
 import sys, threading, time
-from trainer.peer_watch import PeerWatch
+from kfp_tfjob.trainer.peer_watch import PeerWatch
 
 watch = PeerWatch("worker 0")
 join = (("127.0.0.1", int(sys.argv[1])), bytes(16))

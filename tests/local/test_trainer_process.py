@@ -19,7 +19,7 @@ from trainer_jobs import STEPS, Job, Start, free_ports
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """
 import keras
-from trainer.models import mlp as build_model
+from kfp_tfjob.trainer.models import mlp as build_model
 
 class Shrink(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
@@ -112,7 +112,9 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
         "reduce_lr_on_plateau": {"patience": 1, "min_delta": 9, "factor": 0.5},
     }
     settings = {
-        "code": CODE.replace("from trainer.models import mlp as build_model", RANDOM_MODEL),
+        "code": CODE.replace(
+            "from kfp_tfjob.trainer.models import mlp as build_model", RANDOM_MODEL
+        ),
         "EPOCHS": "2",
         "TRAIN_OPTIONS": json.dumps(options),
     }

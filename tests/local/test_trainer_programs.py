@@ -16,12 +16,12 @@ import trainer_jobs
 from test_local_run import Run
 
 from examples import digits
-from pipelines.local import processes
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from storage.layout import Layout
-from uploader import pull
+from kfp_tfjob.pipelines.local import processes
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.uploader import pull
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0

@@ -10,7 +10,7 @@ import pytest
 from random_model import RANDOM_MODEL
 from trainer_jobs import STEPS, Start
 
-from trainer.checkpoint import Checkpoint, Position
+from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
 
 STOPPED = f"""
 import os, signal
@@ -61,7 +61,7 @@ def _draws(model: Any) -> list[float]:
 def _model(seed: int) -> Any:
     import keras
 
-    from trainer import randomness
+    from kfp_tfjob.trainer import randomness
 
     layer = keras.layers.Lambda(lambda x: x + keras.random.normal((3,)))
     model = keras.Sequential([keras.Input((3,)), layer])
@@ -72,7 +72,7 @@ def _model(seed: int) -> Any:
 def test_what_names_no_seed_draws_from_the_model() -> None:
     import keras
 
-    from trainer import randomness
+    from kfp_tfjob.trainer import randomness
 
     first = _draws(_model(1))
     assert len(set(first)) == 3
@@ -91,7 +91,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
     import keras
     import tensorflow as tf
 
-    from trainer import outside, randomness
+    from kfp_tfjob.trainer import outside, randomness
 
     weight = tf.Variable(0.5, name="annealing")
     seeds = keras.random.SeedGenerator(1, name="own_seeds")
@@ -112,7 +112,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
 
 
 def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:
-    from trainer import randomness, state
+    from kfp_tfjob.trainer import randomness, state
 
     model = _model(1)
     variables = [("w", model), *((f"model/{item.path}", item) for item in model.variables)]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from components.launch_tfjob.backends import CHOICE
-from components.preflight import engine as preflight
-from components.preflight.parameters import job_spec
-from components.preflight.rehearsal import beside
-from components.step import Report, Step
-from storage.address import S3Address
-from storage.errors import ConfigurationError
-from storage.layout import Layout
-from storage.store import Store
-from trainer.config import Config, Options
+from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.components.preflight import engine as preflight
+from kfp_tfjob.components.preflight.parameters import job_spec
+from kfp_tfjob.components.preflight.rehearsal import beside
+from kfp_tfjob.components.step import Report, Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.config import Config, Options
 
 FEATURES = ["a", "b", "c", "d", "e", "f"]
 HEAD = "import keras\nfrom keras import layers\n"
@@ -45,7 +45,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    from trainer.rehearsal import rehearse
+    from kfp_tfjob.trainer.rehearsal import rehearse
 
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -146,12 +146,12 @@ def test_a_regression_is_known_to_have_one_output(rehearse: Callable[..., str]) 
 
 @pytest.mark.slow
 def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
-    from trainer.rehearsal import rehearse
+    from kfp_tfjob.trainer.rehearsal import rehearse
 
-    config = Config(S3Address("b"), "trainer.models:mlp", 1, 1, tmp_path, tmp_path)
+    config = Config(S3Address("b"), "kfp_tfjob.trainer.models:mlp", 1, 1, tmp_path, tmp_path)
     for task in ("classification", "regression", "auto"):
         assert rehearse(config, FEATURES, "y", task, 2) == []
-    cnn = dataclasses.replace(config, model_code="trainer.models:cnn")
+    cnn = dataclasses.replace(config, model_code="kfp_tfjob.trainer.models:cnn")
     (problem,) = rehearse(cnn, FEATURES, "y", "auto", 2)
     assert "not the pixels of such an image" in str(problem)
     assert rehearse(cnn, [f"p{i}" for i in range(9)], "y", "auto", 2) == []
@@ -160,10 +160,12 @@ def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
 def test_preflight_refuses_before_anything_is_kept(
     store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.cli import _defaults
+    from kfp_tfjob.pipelines.cli import _defaults
 
     monkeypatch.setenv(CHOICE, "local")
-    monkeypatch.setattr("components.preflight.rehearsal._SECONDS", 600)  # on a busy machine
+    monkeypatch.setattr(
+        "kfp_tfjob.components.preflight.rehearsal._SECONDS", 600
+    )  # on a busy machine
     (tmp_path / "model.py").write_text(
         # The environment is that of the chief of the job.
         "import json, os\n"
@@ -190,7 +192,7 @@ def test_preflight_refuses_before_anything_is_kept(
 def test_on_a_cluster_it_is_said_when_the_model_is_built(
     store: Store, base: S3Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pipelines.cli import _defaults
+    from kfp_tfjob.pipelines.cli import _defaults
 
     caplog.set_level(logging.INFO)
     step = Step("preflight", "r", Layout(base), store)
@@ -202,11 +204,11 @@ def test_on_a_cluster_it_is_said_when_the_model_is_built(
 def test_a_process_that_dies_refuses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from pipelines.cli import _defaults
+    from kfp_tfjob.pipelines.cli import _defaults
 
     caplog.set_level(logging.INFO)
     values = _defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
     with beside(job_spec(values), "r") as rehearsal:
-        rehearsal.ask({}, "trainer.models:mlp", ("a",), "y", "auto")
+        rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", ("a",), "y", "auto")
         assert rehearsal.problems() == []
     assert "did not end well" in caplog.text

@@ -12,14 +12,14 @@ import pytest
 import tiny_dataset
 from trainer_jobs import STEPS, Start
 
-from storage import manifest as manifests
-from storage.address import S3Address
-from storage.errors import ConfigurationError, DataError
-from storage.manifest import Manifest
-from storage.store import Store
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.staging import check_writable, stage
+from kfp_tfjob.uploader import push
 from tests.faults.proxy import FaultProxy
-from trainer.staging import check_writable, stage
-from uploader import push
 
 FILES = {
     "schema.json": b"{}",

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.body import SMALL, FileUnreadableError
-from storage.errors import DataError
-from storage.layout import RunLayout
-from storage.store import PART, FileChangedError
+from kfp_tfjob.storage.body import SMALL, FileUnreadableError
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import PART, FileChangedError
+from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.journal import Journal
+from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
 from tests.faults.world import EVER, Table, World, plant
-from uploader.inventory import scan
-from uploader.journal import Journal
-from uploader.mirror import Mirror
 
 TABLE = Table()
 

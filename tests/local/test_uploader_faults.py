@@ -11,18 +11,18 @@ import json
 
 import pytest
 
-from storage.address import S3Address
-from storage.errors import (
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.uploader import pull, push
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
 from tests.faults.world import EVER, Table, World, content, plant
-from uploader import pull, push
 
 TABLE = Table()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.address import S3Address
-from storage.errors import DataError, ObjectNotFoundError
-from storage.manifest import Manifest, ManifestObject
-from storage.store import PART, FileChangedError, Store
-from uploader import pull, push, verify
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.store import PART, FileChangedError, Store
+from kfp_tfjob.uploader import pull, push, verify
 
 ODD = {
     "plain.txt": b"plain",
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "uploader", *map(str, arguments)]
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
 

@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from storage.address import S3Address
-from storage.errors import DataError
-from storage.layout import RunLayout
-from storage.store import PART, Store
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader import pull
+from kfp_tfjob.uploader.inventory import scan
 from tests.faults.proxy import FaultProxy, Seen
-from uploader import pull
-from uploader.inventory import scan
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def wait_for(proxy: FaultProxy, step: int) -> None:
 
 def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[bytes]:
     """Start a sidecar."""
-    line = [sys.executable, "-m", "uploader", "watch", str(output), str(run.base)]
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(output), str(run.base)]
     line += ["--interval", "0.05", "--attempt", "1", "--endpoint", proxy.endpoint]
     with open(output / "sidecar.log.tmp", "ab") as out:
         return subprocess.Popen(line, stdout=out, stderr=out)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.checksum import file_crc64nvme
-from storage.errors import DataError, ObjectNotFoundError
-from storage.layout import RunLayout
-from storage.manifest import Manifest
-from storage.retry import Patience
-from storage.store import PART, Store
+from kfp_tfjob.storage.checksum import file_crc64nvme
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.journal import Journal
+from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, slow_down
-from uploader.inventory import scan
-from uploader.journal import Journal
-from uploader.mirror import Mirror
 
 
 @pytest.fixture

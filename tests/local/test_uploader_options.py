@@ -12,15 +12,15 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from storage.address import S3Address
-from storage.body import Body
-from storage.credentials import SecretVolume
-from storage.errors import ConfigurationError
-from storage.retry import Patience
-from storage.store import PART, Store
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader import pull, push
 from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
 from tests.faults.versitygw import Versitygw, executable
-from uploader import pull, push
 
 OPTIONS = {
     "STORAGE_ENCRYPTION": "aws:kms:key-1",

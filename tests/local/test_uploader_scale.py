@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import servers
 from benchmarks.peers import environment
-from storage.parts import part_length
-from storage.store import PART
+from kfp_tfjob.storage.parts import part_length
+from kfp_tfjob.storage.store import PART
 
 TIB = 1 << 40
 
@@ -34,7 +34,16 @@ sys.exit(code)
 
 def push(folder: Path, target: servers.Target) -> tuple[int, float, str]:
     """Run the command; return its exit code, its peak RSS in MiB and what it said."""
-    line = [sys.executable, "-m", "uploader", "push", str(folder), "s3://bench/x", "--kind", "b"]
+    line = [
+        sys.executable,
+        "-m",
+        "kfp_tfjob.uploader",
+        "push",
+        str(folder),
+        "s3://bench/x",
+        "--kind",
+        "b",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, *line, "--endpoint", target.endpoint],
         env=environment(target.keys) | {"PYTHONPATH": str(Path(__file__).parents[2])},

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.credentials import MOUNT_VARIABLE
-from storage.errors import ObjectNotFoundError
-from storage.layout import RunLayout
-from storage.store import PART, Store
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader.inventory import inventory, scan
+from kfp_tfjob.uploader.ownership import FencedError, Ownership
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
-from uploader.inventory import inventory, scan
-from uploader.ownership import FencedError, Ownership
 
 SECONDS = 60
 EVER = float("inf")
@@ -48,7 +48,14 @@ class Pod:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "uploader", "watch", str(self.output), str(self.run.base)]
+        line = [
+            sys.executable,
+            "-m",
+            "kfp_tfjob.uploader",
+            "watch",
+            str(self.output),
+            str(self.run.base),
+        ]
         line += ["--interval", "0.05", "--endpoint", self._endpoint, "--attempt", "1", *options]
         with open(self._log, "ab") as log:
             process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ | environment)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from components.step import Step
-from components.sync_output import sync
-from pipelines.local.s3_server import Server
-from storage.address import S3Address
-from storage.credentials import MOUNT_VARIABLE
-from storage.errors import DataError
-from storage.layout import Layout, RunLayout
-from storage.store import PART, Store
-from uploader import pull, verify
-from uploader.inventory import inventory, scan
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.sync_output import sync
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader import pull, verify
+from kfp_tfjob.uploader.inventory import inventory, scan
 
 RUN = "run-1"
 SECONDS = 60  # until a test gives up waiting
@@ -67,7 +67,14 @@ class Job:
 
     def sidecar(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the sidecar."""
-        line = [sys.executable, "-m", "uploader", "watch", str(self.output), str(self.run.base)]
+        line = [
+            sys.executable,
+            "-m",
+            "kfp_tfjob.uploader",
+            "watch",
+            str(self.output),
+            str(self.run.base),
+        ]
         return self._start([*line, "--interval", "0.1", *options])
 
     def trainer(self, steps: int, pause: float) -> subprocess.Popen[bytes]:
@@ -345,7 +352,7 @@ def test_what_stands_in_the_way_of_stored(store, job):
     [("0", "s3://test/runs/r", "whole number from 1"), ("1", "test/runs/r", "not an address")],
 )
 def test_a_sidecar_that_is_told_nonsense(tmp_path, attempt, address, message):
-    line = [sys.executable, "-m", "uploader", "watch", str(tmp_path), address]
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(tmp_path), address]
     result = subprocess.run([*line, "--attempt", attempt], capture_output=True, text=True)
     assert result.returncode == 2
     assert message in result.stderr

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from storage.address import S3Address
-from storage.store import Store
-from uploader import push
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import push
 
 ROWS = {"train": 2003, "validation": 37, "test": 20}
 SHARDS = 3

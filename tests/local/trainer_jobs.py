@@ -67,7 +67,7 @@ class Job:
             command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
             with open(job_dir / "log", "wb") as log:
                 self.processes[at] = subprocess.Popen(
-                    [*command, sys.executable, "-m", "trainer"],
+                    [*command, sys.executable, "-m", "kfp_tfjob.trainer"],
                     env=environment | self.environment,
                     stdout=log,
                     stderr=log,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from components.launch_tfjob.manifest import Identity
+from kfp_tfjob.components.launch_tfjob.manifest import Identity
 
 RUN_ID = "0b6c7f52-7a0e-4f0c-9a51-3f0f5f6c2d11"
 DEFAULTS: dict[str, Any] = {
@@ -12,7 +12,7 @@ DEFAULTS: dict[str, Any] = {
     "storage_secret": "objstore-cred",
     "dataset_uri": "s3://kfp-tfjob/datasets/5f3a",
     "model_name": "digits",
-    "model_entry": "trainer.models:mlp",
+    "model_entry": "kfp_tfjob.trainer.models:mlp",
     "code_uri": "",
     "model_hyperparameters": {},
     "train_workers": 1.0,

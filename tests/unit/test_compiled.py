@@ -7,8 +7,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pipelines.cli import main
-from pipelines.compilation import FOLDER, compile_all
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import FOLDER, compile_all
 
 
 def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:

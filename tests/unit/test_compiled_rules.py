@@ -7,7 +7,7 @@ import pytest
 from compiled_rules import RULES, broken
 from kfp import compiler, dsl, kubernetes
 
-from pipelines.compilation import FOLDER
+from kfp_tfjob.pipelines.compilation import FOLDER
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 

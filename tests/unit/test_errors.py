@@ -1,7 +1,7 @@
 """What a person reads when something is wrong."""
 
-from pipelines.hints import with_hints
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 WRONG = Problem("train_gpus is not valid", received=-1, fix="correct train_gpus")
 

@@ -5,8 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from components.evaluate.compare import LEAST_ROWS, compare
-from components.evaluate.predictions import ClassPredictions, Predictions, ValuePredictions
+from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, compare
+from kfp_tfjob.components.evaluate.predictions import (
+    ClassPredictions,
+    Predictions,
+    ValuePredictions,
+)
 
 
 def classifier(labels: np.ndarray, logit: np.ndarray) -> ClassPredictions:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as oracle
 
-from components.evaluate.metrics import (
+from kfp_tfjob.components.evaluate.metrics import (
     condense,
     estimate,
     finite,
@@ -14,7 +14,7 @@ from components.evaluate.metrics import (
     summary,
     t_quantile,
 )
-from components.evaluate.predictions import (
+from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
     ValuePredictions,
     constant_classifier,

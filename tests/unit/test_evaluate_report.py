@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from kfp import dsl
 
-from components.evaluate import report
-from components.evaluate.artifacts import confusion, kfp_metrics, roc
-from components.evaluate.gate import Rival, decide
-from components.evaluate.options import parse_gate
-from components.evaluate.predictions import (
+from kfp_tfjob.components.evaluate import report
+from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.gate import Rival, decide
+from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
     constant_classifier,
     constant_regression,
 )
-from components.evaluate.scored import Scored
-from components.evaluate.verdict import Judged, build
-from components.publish.champion import Champion
-from trainer.serving import Task
+from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.verdict import Judged, build
+from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.trainer.serving import Task
 
 NASTY = '<script>alert("x")</script>&'
 GATE = {"thresholds": {"log_loss": {"max": 3}, "rmse": {"min": 0}}}

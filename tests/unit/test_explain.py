@@ -3,12 +3,12 @@
 import pytest
 from click.testing import CliRunner, Result
 
-from components.evaluate.options import GateOptions
-from components.launch_tfjob.options import PodOptions, TrainOptions
-from components.prepare_data.options import DataOptions
-from pipelines.cli import main
-from pipelines.explanation import explain
-from storage.errors import ConfigurationError
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.gate import GateOptions
+from kfp_tfjob.options.job import PodOptions, TrainOptions
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.storage.errors import ConfigurationError
 
 
 def test_a_key_has_its_meaning_its_choices_and_its_default() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from components.finish import engine, page
-from components.finish.cluster import Left
-from components.finish.workflow import FailedTask, cause, failed_tasks, look
-from components.step import Failure
-from storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.components.finish import engine, page
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 
 RUN = "tfjob-training-x7k2p"
 MISSING = ConfigurationError(

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.evaluate.gate import Decision, Rival, decide
-from components.evaluate.options import DEFAULT_GATE, GateOptions, parse_gate
-from components.evaluate.predictions import (
+from kfp_tfjob.components.evaluate.gate import Decision, Rival, decide
+from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
     constant_classifier,
     constant_regression,
 )
-from components.publish.names import check_model_name
-from storage.errors import ConfigurationError
+from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, parse_gate
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.model_names import check_model_name
 
 ROWS = 1000
 CLASSES = ["no", "yes", "maybe"]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer import gpus
-from trainer.gpus import Build, collisions, has_kernels, share, unusable
-from trainer.nvidia import Driver, Gpu
+from kfp_tfjob.trainer import gpus
+from kfp_tfjob.trainer.gpus import Build, collisions, has_kernels, share, unusable
+from kfp_tfjob.trainer.nvidia import Driver, Gpu
 
 STOCK = Build("2.21.0", True, (12, 5), ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90"))
 CPU_ONLY = Build("2.21.0", False, (0, 0), ())
@@ -195,7 +195,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _ask(program: str, libraries: Path, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", "from trainer.nvidia import *\n" + program],
+        [sys.executable, "-c", "from kfp_tfjob.trainer.nvidia import *\n" + program],
         env={"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": os.pathsep.join(sys.path)}
         | environment,
         capture_output=True,
@@ -236,7 +236,9 @@ def test_the_use_of_gpus_is_read(libraries: Path) -> None:
         {"gpu_percent": [73, None], "gpu_memory_mib": [40000, 900]},
         {"percent": 73.0, "memory_mib": 40000},
     ]
-    failing = "from trainer.gpus import GpuSampler\nprint(GpuSampler.start(ask_driver().gpus))"
+    failing = (
+        "from kfp_tfjob.trainer.gpus import GpuSampler\nprint(GpuSampler.start(ask_driver().gpus))"
+    )
     assert _ask(failing, libraries, NVML_INIT="999") == "None"
 
 

@@ -6,17 +6,17 @@ import pytest
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
-from components.launch_tfjob.backends import JobExistsError, JobRefusedError
-from components.launch_tfjob.backends.cluster_client import ClusterClient, _lines
-from components.launch_tfjob.backends.cluster_errors import (
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.client import ClusterClient, _lines
+from kfp_tfjob.cluster.errors import (
     ForbiddenError,
     NotThereError,
     transient,
     translate,
     webhook_is_away,
 )
-from components.launch_tfjob.backends.pod_logs import _cut
-from storage.errors import StepError
+from kfp_tfjob.cluster.pod_logs import _cut
+from kfp_tfjob.storage.errors import StepError
 
 WEBHOOK = 'admission webhook "validator.tfjob..." denied the request: no container tensorflow'
 RBAC = 'tfjobs is forbidden: User "x" cannot create resource "tfjobs"'

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from launch_parameters import EVERYTHING, RUN_ID
 
-from components.launch_tfjob.backends import open_backend
-from components.launch_tfjob.backends.container import PodInfo, environment, expand, place
-from components.launch_tfjob.backends.local import LocalBackend
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.spec import JobSpec
-from storage.errors import ConfigurationError
+from kfp_tfjob.cluster.choice import open_backend
+from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.storage.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

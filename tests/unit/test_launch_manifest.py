@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
-from components.launch_tfjob.lint.schema import FIELDS
-from components.launch_tfjob.manifest import Identity, build_tfjob, run_label, spec_hash
-from components.launch_tfjob.render import render, to_yaml
-from components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
+from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.labels import run_label
+from kfp_tfjob.lint.schema import FIELDS
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -180,7 +181,10 @@ def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
 
 @pytest.mark.parametrize(
     ("code", "entry", "copied"),
-    [("trainer.models:mlp", "trainer.models:mlp", False), ("a/own.py:build", "own:build", True)],
+    [
+        ("kfp_tfjob.trainer.models:mlp", "kfp_tfjob.trainer.models:mlp", False),
+        ("a/own.py:build", "own:build", True),
+    ],
 )
 def test_render_takes_the_parameters_of_the_form(code, entry, copied):
     values = {k: v for k, v in DEFAULTS.items() if k not in ("model_entry", "tools_image")}

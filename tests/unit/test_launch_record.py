@@ -1,10 +1,10 @@
 """The record of an attempt, read back, and what a person reads of it."""
 
-from components.finish.explain import explain
-from components.launch_tfjob import masking
-from components.launch_tfjob.masking import MASK, Mask
-from components.launch_tfjob.record import AttemptEnd, end_of, pods_of
-from components.launch_tfjob.verdict import Ended, Judgement, Verdict
+from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.jobs import masking
+from kfp_tfjob.jobs.masking import MASK, Mask
+from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.verdict import Ended, Judgement, Verdict
 
 PREFIX = "training.kubeflow.org/"
 

@@ -4,8 +4,8 @@ import json
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from components.launch_tfjob.progress import Progress, parse
-from components.launch_tfjob.report import curves_html
+from kfp_tfjob.components.launch_tfjob.progress import Progress, parse
+from kfp_tfjob.components.launch_tfjob.report import curves_html
 
 
 def lines(*events: dict) -> str:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from components.launch_tfjob.run_end import expires, was_terminated, why_ended
+from kfp_tfjob.cluster.run_end import expires, was_terminated, why_ended
 
 BEGAN = "2026-11-22T08:00:00Z"
 NOW = datetime(2026, 11, 22, 9, 0, 0, tzinfo=UTC)

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from launch_parameters import JOBS
 
-from components.launch_tfjob.manifest import build_tfjob
-from components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.launch_tfjob.manifest import build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 
 MODULE = "github.com/kubeflow/training-operator@v1.9.4"
 TYPES = {

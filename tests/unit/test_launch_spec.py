@@ -6,11 +6,11 @@ import re
 import pytest
 from launch_parameters import DEFAULTS, EVERYTHING
 
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.options import SecretKey
-from components.launch_tfjob.spec import RESERVED, JobSpec
-from storage.errors import ConfigurationError
-from trainer.config import Config
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import RESERVED, JobSpec
+from kfp_tfjob.options.job import SecretKey
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.trainer.config import Config
 
 
 def problems(**changes) -> list[str]:

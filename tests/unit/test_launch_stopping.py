@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kubernetes.client import Configuration
 
-from components.launch_tfjob.backends.cluster_client import ClusterClient
-from components.launch_tfjob.backends.stopping import Stopping, orders
-from components.launch_tfjob.options import TrainOptions
-from components.parameters import parse
-from storage.errors import ConfigurationError
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.stopping import Stopping, orders
+from kfp_tfjob.options.job import TrainOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import ConfigurationError
 
 PODS = "/api/v1/namespaces/team-a/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/team-a/tfjobs"

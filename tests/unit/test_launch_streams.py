@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes.client import Configuration
 
-from components.launch_tfjob.backends import pod_logs
-from components.launch_tfjob.backends.cluster_client import ClusterClient
-from components.launch_tfjob.backends.kubernetes import KubernetesBackend
-from components.launch_tfjob.backends.pod_logs import PodLogs
-from components.launch_tfjob.backends.watching import Watching
+from kfp_tfjob.cluster import pod_logs
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.cluster.pod_logs import PodLogs
+from kfp_tfjob.cluster.watching import Watching
 
 PREFIX = "training.kubeflow.org/"
 LABELS = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}

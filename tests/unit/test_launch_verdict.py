@@ -2,7 +2,9 @@
 
 import pytest
 
-from components.launch_tfjob.verdict import Verdict, condition, judge
+from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.jobs.status import condition
+from kfp_tfjob.jobs.verdict import Verdict
 
 PREFIX = "training.kubeflow.org/"
 LOST = Verdict.LOST

@@ -7,12 +7,12 @@ from decimal import Decimal
 import pytest
 from launch_parameters import DEFAULTS
 
-from components.launch_tfjob import capacity, quota, waiting
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.picture import picture
-from components.launch_tfjob.remedy import remedy, secret_remedy
-from components.launch_tfjob.spec import JobSpec
-from components.launch_tfjob.verdict import Verdict
+from kfp_tfjob.cluster import capacity, quota, waiting
+from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.remedy import remedy, secret_remedy
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.verdict import Verdict
 
 PREFIX = "training.kubeflow.org/"
 CPU = (

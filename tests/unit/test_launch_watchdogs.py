@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from components.launch_tfjob.options import TrainOptions
-from components.launch_tfjob.watchdogs import Seen, Watchdogs
+from kfp_tfjob.components.launch_tfjob.watchdogs import Seen, Watchdogs
+from kfp_tfjob.options.job import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
 OPTIONS = TrainOptions(

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_parameters import DEFAULTS, EVERYTHING
 
-from components.launch_tfjob.lint.engine import RULES, fix, lint
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.render import to_yaml
-from components.launch_tfjob.spec import JobSpec
-from storage.errors import ConfigurationError
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.lint.engine import RULES, fix, lint
+from kfp_tfjob.storage.errors import ConfigurationError
 
 GOOD = """\
 apiVersion: kubeflow.org/v1

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from components.launch_tfjob.lint.engine import fix, lint
-from pipelines.cli import main
+from kfp_tfjob.lint.engine import fix, lint
+from kfp_tfjob.pipelines.cli import main
 
 # Chief and uploader share a claim; the uploader waits for a marker and hides whether it worked.
 UPLOADER = """\

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from components.parameters import unknown_key
-from components.preflight.parameters import MEANING
-from pipelines.cli import main
-from pipelines.hints import with_hints
-from pipelines.local.page import write_page
-from storage.errors import ConfigurationError, Problem
+from kfp_tfjob.components.preflight.parameters import MEANING
+from kfp_tfjob.options.parse import unknown_key
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.pipelines.local.page import write_page
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 @pytest.mark.parametrize(

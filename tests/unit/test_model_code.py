@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from components.preflight import code_files
-from components.preflight.model_code import Code, ModelCode, as_path
-from storage.errors import ConfigurationError
-from storage.store import Store
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer import code_files
+from kfp_tfjob.trainer.model_code import Code, ModelCode, as_path
 from tests.fuzz.bounds import bounded
 
 GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"
@@ -20,7 +20,7 @@ GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"
 @pytest.mark.parametrize(
     ("text", "source", "function", "in_image"),
     [
-        ("trainer.models:mlp", "trainer.models", "mlp", True),
+        ("kfp_tfjob.trainer.models:mlp", "kfp_tfjob.trainer.models", "mlp", True),
         ("model.py:build", "model.py", "build", False),
         ("./my_model:build", "./my_model", "build", False),
         ("folder/code.zip:build", "folder/code.zip", "build", False),
@@ -40,7 +40,16 @@ def test_forms(text: str, source: str, function: str, in_image: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "model.py", "./model.py:", "/:build", ":build", "trainer.models:", "s3://b/m.py", "a:1b"],
+    [
+        "",
+        "model.py",
+        "./model.py:",
+        "/:build",
+        ":build",
+        "kfp_tfjob.trainer.models:",
+        "s3://b/m.py",
+        "a:1b",
+    ],
 )
 def test_what_names_no_function_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="does not name a function"):
@@ -118,7 +127,14 @@ def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
-    for text in ("trainer.models:mlp", "other:f", "package", "package:", "s3://b/package:f", ""):
+    for text in (
+        "kfp_tfjob.trainer.models:mlp",
+        "other:f",
+        "package",
+        "package:",
+        "s3://b/package:f",
+        "",
+    ):
         assert as_path(text) == text
     with pytest.raises(ConfigurationError, match="does not exist.*did you mean 'zipped.zip'"):
         ModelCode.parse("ziped.zip:f").read(Store("http://127.0.0.1:1"))
@@ -127,7 +143,7 @@ def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
 def test_the_command_line_takes_a_folder_here_for_one(here: Path) -> None:
     from click.testing import CliRunner
 
-    from pipelines.cli import main
+    from kfp_tfjob.pipelines.cli import main
 
     given = ["--data", "s3://b/d.csv", "--label", "y", "--model"]
     for code in ("package:build_model", "zipped.zip:build_model"):

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from launch_parameters import DEFAULTS
 
-from components.launch_tfjob.spec import JobSpec
-from components.preflight.cluster import (
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.preflight.cluster import (
     _named,
     _shared_gpus,
     _storage_secret,
@@ -151,7 +151,9 @@ def test_paths_of_the_machine_of_a_person_are_refused():
     assert [text.split()[0] for text in found] == ["data_uri", "model_code"]
     far = {"data_uri": "s3://b/x.csv", "model_code": "s3://b/model.py:build"}
     assert not list(local_paths(far, in_image=False))
-    assert not list(local_paths(far | {"model_code": "trainer.models:mlp"}, in_image=True))
+    assert not list(
+        local_paths(far | {"model_code": "kfp_tfjob.trainer.models:mlp"}, in_image=True)
+    )
 
 
 def test_every_object_that_is_named_is_asked_for():

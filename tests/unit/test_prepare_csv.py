@@ -10,17 +10,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from components.parameters import parse
-from components.prepare_data import csv_records
-from components.prepare_data import source as source_module
-from components.prepare_data.csv_table import CsvTable
-from components.prepare_data.faults import Faults
-from components.prepare_data.options import DataOptions
-from components.prepare_data.rows import Columns
-from components.prepare_data.source import check_header, list_source
-from components.prepare_data.values import plain_number
-from storage.errors import DataError
-from storage.store import Store
+from kfp_tfjob.components.prepare_data import csv_records
+from kfp_tfjob.components.prepare_data import source as source_module
+from kfp_tfjob.components.prepare_data.csv_table import CsvTable
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.values import plain_number
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -97,7 +97,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
 def test_every_fault_is_found_where_it_stands(block, monkeypatch):
-    monkeypatch.setattr("components.prepare_data.faults.MOST_EXAMPLES", 100)
+    monkeypatch.setattr("kfp_tfjob.components.prepare_data.faults.MOST_EXAMPLES", 100)
     _, features, labels, lines, faults = _read(BAD, block)
     assert _found(faults) == EXPECTED
     assert (features.tolist(), labels, lines) == ([[1, 2], [5, 6]], ["u", "w"], [2, 20])

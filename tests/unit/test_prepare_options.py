@@ -2,9 +2,9 @@
 
 import pytest
 
-from components.parameters import parse
-from components.prepare_data.options import DataOptions
-from storage.errors import ConfigurationError
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import ConfigurationError
 
 
 def _options(**value) -> DataOptions:

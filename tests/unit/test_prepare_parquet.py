@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.parameters import parse
-from components.prepare_data import header, parquet_table, scan
-from components.prepare_data.options import DataOptions
-from components.prepare_data.source import check_header, list_source
-from storage.errors import DataError
-from storage.store import Store
+from kfp_tfjob.components.prepare_data import header, parquet_table, scan
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 
 OPTIONS = parse(DataOptions, "data_options", {})

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from components.prepare_data.faults import BlockFaults
-from components.prepare_data.rows import Rows
-from components.prepare_data.shards import SHARD_BYTES, shard_rows
-from components.prepare_data.spill import Spill, row_hashes, split_of
-from components.prepare_data.statistics import Moments, Statistics
-from components.prepare_data.vocabulary import Label, Vocabulary
-from storage.errors import DataError
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.rows import Rows
+from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
+from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
+from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics
+from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.storage.errors import DataError
 
 HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
 FRACTIONS = [0.7, 0.15, 0.15]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 
 
 def _read_back(path: Path, features: int, kind: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Of what kfp.local prints, a person sees the steps' own lines, after the name of the step."""
 
-from pipelines.local.output import readable
+from kfp_tfjob.pipelines.local.output import readable
 
 PRINTED = """\
 12:00:00.000 - INFO - Executing task \x1b[96m'prepare-data'\x1b[0m

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
-from pipelines.cli import _defaults
-from pipelines.tfjob_training import tfjob_training
-from storage.errors import ConfigurationError
-from storage.text import prose
+from kfp_tfjob.components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
+from kfp_tfjob.pipelines.cli import _defaults
+from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.text import prose
 
 GOOD = {
     "data_uri": "digits.csv",
@@ -55,7 +55,7 @@ def test_good_parameters_pass() -> None:
         ({"output_uri": ""}, "output_uri is missing"),
         ({"data_label": " "}, "data_label is missing"),
         ({"model_name": "a/b"}, "model_name is not valid"),
-        ({"model_code": "trainer.models"}, "model_code does not name a function"),
+        ({"model_code": "kfp_tfjob.trainer.models"}, "model_code does not name a function"),
         ({"train_workers": -1}, "train_workers is not valid"),
         ({"train_epochs": 1.5}, "train_epochs is not valid"),
         ({"train_workers": 2, "train_batch_size": 64}, "set train_batch_size to 63 or 66"),

@@ -7,14 +7,12 @@ import yaml
 from click.testing import CliRunner
 from launch_parameters import DEFAULTS
 
-from components.finish.engine import run_as_exit_task
-from components.launch_tfjob.backends import CHOICE
-from components.launch_tfjob.manifest import Identity, build_tfjob
-from components.launch_tfjob.options import PodOptions
-from components.launch_tfjob.spec import JobSpec
-from components.parameters import parse
-from components.preflight.parameters import check, job_spec, table
-from components.secret_values import (
+from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.components.finish.engine import run_as_exit_task
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.preflight.parameters import check, job_spec, table
+from kfp_tfjob.jobs.secret_values import (
     MASK,
     looks_secret,
     masked,
@@ -23,9 +21,11 @@ from components.secret_values import (
     secrets_in_job,
     still_masked,
 )
-from pipelines.cli import _defaults, main
-from storage.errors import ConfigurationError
-from storage.store import Store, check_endpoint
+from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.pipelines.cli import _defaults, main
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.store import Store, check_endpoint
 
 SECRET = "hunter2-4711"
 GOOD = {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m", "output_uri": "s3://b"}

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import manifest as manifests
-from storage.address import S3Address
-from storage.checksum import crc64nvme, file_crc64nvme
-from storage.credentials import SecretVolume
-from storage.errors import (
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     Problem,
     StepError,
     StoreUnavailableError,
 )
-from storage.manifest import Manifest, ManifestObject
-from storage.retry import Patience
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.retry import Patience
 from tests.fuzz.bounds import bounded
 
 

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from storage.errors import ConfigurationError
-from trainer.checkpoint import Checkpoint, Position, newest, remove, steps, sweep
-from trainer.exits import NotStartedError
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, remove, steps, sweep
+from kfp_tfjob.trainer.exits import NotStartedError
 
 SETTINGS = {"seed": 1}
 

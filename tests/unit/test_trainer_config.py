@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.address import S3Address
-from storage.errors import ConfigurationError
-from trainer.config import Cluster, Config, Options
-from trainer.dataset import Dataset
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.trainer.config import Cluster, Config, Options
+from kfp_tfjob.trainer.dataset import Dataset
 
 RIGHT = {
     "DATASET_URI": "s3://bucket/datasets/abc",
-    "MODEL_CODE": "trainer.models:mlp",
+    "MODEL_CODE": "kfp_tfjob.trainer.models:mlp",
     "EPOCHS": "3",
     "BATCH_SIZE": "32",
     "JOB_DIR": "/job",
@@ -28,7 +28,7 @@ RIGHT = {
 def test_what_is_not_said_has_a_default() -> None:
     assert Config.from_environment(RIGHT) == Config(
         dataset_uri=S3Address("bucket", "datasets/abc"),
-        model_code="trainer.models:mlp",
+        model_code="kfp_tfjob.trainer.models:mlp",
         epochs=3,
         batch_size=32,
         job_dir=Path("/job"),

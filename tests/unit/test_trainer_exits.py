@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError, DataError, Problem, StepError
-from trainer.__main__ import _explained
-from trainer.exits import NotFiniteError, from_message, leave_last_words, to_message
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.trainer.__main__ import _explained
+from kfp_tfjob.trainer.exits import NotFiniteError, from_message, leave_last_words, to_message
 
 
 @pytest.mark.parametrize("kind", [StepError, ConfigurationError, DataError, NotFiniteError])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.pace import Pace, Run, TimeSplit
+from kfp_tfjob.trainer.pace import Pace, Run, TimeSplit
 
 
 def test_the_slowest_is_who_does_not_wait_for_the_others():

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.errors import DataError
-from trainer.records import (
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.records import (
     Records,
     epoch_order,
     evaluation_slices,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.prepare_data.tfrecord import Encoder
-from storage.errors import DataError
-from trainer.dataset import Dataset
-from trainer.records import Records
-from trainer.rows import Rows
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.records import Records
+from kfp_tfjob.trainer.rows import Rows
 
 
 def _dataset(columns: int, classes: int | None) -> Dataset:

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import supervisor
-from uploader.inventory import inventory, scan
+from kfp_tfjob.trainer import supervisor
+from kfp_tfjob.uploader.inventory import inventory, scan
 
 NAMES = st.sampled_from(
     ["a", "b", "a b", "ä", "e\u0301", "𝄞", "+%#?&", "line\nbreak", ".hidden", "x.tmp", "x.part"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from uploader.parallel import each, workers_for
+from kfp_tfjob.uploader.parallel import each, workers_for
 
 
 def test_every_item_comes_back_with_how_it_ended():

@@ -1,0 +1,1 @@
+"""Where jobs run: a Kubernetes cluster, or processes of this machine. It knows no step."""

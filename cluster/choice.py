@@ -1,0 +1,50 @@
+"""Which back end runs the jobs: a cluster, or processes of this machine."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from kfp_tfjob.cluster.backend import Backend
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+CHOICE = "KFP_TFJOB_BACKEND"
+
+
+def is_local() -> bool:
+    """Tell whether the environment asks for jobs as processes of this machine."""
+    return os.environ.get(CHOICE) == "local"
+
+
+def open_backend(
+    api_seconds: float = 900, operator_seconds: float = 60
+) -> AbstractContextManager[Backend]:
+    """Return the back end that the environment names.
+
+    Args:
+        api_seconds: How long the API server may be away.
+        operator_seconds: How long the training operator may be away when a job is created.
+
+    Raises:
+        ConfigurationError: There is no such back end, or no cluster.
+    """
+    choice = os.environ.get(CHOICE) or "kubernetes"
+    if choice == "local":
+        from kfp_tfjob.cluster.local.backend import LocalBackend
+
+        return LocalBackend.from_environment()
+    if choice == "kubernetes":
+        from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+        from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+
+        patience = replace(PATIENCE, seconds=api_seconds)
+        return KubernetesBackend(ClusterClient.from_environment(patience), operator_seconds)
+    raise ConfigurationError(
+        Problem(
+            "there is no such back end for jobs",
+            received=choice,
+            expected="kubernetes or local",
+            fix=f"correct {CHOICE}",
+        )
+    )

@@ -1,0 +1,300 @@
+"""Raw objects of a Kubernetes API, with retries: no call ends for one error.
+
+Typed clients drop fields they do not know and refuse objects that lack one; a plain dict is what
+the server said.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotThereError, transient, translate
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.retry import Patience
+
+log = logging.getLogger(__name__)
+
+PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# What a single call raises that has failed, be it for what the answer was or for its absence.
+CALL_FAILED = (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
+CALL_SECONDS = (5, 30)  # to connect, and between two bytes
+_CONNECTIONS = 1000  # every log and every watch holds one
+_LONGEST_LINE = 64 * 1024
+_LONGEST_EVENT = 16 * 1024 * 1024  # etcd takes objects of 1.5 MiB, which are longer as JSON
+_CHUNK = 16 * 1024
+MERGE = "application/merge-patch+json"
+
+
+class ClusterClient:
+    """The API of one cluster, seen from one namespace.
+
+    Args:
+        configuration: Address and credentials; a token that lies in a file is read anew by itself.
+        namespace: Where the objects are whose paths are relative.
+        patience: How long a call is repeated while its errors are of the passing kind.
+    """
+
+    def __init__(
+        self, configuration: client.Configuration, namespace: str, patience: Patience = PATIENCE
+    ) -> None:
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.retries = False  # ours are enough, and they are seen
+        self.configuration = configuration
+        self.namespace = namespace
+        self._patience = patience
+        self._api = client.ApiClient(configuration)
+        self._allowed: set[str] = set()
+
+    @classmethod
+    def from_environment(cls, patience: Patience = PATIENCE) -> ClusterClient:
+        """Return the client of the pod's own service account, else of the kubeconfig.
+
+        Raises:
+            ConfigurationError: There is neither.
+        """
+        found = client.Configuration()
+        try:
+            config.load_incluster_config(found)
+            return cls(found, (_ACCOUNT / "namespace").read_text().strip(), patience)
+        except config.ConfigException:
+            pass  # not in a pod
+        try:
+            config.load_kube_config(client_configuration=found)
+            context = config.list_kube_config_contexts()[1]["context"]
+        except config.ConfigException as error:
+            raise ConfigurationError(
+                Problem(
+                    "there is no cluster to run on",
+                    received=str(error),
+                    expected="a pod with a service account, or a kubeconfig",
+                    fix="set KUBECONFIG, or run with `kfp-tfjob run`",
+                )
+            ) from error
+        return cls(found, context.get("namespace") or "default", patience)
+
+    def within(self, seconds: float) -> ClusterClient:
+        """Return the same client with another patience."""
+        patience = replace(self._patience, seconds=seconds)
+        return ClusterClient(self.configuration, self.namespace, patience)
+
+    def tfjobs(self, name: str = "") -> str:
+        """Return the path of the TFJobs of the namespace, or of one."""
+        return self._path("/apis/kubeflow.org/v1", "tfjobs", name)
+
+    def core(self, kind: str, name: str = "") -> str:
+        """Return the path of objects of the core group, or of one, for instance `pods`."""
+        return self._path("/api/v1", kind, name)
+
+    def workflow(self, name: str) -> str:
+        """Return the path of a Workflow of Argo."""
+        return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
+
+    @staticmethod
+    def _kind(path: str) -> str:
+        """Return what RBAC would call the objects of a path."""
+        parts = path.partition("/namespaces/")[2].split("/")
+        return "/".join((*parts[1:2], *parts[3:])) or path
+
+    def _path(self, group: str, kind: str, name: str) -> str:
+        return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def get(self, path: str, **query: str) -> Object | None:
+        """Return an object, or None when there is none.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        try:
+            return self.request("GET", path, query)
+        except NotThereError:
+            return None
+
+    def list(self, path: str, **query: str) -> list[Object]:
+        """Return the objects of a list.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        return self.request("GET", path, query).get("items") or []
+
+    def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
+        """Set annotations of an object.
+
+        Raises:
+            NotThereError: It is gone.
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        body = {"metadata": {"annotations": dict(values)}}
+        self.request("PATCH", path, {}, body, MERGE)
+
+    def delete(self, path: str, propagation: str = "Foreground") -> None:
+        """Delete an object; none is no error.
+
+        Args:
+            path: The object.
+            propagation: `Foreground` after everything it owns, `Background` before it.
+
+        Raises:
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        try:
+            self.request("DELETE", path, {"propagationPolicy": propagation})
+        except NotThereError:
+            return
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: object = None,
+        content: str = "application/json",
+    ) -> Object:
+        """Make one call, repeated while its errors are of the passing kind.
+
+        Raises:
+            NotThereError: 404.
+            JobExistsError: The name is taken.
+            JobRefusedError: The object is not accepted.
+            ForbiddenError: RBAC.
+            ClusterUnavailableError: The patience is used up.
+        """
+        what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
+
+        right = f"{method} {self._kind(path)}"
+
+        def call() -> Object:
+            reply = self._call(method, path, query, body, content, CALL_SECONDS)
+            self._allowed.add(right)
+            return json.loads(reply.data or b"{}")
+
+        def passing(error: Exception) -> bool:
+            # An API server that starts refuses everybody until it has read the roles.
+            refused = isinstance(error, ApiException) and error.status == 403
+            return transient(error) or (refused and right in self._allowed)
+
+        try:
+            return self._patience.run(what, call, passing)
+        except ApiException as error:
+            raise translate(error, what) from error
+
+    def once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: tuple[float, float],
+        body: object = None,
+        content: str = "application/json",
+    ) -> tuple[Object, str]:
+        """Make one call and no second one, for a caller who has no time for it.
+
+        Args:
+            method: Of HTTP.
+            path: Of the object or list.
+            query: For instance a labelSelector.
+            seconds: To connect, and between two bytes.
+            body: As JSON.
+            content: Its type.
+
+        Returns:
+            The object, and the time by the server's clock, as HTTP writes it.
+
+        Raises:
+            Exception: One of CALL_FAILED.
+        """
+        reply = self._call(method, path, query, body, content, seconds)
+        return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
+
+    def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
+        """Yield the lines of a reply that never ends by itself, of a watch or a log.
+
+        There is no retry: the caller knows where to go on.
+
+        Args:
+            path: Of a list or of a log.
+            query: For instance follow=true.
+            silence: Seconds without a byte after which the connection counts as dead.
+
+        Raises:
+            ApiException: The API's answer is an error.
+            urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
+        """
+        reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
+        try:
+            yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE)
+        finally:
+            reply.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: object,
+        content: str,
+        seconds: tuple[float, float],
+    ) -> Any:
+        if method == "DELETE":
+            _refuse_to_delete_everything(path, query)
+        reply, _, _ = self._api.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json, */*", "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=seconds,
+        )
+        return reply
+
+
+def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
+    """Let no deletion through that names neither an object nor what its labels are.
+
+    Raises:
+        ValueError: It would delete every object of a kind; that is a defect of the caller.
+    """
+    _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
+    requirements = query.get("labelSelector", "").split(",")
+    if kind and any(name):
+        return
+    if not any(re.fullmatch(r"[^=!]+=[^=!]+", item.strip()) for item in requirements):
+        raise ValueError(
+            f"delete {path} with the label selector {query.get('labelSelector', '')!r} would"
+            " delete what is not ours"
+        )
+
+
+def _lines(reply: Any, longest: int = _LONGEST_LINE) -> Iterator[bytes]:
+    """Cut a stream into lines; of one that is too long only the beginning is kept."""
+    rest, cut = b"", False
+    for chunk in reply.stream(_CHUNK, decode_content=False):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if not cut:
+                yield line
+            cut = False
+        if len(rest) > longest:
+            if not cut:
+                yield rest[:longest]
+            rest, cut = b"", True
+    if rest and not cut:
+        yield rest

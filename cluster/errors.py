@@ -1,0 +1,119 @@
+"""What an error of the Kubernetes API means, by what can be done about it.
+
+A 403 is three different things: RBAC forbids the call, an admission webhook refuses the object, or
+a quota is used up. A 500 with "failed calling webhook" says that the operator is down.
+"""
+
+from __future__ import annotations
+
+import json
+
+import urllib3
+from kubernetes.client.exceptions import ApiException
+
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+_PASSING = frozenset({0, 401, 408, 410, 429, 500, 502, 503, 504})
+_WEBHOOK_AWAY = "failed calling webhook"
+
+
+class ClusterUnavailableError(StepError):
+    """The API server did not answer within the time it was given; the job runs on."""
+
+    verdict = "cluster_unavailable"
+
+
+class ForbiddenError(ConfigurationError):
+    """RBAC does not let this service account do what the step needs."""
+
+
+class OperatorAbsentError(ConfigurationError):
+    """Nobody is there who would make pods of a TFJob."""
+
+    verdict = "operator_absent"
+
+
+class NotThereError(StepError):
+    """There is no such object."""
+
+
+def transient(error: Exception) -> bool:
+    """Tell whether an error may pass by itself.
+
+    A 401 is one: a token is renewed while the old one still lies in the client. A 409 is one where
+    two writers met; the name that is taken is not.
+    """
+    if isinstance(error, ApiException):
+        if error.status == 409:
+            return reason(error) == "Conflict"
+        return error.status is None or int(error.status) in _PASSING
+    # What is neither JSON nor a whole reply was cut off on the way.
+    return isinstance(error, urllib3.exceptions.HTTPError | OSError | json.JSONDecodeError)
+
+
+def webhook_is_away(error: BaseException | None) -> bool:
+    """Tell whether the API server could not reach an admission webhook."""
+    return isinstance(error, ApiException) and _WEBHOOK_AWAY in message(error)
+
+
+def message(error: ApiException) -> str:
+    """Return the words of the API server."""
+    return str(_body(error).get("message") or error.reason or error.status)
+
+
+def reason(error: ApiException) -> str:
+    """Return the API server's word for the kind of error, for instance `AlreadyExists`."""
+    return str(_body(error).get("reason") or "")
+
+
+def translate(error: ApiException, what: str) -> StepError:
+    """Return an error of the API as one of ours; the words of the server are in it verbatim.
+
+    Args:
+        error: One that does not pass by itself.
+        what: The call in words, for instance `create TFJob team-a/x`.
+    """
+    said, status = message(error), error.status
+    if status == 404:
+        return NotThereError(Problem(f"there is nothing to {what}", received=said))
+    if status == 409:
+        return JobExistsError(Problem(f"cannot {what}", received=said))
+    if status == 403 and "admission webhook" in said:
+        return JobRefusedError(
+            Problem(
+                f"the cluster refuses to {what}",
+                received=said,
+                fix="correct what the message names; it comes from an admission webhook",
+            )
+        )
+    if status == 403 and "exceeded quota" in said:
+        return JobRefusedError(
+            Problem(
+                f"a quota of the namespace does not allow to {what}",
+                received=said,
+                fix="delete finished jobs, or have the ResourceQuota raised",
+            )
+        )
+    if status in (401, 403):
+        return ForbiddenError(
+            Problem(
+                f"this step is not allowed to {what}",
+                received=said,
+                expected="a service account with the rights of deploy/ or of pipeline-runner",
+                fix="have a Role with these rights bound to the service account",
+            )
+        )
+    if status in (400, 422):
+        return JobRefusedError(
+            Problem(f"the cluster refuses to {what}", received=said, fix="correct what it names")
+        )
+    return StepError(Problem(f"cannot {what}", received=f"HTTP {status}: {said}"))
+
+
+def _body(error: ApiException) -> dict:
+    try:
+        body = json.loads(error.body or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}

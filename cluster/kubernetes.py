@@ -1,0 +1,325 @@
+"""Jobs on a cluster with the training operator: created through its SDK, seen as raw objects."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import urllib3
+from kubernetes.client.exceptions import ApiException
+
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
+from kfp_tfjob.cluster.errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    NotThereError,
+    OperatorAbsentError,
+    transient,
+    translate,
+    webhook_is_away,
+)
+from kfp_tfjob.cluster.pod_logs import PodLogs
+from kfp_tfjob.cluster.run_end import was_terminated
+from kfp_tfjob.cluster.run_watch import RunWatch
+from kfp_tfjob.cluster.stopping import orders
+from kfp_tfjob.cluster.watching import Watching
+from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
+from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.retry import Patience
+
+log = logging.getLogger(__name__)
+
+POD_NAME = "KFP_POD_NAME"
+_LOST_NODE_SECONDS = 60.0  # names differ and attempts are fenced, so nobody has to wait for longer
+_LONGEST_GRACE = 24 * 3600.0
+_HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
+_POLL = 0.5
+
+
+class KubernetesBackend:
+    """Jobs in one namespace; they outlive this process.
+
+    Args:
+        api: The cluster.
+        operator_seconds: How long the operator's webhook may be away when a job is created.
+        lost_node_seconds: How long a deletion waits for pods of a node that does not answer.
+    """
+
+    def __init__(
+        self,
+        api: ClusterClient,
+        operator_seconds: float = 60,
+        lost_node_seconds: float = _LOST_NODE_SECONDS,
+    ) -> None:
+        self._api = api
+        self._operator_seconds, self._lost_node_seconds = operator_seconds, lost_node_seconds
+        self._watching: dict[str, Watching] = {}
+        self._logs: dict[str, PodLogs] = {}
+        self._lock = threading.Lock()
+
+    def owner(self) -> Object | None:
+        """Return the ownerReference of jobs: the Workflow this pod belongs to, if it does.
+
+        Without blockOwnerDeletion and controller the Workflow's controller takes no notice of it.
+        """
+        name = os.environ.get(POD_NAME)
+        try:
+            pod = self._api.get(self._api.core("pods", name)) if name else None
+        except ForbiddenError as error:
+            log.warning("the job will not go with its Workflow: %s", error)
+            return None
+        for reference in (pod or {"metadata": {}})["metadata"].get("ownerReferences") or []:
+            if reference["kind"] == "Workflow":
+                known = {key: reference[key] for key in ("apiVersion", "kind", "name", "uid")}
+                return known | {"controller": False, "blockOwnerDeletion": False}
+        return None
+
+    @contextmanager
+    def watched_run(
+        self, run_id: str, owner: Object | None, seconds: int
+    ) -> Iterator[Callable[[], str]]:
+        """Stop the jobs as soon as the run is ended; only a pod of Kubeflow Pipelines has one."""
+        if not os.environ.get(POD_NAME):
+            yield lambda: ""
+            return
+        with RunWatch(self._api, run_id, owner, self._running, seconds) as watch:
+            yield lambda: watch.why_ended
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Create a job.
+
+        Raises:
+            JobExistsError: The name is taken, maybe by a call of ours whose answer was lost.
+            JobRefusedError: A webhook, the schema or a quota refuses it.
+            ForbiddenError: RBAC.
+            OperatorAbsentError: There is no TFJob on this cluster, or no operator behind it.
+            ClusterUnavailableError: The API server did not answer.
+        """
+        from kubeflow.training import ApiClient, TrainingClient  # seconds, which most need not
+
+        body = SimpleNamespace(data=json.dumps(dict(manifest)))
+        job = ApiClient().deserialize(body, "KubeflowOrgV1TFJob")
+        sdk = TrainingClient(
+            client_configuration=self._api.configuration,
+            namespace=self._api.namespace,
+            job_kind="TFJob",
+        )
+        # The SDK gives the call no timeout, and a connection that is dead would hold it for ever.
+        sdk.custom_api.create_namespaced_custom_object = functools.partial(
+            sdk.custom_api.create_namespaced_custom_object, _request_timeout=CALL_SECONDS
+        )
+        what = f"create TFJob {self._api.namespace}/{manifest['metadata']['name']}"
+
+        def call() -> None:
+            try:
+                sdk.create_job(job)
+            except (RuntimeError, TimeoutError) as error:
+                # The SDK wraps every error and keeps the API's only as the context of its own.
+                raise error.__cause__ or error.__context__ or error from error
+
+        patience = Patience(
+            self._operator_seconds, party="the cluster", error=ClusterUnavailableError
+        )
+        try:
+            patience.run(what, call, transient)
+        except ApiException as error:
+            found = translate(error, what)
+            if isinstance(found, NotThereError) and "namespaces" not in str(found):
+                raise _no_operator("this cluster does not know TFJobs", found) from error
+            raise found from error
+        except ClusterUnavailableError as error:
+            if webhook_is_away(error.__cause__):
+                raise _no_operator("the training operator does not answer", error) from error
+            raise
+
+    def get(self, name: str) -> Object | None:
+        """Return the TFJob, or None."""
+        self._watched(name).seen()
+        return self._api.get(self._api.tfjobs(name))
+
+    def pods(self, name: str) -> list[Object]:
+        """Return the pods of a job, and those that are gone as they were seen last."""
+        selector = f"training.kubeflow.org/job-name={name}"
+        listed = self._api.list(self._api.core("pods"), labelSelector=selector)
+        there = {pod["metadata"]["name"] for pod in listed}
+        gone = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in there]
+        return [*listed, *gone]
+
+    def watch(self, name: str, timeout: float) -> None:
+        """Wait until the job or a pod of it has changed since `get`, at most `timeout` seconds."""
+        self._watched(name).wait(timeout)
+
+    def logs(self, name: str) -> Iterator[str]:
+        """Yield the lines of all containers until the job has ended and its pods with it."""
+        watching = self._watched(name)
+
+        def over() -> bool:
+            return watching.closed or (watching.job is not None and is_over(watching.job))
+
+        self._logs[name] = logs = PodLogs(self._api, lambda: watching.pods, over)
+        return iter(logs)
+
+    def silence(self, name: str) -> float | None:
+        """Return the seconds since the chief's last line; None while it cannot be heard."""
+        logs = self._logs.get(name)
+        return logs.silence("chief-0") if logs else None
+
+    def events(self, name: str) -> list[Object]:
+        """Return what was said of a job or pod, newest last; nothing where RBAC keeps it secret."""
+        try:
+            found = self._api.list(
+                self._api.core("events"), fieldSelector=f"involvedObject.name={name}"
+            )
+        except ForbiddenError:
+            return []
+        return sorted(found, key=_said_at)
+
+    def nodes(self) -> list[Object] | None:
+        """Return the nodes of the cluster; None without the right of deploy/rbac-nodes.yaml."""
+        try:
+            return self._api.within(10).list("/api/v1/nodes")
+        except StepError:
+            return None
+
+    def annotate(self, name: str, values: Mapping[str, str]) -> None:
+        """Write on a job; an operator that is away, or a job that is gone, is no error."""
+        try:
+            self._api.within(5).annotate(self._api.tfjobs(name), values)
+        except StepError as error:
+            log.info("%s has no annotation: %s", name, error)
+
+    def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
+        """Write on the chief's pod, which reads it in PODINFO_DIR; no pod is no error.
+
+        Raises:
+            ForbiddenError: RBAC.
+        """
+        try:
+            self._api.annotate(self._api.core("pods", f"{name}-chief-0"), values)
+        except NotThereError:
+            return  # it is not made yet, or ended just now
+
+    def cancel(self, name: str, run: str, seconds: int) -> None:
+        """End a job in a hurry: its grace period was made for storing a checkpoint in peace.
+
+        Args:
+            name: The job.
+            run: The value of its label RUN_LABEL.
+            seconds: What the chief and its sidecar have to end.
+        """
+        *before, _ = orders(self._api, name, run, seconds)
+        for order in before:
+            try:
+                self._api.request(order.method, order.path, order.query, order.body, order.content)
+            except NotThereError:
+                continue
+            except StepError as error:
+                log.warning("%s may have its whole grace period to end: %s", name, error)
+            if order.method == "PATCH":
+                time.sleep(_HEARD_SECONDS)  # the volume of a pod being deleted stays as it is
+        self.delete(name, seconds)
+
+    def is_terminated(self) -> bool | None:
+        """Tell whether a person has ended the run of this pod; None where nobody may know."""
+        owner = self.owner()
+        try:
+            workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None
+        except StepError as error:
+            log.info("the Workflow cannot be read: %s", error)
+            return None
+        return was_terminated(workflow) if workflow else None
+
+    def delete(self, name: str, seconds: float | None = None) -> None:
+        """End a job; return when its pods are gone, but for those of a node that is gone itself.
+
+        Args:
+            name: The job.
+            seconds: What its pods have to end; None for their grace period.
+        """
+        self._api.delete(self._api.tfjobs(name))
+        began = time.monotonic()
+        selector = f"training.kubeflow.org/job-name={name}"
+        grace = seconds or 0.0
+        while pods := self._api.list(self._api.core("pods"), labelSelector=selector):
+            living = [pod for pod in pods if not on_lost_node(pod)]
+            for pod in living if seconds is None else ():
+                period = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
+                grace = max(grace, min(period, _LONGEST_GRACE))
+            waited = time.monotonic() - began
+            if waited > self._lost_node_seconds + (grace if living else 0):
+                names = ", ".join(replica_of(pod) for pod in pods)
+                log.warning("%s is deleted, but these pods are still there: %s", name, names)
+                if not living:
+                    # Else the job stays for as long as its node: pods that nobody hears of are
+                    # collected when the node comes back or is removed, with their job or without.
+                    self._api.delete(self._api.tfjobs(name), "Background")
+                break
+            time.sleep(_POLL)
+        if watching := self._watching.pop(name, None):
+            watching.close()
+
+    def jobs_of(self, label: str) -> list[Object]:
+        """Return the TFJobs with a label, for instance `kfp-tfjob/run=x`."""
+        return self._api.list(self._api.tfjobs(), labelSelector=label)
+
+    def tail(self, pod: str, container: str, lines: int) -> list[str]:
+        """Return the last lines of a container, or what stands in the way of reading them."""
+        path = self._api.core("pods", pod) + "/log"
+        query = {"container": container, "tailLines": str(lines)}
+        try:
+            return [line.decode(errors="replace") for line in self._api.lines(path, query, 10)]
+        except ApiException as error:
+            return [f"(the log cannot be read: {translate(error, f'read the log of {pod}')})"]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return [f"(the log cannot be read: {type(error).__name__})"]
+
+    def close(self) -> None:
+        """Stop following; every job stays as it is."""
+        for follower in (*self._watching.values(), *self._logs.values()):
+            follower.close()
+
+    def __enter__(self) -> KubernetesBackend:
+        """Return the back end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop following."""
+        self.close()
+
+    def _running(self) -> list[str]:
+        """Return the jobs that are followed and have not ended, without asking for them."""
+        with self._lock:
+            followed = dict(self._watching)
+        return [name for name, seen in followed.items() if not (seen.job and is_over(seen.job))]
+
+    def _watched(self, name: str) -> Watching:
+        with self._lock:  # lines are read in a thread of their own
+            if name not in self._watching:
+                self._watching[name] = Watching(self._api, name)
+            return self._watching[name]
+
+
+def _said_at(event: Object) -> str:
+    """Return when an event was said last, as text that sorts to the second."""
+    said = event.get("lastTimestamp") or event.get("eventTime")
+    return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
+
+
+def _no_operator(what: str, error: Exception) -> OperatorAbsentError:
+    return OperatorAbsentError(
+        Problem(
+            what,
+            received=str(error),
+            expected="the Kubeflow training operator v1.9",
+            fix="have it installed or started; look at its Deployment in the namespace kubeflow",
+        )
+    )

@@ -1,0 +1,1 @@
+"""Jobs as processes of this machine: the same manifest, without a cluster."""

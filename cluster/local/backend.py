@@ -1,0 +1,420 @@
+"""Jobs as processes of this machine: the same manifest, without a cluster.
+
+It does what the training operator does with a TFJob whose restart policy is Never: one pod for each
+replica, TF_CONFIG when there is more than one, Succeeded with the chief, Failed with any replica,
+and whatever still runs then is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError, Object
+from kfp_tfjob.cluster.local.container import now
+from kfp_tfjob.cluster.local.pod import Machine, Pod
+from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.storage.errors import Problem
+
+SECRETS = "KFP_TFJOB_SECRETS"
+FOLDER = "KFP_TFJOB_WORK"
+# Said by the manifest and without a meaning among processes of one machine.
+IGNORED = {
+    "run policy": frozenset({"ttlSecondsAfterFinished"}),
+    "pod": frozenset(
+        "affinity automountServiceAccountToken enableServiceLinks imagePullSecrets nodeSelector"
+        " priorityClassName schedulerName securityContext serviceAccountName tolerations".split()
+    ),
+    "container": frozenset("image resources securityContext".split()),
+    "mount": frozenset({"readOnly"}),
+    "volume": frozenset(),
+    "emptyDir": frozenset("medium sizeLimit".split()),
+}
+_KNOWN = {
+    "run policy": frozenset({"cleanPodPolicy"}),
+    "pod": frozenset(
+        "activeDeadlineSeconds containers initContainers terminationGracePeriodSeconds"
+        " volumes".split()
+    ),
+    "container": frozenset("name command args env volumeMounts restartPolicy".split()),
+    "mount": frozenset("name mountPath".split()),
+    "volume": frozenset("name emptyDir secret persistentVolumeClaim downwardAPI".split()),
+    "emptyDir": frozenset(),
+}
+# Below the ports the system gives to outgoing connections, which would take ours meanwhile.
+_PORTS = range(20000, 32000)
+_LINES = 10_000  # kept for a reader that is slow
+_CLOSING_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class LocalBackend:
+    """Runs jobs until it is closed; on SIGTERM it ends them and the program.
+
+    Args:
+        folder: Where the volumes of jobs lie.
+        secrets: A folder with one folder for each Secret, one file for each of its keys.
+    """
+
+    def __init__(self, folder: Path, secrets: Path) -> None:
+        self._machine = Machine(folder, secrets)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._jobs: dict[str, _Job] = {}
+        self._handler: Any = None
+
+    @classmethod
+    def from_environment(cls) -> LocalBackend:
+        """Return a back end for the folders that the environment names, or a temporary one."""
+        named = os.environ.get(FOLDER)
+        temporary = None if named else tempfile.TemporaryDirectory(prefix="kfp-tfjob-")
+        folder = Path(named or temporary.name)  # type: ignore[union-attr]
+        backend = cls(folder, Path(os.environ.get(SECRETS) or folder / "secrets"))
+        backend._temporary = temporary
+        return backend
+
+    def owner(self) -> Object | None:
+        """Return None: jobs end with this process."""
+        return None
+
+    def watched_run(
+        self, run_id: str, owner: Object | None, seconds: int
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """Return a context that never ends a run: a signal to the command line does."""
+        return nullcontext(lambda: "")
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Start the pods of a job.
+
+        Raises:
+            JobExistsError: The name is taken.
+            JobRefusedError: The manifest says something that is neither done nor ignored here, or
+                names a Secret that is not there.
+        """
+        name = manifest["metadata"]["name"]
+        if name in self._jobs:
+            raise JobExistsError(Problem(f"there is a job {name} already"))
+        JobRefusedError.raise_if(_not_understood(manifest))
+        JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
+        self._jobs[name] = _Job(manifest, self._machine)
+        self._jobs[name].start()
+
+    def get(self, name: str) -> Object | None:
+        """Return the TFJob with its status, or None."""
+        job = self._jobs.get(name)
+        return job.to_dict() if job else None
+
+    def pods(self, name: str) -> list[Object]:
+        """Return the pods of a job; they stay visible until the job is deleted."""
+        job = self._jobs.get(name)
+        return [pod.to_dict() for pod in job.pods] if job else []
+
+    def watch(self, name: str, timeout: float) -> None:
+        """Wait for a change since `get`, at most `timeout` seconds."""
+        if job := self._jobs.get(name):
+            job.wait_for_change(timeout)
+
+    def logs(self, name: str) -> Iterator[str]:
+        """Yield the lines of a job until it has ended; for one reader."""
+        job = self._jobs.get(name)
+        return job.lines() if job else iter(())
+
+    def silence(self, name: str) -> float | None:
+        """Return the seconds since the chief's last line; None before the first."""
+        job = self._jobs.get(name)
+        return time.monotonic() - job.heard if job and job.heard else None
+
+    def events(self, name: str) -> list[Object]:
+        """Return nothing: no controller has a say here."""
+        return []
+
+    def nodes(self) -> None:
+        """Return None: processes of one machine wait for no node."""
+        return None
+
+    def annotate(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on a job."""
+        if job := self._jobs.get(name):
+            job.annotations.update(values)
+
+    def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
+        """Write annotations on the chief's pod, whose containers see them in PODINFO_DIR."""
+        if job := self._jobs.get(name):
+            job.chief.annotate(values)
+
+    def delete(self, name: str) -> None:
+        """End a job, wait for its processes and remove its volumes."""
+        if job := self._jobs.pop(name, None):
+            job.end()
+
+    def close(self) -> None:
+        """End every job; nothing it started runs any more after that."""
+        for job in self._jobs.values():
+            job.stop(_CLOSING_SECONDS)
+        for name in list(self._jobs):
+            self.delete(name)
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> LocalBackend:
+        """Return the back end; from now on SIGTERM ends the jobs as well."""
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGTERM, _terminated)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End every job."""
+        main = threading.current_thread() is threading.main_thread()
+        if main:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending already
+        try:
+            self.close()
+        finally:
+            if main:
+                signal.signal(signal.SIGTERM, self._handler)
+
+
+class _Job:
+    """One TFJob: its pods, its status as the operator writes it, and its lines."""
+
+    def __init__(self, manifest: Mapping[str, Any], machine: Machine) -> None:
+        self._manifest = dict(manifest)
+        self.annotations: dict[str, str] = {}
+        self.heard = 0.0  # when the chief said something
+        self._name: str = manifest["metadata"]["name"]
+        self._folder = machine.folder / "jobs" / self._name
+        self._specs: dict[str, Any] = manifest["spec"]["tfReplicaSpecs"]
+        self._change = threading.Condition(threading.RLock())
+        self._version = self._seen = 0
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._conditions: dict[str, dict[str, str]] = {}
+        self._times = {"startTime": now()}
+        self._condition("Created", f"TFJob {self._name} is created.")
+        count = sum(spec["replicas"] for spec in self._specs.values())
+        ports = _free_ports(count)
+        cluster: dict[str, list[str]] = {}
+        for role, spec in self._specs.items():
+            hosts = [f"127.0.0.1:{ports.pop()}" for _ in range(spec["replicas"])]
+            cluster[role.lower()] = hosts
+        self._by_role: dict[str, list[Pod]] = {}
+        for role, spec in self._specs.items():
+            kind = role.lower()
+            for index in range(spec["replicas"]):
+                task = {"type": kind, "index": index}
+                config = {"cluster": cluster, "task": task, "environment": "cloud"}
+                pod = Pod(
+                    name=f"{self._name}-{kind}-{index}",
+                    labels=_labels(self._name, kind, index),
+                    template=spec["template"],
+                    machine=machine,
+                    folder=self._folder / f"{kind}-{index}",
+                    tf_config=config if count > 1 else None,
+                    extra={"REPLICAS_ON_THIS_MACHINE": str(count)},
+                    line=self._line(f"{kind}-{index}"),
+                    changed=self._changed,
+                )
+                self._by_role.setdefault(role, []).append(pod)
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [pod for pods in self._by_role.values() for pod in pods]
+
+    @property
+    def chief(self) -> Pod:
+        return self._by_role["Chief"][0]
+
+    @property
+    def over(self) -> bool:
+        """Whether the job is decided and none of its pods runs any more."""
+        return self._decided and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods)
+
+    def start(self) -> None:
+        for pod in self.pods:
+            pod.start()
+
+    def stop(self, sidecar_seconds: float | None = None) -> None:
+        for pod in self.pods:
+            pod.stop(sidecar_seconds)
+
+    def end(self) -> None:
+        self.stop()
+        for pod in self.pods:
+            pod.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def to_dict(self) -> Object:
+        with self._change:
+            self._seen = self._version
+            status = {
+                "conditions": [dict(item) for item in self._conditions.values()],
+                "replicaStatuses": self._replica_statuses(),
+                **self._times,
+            }
+        metadata = self._manifest["metadata"]
+        annotations = metadata["annotations"] | self.annotations
+        metadata = metadata | {"annotations": annotations}
+        return self._manifest | {"metadata": metadata, "status": status}
+
+    def wait_for_change(self, timeout: float) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._version != self._seen, timeout)
+
+    def lines(self) -> Iterator[str]:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._lines or self.over)
+                if not self._lines:
+                    return
+                line = self._lines.popleft()
+            yield line
+
+    def _line(self, replica: str) -> Any:
+        def take(container: str, text: str) -> None:
+            where = replica if container == CONTAINER else f"{replica}/{container}"
+            with self._change:
+                if where == "chief-0":
+                    self.heard = time.monotonic()
+                self._lines.append(f"[{where}] {text}")
+                self._change.notify_all()
+
+        return take
+
+    def _changed(self) -> None:
+        with self._change:
+            self._decide()
+            self._version += 1
+            self._change.notify_all()
+
+    @property
+    def _decided(self) -> bool:
+        return "Succeeded" in self._conditions or "Failed" in self._conditions
+
+    def _decide(self) -> None:
+        """Write the conditions as the operator does, the chief first."""
+        if self._decided:
+            return
+        phases = {role: [pod.phase for pod in pods] for role, pods in self._by_role.items()}
+        if "Running" in phases["Chief"] and "Running" not in self._conditions:
+            self._condition("Running", f"TFJob {self._name} is running.")
+        if all(phase == "Succeeded" for phase in phases["Chief"]):
+            self._finish("Succeeded", "successfully completed.")
+        for role, found in phases.items():
+            if failed := found.count("Failed"):
+                text = f"has failed because {failed} {role} replica(s) failed."
+                self._finish("Failed", text)
+
+    def _finish(self, kind: str, text: str) -> None:
+        if "Running" in self._conditions:
+            self._conditions["Running"]["status"] = "False"
+        self._condition(kind, f"TFJob local/{self._name} {text}")
+        self._times["completionTime"] = now()
+        self.stop()  # cleanPodPolicy Running
+
+    def _condition(self, kind: str, message: str) -> None:
+        self._conditions[kind] = {
+            "type": kind,
+            "status": "True",
+            "reason": f"TFJob{kind}",
+            "message": message,
+            "lastUpdateTime": now(),
+            "lastTransitionTime": now(),
+        }
+
+    def _replica_statuses(self) -> dict[str, dict[str, int]]:
+        names = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
+        statuses: dict[str, dict[str, int]] = {}
+        for role, pods in self._by_role.items():
+            counted = statuses.setdefault(role, {})
+            for pod in pods:
+                if name := names.get(pod.phase):
+                    counted[name] = counted.get(name, 0) + 1
+        return statuses
+
+
+def _labels(job: str, kind: str, index: int) -> dict[str, str]:
+    prefix = "training.kubeflow.org"
+    labels = {
+        f"{prefix}/operator-name": "tfjob-controller",
+        f"{prefix}/job-name": job,
+        f"{prefix}/replica-type": kind,
+        f"{prefix}/replica-index": str(index),
+    }
+    return labels | ({f"{prefix}/job-role": "master"} if kind == "chief" else {})
+
+
+def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    for kind, where, part in _parts(manifest["spec"]):
+        for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
+            yield Problem(
+                f"the local back end cannot do {key} of the {where}",
+                received=key,
+                fix=f"remove {key}, or run on a cluster",
+            )
+
+
+def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Problem]:
+    """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
+    wanted = {}
+    for kind, _, part in _parts(manifest["spec"]):
+        for variable in part.get("env", []) if kind == "container" else []:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef", {"optional": True})
+            if not reference.get("optional"):
+                wanted[reference["name"], reference["key"]] = variable["name"]
+    for (name, key), variable in wanted.items():
+        if not (secrets / name / key).is_file():
+            yield Problem(
+                f"there is no Secret {name} with the key {key}, which {variable} needs",
+                received=f"no file {secrets / name / key}",
+                fix="write the value to that file, readable by you alone",
+            )
+
+
+def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield every part of a job with its kind and where it stands."""
+    yield "run policy", "run policy", spec["runPolicy"]
+    for role, replica in spec["tfReplicaSpecs"].items():
+        pod = replica["template"]["spec"]
+        yield "pod", f"{role} pod", pod
+        for volume in pod.get("volumes", []):
+            where = f"{role} volume {volume['name']}"
+            yield "volume", where, volume
+            yield "emptyDir", where, volume.get("emptyDir", {})
+        for container in (*pod.get("initContainers", []), *pod["containers"]):
+            where = f"{role} container {container['name']}"
+            yield "container", where, container
+            for mount in container.get("volumeMounts", []):
+                yield "mount", f"mount {mount['mountPath']} of the {where}", mount
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    deadline = time.monotonic() + 10
+    while len(found) < count and time.monotonic() < deadline:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    if len(found) < count:
+        raise JobRefusedError(Problem(f"this machine has no {count} free ports", found))
+    return found
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

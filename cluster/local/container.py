@@ -1,0 +1,250 @@
+"""One container of a pod as a process: its environment, its output and its state."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+# A process that left the group on purpose may hold the pipe; its lines are not waited for.
+_LAST_LINES_SECONDS = 2.0
+_LONGEST_MESSAGE = 4096
+_LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Expand `$(NAME)` as Kubernetes does: unknown names stay, and `$$` is a dollar."""
+
+    def replace(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else values.get(match[1], match[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def place(text: str, mounts: Mapping[str, Path]) -> str:
+    """Return a path of the container as one of this machine; any other text as it is.
+
+    Args:
+        text: The value of a variable or one argument.
+        mounts: The folder of this machine for every mountPath.
+    """
+    for mount in sorted(mounts, key=len, reverse=True):
+        if text == mount or text.startswith(mount + "/"):
+            return str(mounts[mount]) + text[len(mount) :]
+    return text
+
+
+@dataclass(frozen=True)
+class PodInfo:
+    """What a container can ask about its pod: metadata, and the keys of Secrets."""
+
+    metadata: Mapping[str, Any]
+    secrets: Path
+
+    def field(self, path: str) -> str:
+        """Return the value of a fieldRef, for instance `metadata.labels['x']`."""
+        if match := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
+            return str(self.metadata.get(match[1], {}).get(match[2], ""))
+        known = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1"}
+        return known.get(path) or str(self.metadata.get(path.removeprefix("metadata."), ""))
+
+    def secret(self, name: str, key: str) -> str | None:
+        """Return the value of a key of a Secret, or None."""
+        try:
+            return (self.secrets / name / key).read_text().strip()
+        except OSError:
+            return None
+
+    def missing(self, name: str, key: str) -> str:
+        """Say in the words of the kubelet what a reference to a Secret lacks."""
+        if (self.secrets / name).is_dir():
+            return f"couldn't find key {key} in Secret {self.metadata.get('namespace')}/{name}"
+        return f'secret "{name}" not found'
+
+
+def environment(
+    container: Mapping[str, Any], pod: PodInfo, mounts: Mapping[str, Path], extra: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a container's process.
+
+    It is that of this program without TF_CONFIG, then what the manifest says; the programs of the
+    checkout and of its virtual environment are found.
+
+    Args:
+        container: From the manifest.
+        pod: For references.
+        mounts: The folder of this machine for every mountPath.
+        extra: Set whatever the manifest says.
+
+    Raises:
+        LookupError: A reference that is not optional leads nowhere.
+    """
+    own: dict[str, str] = {}
+    for item in container.get("env", []):
+        source = item.get("valueFrom", {})
+        if reference := source.get("secretKeyRef"):
+            value = pod.secret(reference["name"], reference["key"])
+            if value is None and reference.get("optional"):
+                continue
+            if value is None:
+                raise LookupError(pod.missing(reference["name"], reference["key"]))
+        elif field := source.get("fieldRef"):
+            value = pod.field(field["fieldPath"])
+        else:
+            value = expand(item.get("value", ""), own)
+        own[item["name"]] = place(value, mounts)
+    inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
+    return inherited | {"PATH": os.pathsep.join(programs)} | own | dict(extra)
+
+
+class Container:
+    """A process in a group of its own, read line by line.
+
+    Args:
+        name: The container.
+        command: What to run, references already expanded.
+        environment: Of the process.
+        folder: Where it starts and leaves its last words.
+        restarts: Whether it is started again whenever it ends: a native sidecar.
+        line: Takes each line of output.
+        changed: Called after every change of state.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        restarts: bool,
+        line: Callable[[str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.ended = threading.Event()
+        # What a container writes there becomes the message of its state, as on a cluster.
+        self._last_words = folder / f".{name}.termination-log"
+        self._command, self._folder = command, folder
+        self._environment = dict(environment) | {"TERMINATION_LOG": str(self._last_words)}
+        self._restarts, self._line, self._changed = restarts, line, changed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._signal: signal.Signals | None = None
+        self._lock = threading.Lock()
+        self._restart_count = 0
+        self._state: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
+        threading.Thread(target=self._run, name=f"container {name}", daemon=True).start()
+
+    @property
+    def exit_code(self) -> int:
+        """The code of a container that has ended."""
+        return int(self._state["terminated"]["exitCode"])
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The entry of status.containerStatuses."""
+        running = "running" in self._state
+        return {
+            "name": self.name,
+            "ready": running,
+            "restartCount": self._restart_count,
+            "state": self._state,
+        }
+
+    def stop(self) -> None:
+        """Send SIGTERM, as the kubelet does: to the process alone, which stands for PID 1."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process; what it started goes with it."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        with self._lock:
+            self._stopping.set()
+            self._signal = number
+            if self._process:
+                self._process.send_signal(number)
+
+    def _run(self) -> None:
+        pause = 0.5
+        while True:
+            self._once()
+            if not self._restarts or self._stopping.wait(pause):
+                break
+            self._restart_count += 1
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self.ended.set()
+        self._changed()
+
+    def _once(self) -> None:
+        started = now()
+        try:
+            self._last_words.write_bytes(b"")
+            with self._lock:
+                self._process = process = subprocess.Popen(
+                    self._command,
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                )
+                if self._signal:
+                    process.send_signal(self._signal)
+        except OSError as error:
+            self._line(f"cannot start {self._command[0]!r}: {error}")
+            self._end(started, 128, "StartError")
+            return
+        self._state = {"running": {"startedAt": started}}
+        self._changed()
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        code = process.wait()
+        # With its PID 1 everything in a container ends.
+        _kill_group(process.pid)
+        reader.join(_LAST_LINES_SECONDS)
+        code = code if code >= 0 else 128 - code
+        self._end(started, code, "Error" if code else "Completed")
+
+    def _end(self, started: str, code: int, reason: str) -> None:
+        ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}
+        if message := self._message():
+            ended["message"] = message
+        self._state = {"terminated": ended}
+        self._changed()
+
+    def _message(self) -> str:
+        try:
+            return self._last_words.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
+        except OSError:  # a full disk has not even the empty file
+            return ""
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as output:
+            for line in output:
+                self._line(line.decode(errors="replace").rstrip())
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # nobody is left in it

@@ -1,0 +1,270 @@
+"""One pod as processes of this machine: what the kubelet does with a pod, as far as we need it.
+
+Init containers run one after the other; a native sidecar starts among them and stays. Then come the
+containers. When they have ended the sidecars get SIGTERM and the pod's grace period; the pod's
+phase is final after that.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.cluster.local.container import Container, PodInfo, environment, expand, place
+from kfp_tfjob.jobs.tfjob import CONTAINER
+
+# A person who waits for a laptop does not wait as long as a node does.
+LONGEST_GRACE = 10.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the pods of this machine share.
+
+    Attributes:
+        folder: Where volumes lie; a claim is the folder `claims/<name>`, kept between jobs.
+        secrets: A folder with one folder for each Secret, one file for each key.
+    """
+
+    folder: Path
+    secrets: Path
+
+
+class _NotMadeError(Exception):
+    """A container lacks something that its environment names."""
+
+
+class Pod:
+    """A pod from its start to its end.
+
+    Args:
+        name: `<job>-<type>-<index>`.
+        labels: Of the operator, added to those of the template.
+        template: From the manifest.
+        machine: Where it runs.
+        folder: Its volumes; removed with the job.
+        tf_config: For the container `tensorflow`; None when there is one replica.
+        extra: Variables for all containers, whatever the manifest says.
+        line: Takes a container's name and a line of its output.
+        changed: Called after every change of state.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        template: Mapping[str, Any],
+        machine: Machine,
+        folder: Path,
+        tf_config: Mapping[str, Any] | None,
+        extra: Mapping[str, str],
+        line: Callable[[str, str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        metadata = template["metadata"]
+        self.metadata = {
+            "name": name,
+            "namespace": "local",
+            "labels": dict(metadata["labels"]) | dict(labels),
+            "annotations": dict(metadata["annotations"]),
+        }
+        self.phase = "Pending"
+        self.reason = ""
+        self._spec, self._machine, self._folder = template["spec"], machine, folder
+        self._tf_config, self._extra, self._line = tf_config, dict(extra), line
+        self._tell = changed
+        self._volumes: dict[str, Path] = {}
+        self._init: list[Container] = []
+        self._sidecars: list[Container] = []
+        self._main: list[Container] = []
+        self._change = threading.Condition(threading.RLock())
+        self._unmade: dict[str, Any] | None = None
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._sidecar_grace = float(self._spec["terminationGracePeriodSeconds"])
+        self._thread = threading.Thread(target=self._run, name=f"pod {name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the pod; its phase tells how it goes."""
+        self._thread.start()
+
+    def stop(self, sidecar_seconds: float | None = None) -> None:
+        """End the pod as its deletion would, and return at once.
+
+        Args:
+            sidecar_seconds: What the sidecars have at most; None for the grace period of the pod.
+        """
+        grace = min(float(self._spec["terminationGracePeriodSeconds"]), LONGEST_GRACE)
+        with self._change:
+            if sidecar_seconds is not None:
+                self._sidecar_grace = min(self._sidecar_grace, sidecar_seconds)
+            if not self._stopping:
+                self._stopping = True
+                self._kill_at = time.monotonic() + grace
+                for container in (*self._init, *self._main):
+                    container.stop()
+            self._change.notify_all()
+
+    def annotate(self, values: Mapping[str, str]) -> None:
+        """Change annotations; the volumes that show them follow."""
+        with self._change:
+            self.metadata["annotations"].update(values)
+            self._write_podinfo()
+
+    def join(self) -> None:
+        """Wait until nothing of the pod runs any more."""
+        self._thread.join()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the pod as Kubernetes shows it."""
+        with self._change:
+            status: dict[str, Any] = {
+                "phase": self.phase,
+                "initContainerStatuses": [item.status for item in (*self._init, *self._sidecars)],
+                "containerStatuses": [item.status for item in self._main],
+            }
+            if self._unmade:
+                status["containerStatuses"].append(self._unmade)
+            if self.reason:
+                status["reason"] = self.reason
+            return {"metadata": self.metadata, "spec": self._spec, "status": status}
+
+    def _run(self) -> None:
+        succeeded = False
+        try:
+            self._folder.mkdir(parents=True)
+            self._make_volumes()
+            if self._run_init():
+                succeeded = self._run_main()
+        except _NotMadeError:
+            with self._change:  # as a node does, the pod waits for what is missing
+                self._change.wait_for(lambda: self._stopping)
+        except (OSError, LookupError) as error:
+            self.reason = "CreateContainerConfigError"
+            self._line("pod", f"{type(error).__name__}: {error}")
+        finally:
+            self._end_sidecars()
+            self._set("Succeeded" if succeeded else "Failed")
+
+    def _make_volumes(self) -> None:
+        for volume in self._spec.get("volumes", []):
+            name = volume["name"]
+            if claim := volume.get("persistentVolumeClaim"):
+                path = self._machine.folder / "claims" / claim["claimName"]
+            elif secret := volume.get("secret"):
+                path = self._machine.secrets / secret["secretName"]
+                if not path.is_dir():
+                    if not secret.get("optional"):
+                        raise LookupError(f"there is no Secret {secret['secretName']}")
+                    path = self._folder / name
+            else:
+                path = self._folder / name
+            path.mkdir(parents=True, exist_ok=True)
+            self._volumes[name] = path
+        with self._change:
+            self._write_podinfo()
+
+    def _write_podinfo(self) -> None:
+        """Write what the downward API shows, each file by one rename."""
+        info = PodInfo(self.metadata, self._machine.secrets)
+        for volume in self._spec.get("volumes", []):
+            folder = self._volumes.get(volume["name"])
+            for item in volume.get("downwardAPI", {}).get("items", []) if folder else []:
+                partial = folder / f".{item['path']}.part"
+                partial.write_text(info.field(item["fieldRef"]["fieldPath"]))
+                partial.rename(folder / item["path"])
+
+    def _run_init(self) -> bool:
+        for spec in self._spec.get("initContainers", []):
+            with self._change:
+                if self._stopping:
+                    return False
+                sidecar = spec.get("restartPolicy") == "Always"
+                container = self._container(spec, restarts=sidecar)
+                (self._sidecars if sidecar else self._init).append(container)
+            if sidecar:
+                continue
+            self._wait([container])
+            if container.exit_code:
+                return False
+        return True
+
+    def _run_main(self) -> bool:
+        with self._change:
+            if self._stopping:
+                return False
+            self._main = [self._container(spec) for spec in self._spec["containers"]]
+        self._set("Running")
+        self._wait(self._main, self._spec.get("activeDeadlineSeconds"))
+        return not self.reason and not any(container.exit_code for container in self._main)
+
+    def _wait(self, containers: list[Container], deadline: float | None = None) -> None:
+        """Wait for containers, and end them when the pod's time is up or it is to stop."""
+        end = time.monotonic() + deadline if deadline else None
+        with self._change:
+            while not all(container.ended.is_set() for container in containers):
+                clock = time.monotonic()
+                if self._kill_at is not None and clock >= self._kill_at:
+                    for container in containers:
+                        container.kill()
+                    self._kill_at = None
+                if end is not None and clock >= end and not self._stopping:
+                    self.reason = "DeadlineExceeded"
+                    self.stop()
+                times = [at for at in (self._kill_at, None if self._stopping else end) if at]
+                self._change.wait(max(min(times) - clock, 0.01) if times else None)
+
+    def _end_sidecars(self) -> None:
+        start = time.monotonic()
+        for sidecar in self._sidecars:
+            sidecar.stop()
+        with self._change:
+            while not all(sidecar.ended.is_set() for sidecar in self._sidecars):
+                left = start + self._sidecar_grace - time.monotonic()
+                if left <= 0:
+                    for sidecar in self._sidecars:
+                        sidecar.kill()
+                self._change.wait(left if left > 0 else None)
+
+    def _container(self, spec: Mapping[str, Any], restarts: bool = False) -> Container:
+        mounts = {
+            mount["mountPath"]: self._volumes[mount["name"]]
+            for mount in spec.get("volumeMounts", [])
+        }
+        extra = dict(self._extra)
+        if self._tf_config and spec["name"] == CONTAINER:
+            extra["TF_CONFIG"] = json.dumps(self._tf_config)
+        info = PodInfo(self.metadata, self._machine.secrets)
+        try:
+            values = environment(spec, info, mounts, extra)
+        except LookupError as error:
+            why = {"reason": "CreateContainerConfigError", "message": str(error)}
+            self._unmade = {"name": spec["name"], "state": {"waiting": why}}
+            self._changed()
+            raise _NotMadeError from error
+        words = [*spec.get("command", []), *spec.get("args", [])]
+        name = spec["name"]
+        return Container(
+            name=name,
+            command=[place(expand(word, values), mounts) for word in words],
+            environment=values,
+            folder=self._folder,
+            restarts=restarts,
+            line=lambda text: self._line(name, text),
+            changed=self._changed,
+        )
+
+    def _set(self, phase: str) -> None:
+        with self._change:
+            self.phase = phase
+        self._changed()
+
+    def _changed(self) -> None:
+        with self._change:
+            self._change.notify_all()
+        self._tell()

@@ -1,0 +1,80 @@
+"""All pods of a job in one line, however many there are: how many run, and what the others lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kfp_tfjob.cluster import waiting
+from kfp_tfjob.jobs.status import replica_of
+
+_NAMES = 2  # of pods in one state
+_REASONS = 2
+_LONGEST_REASON = 300
+
+
+def picture(
+    job: Mapping[str, Any],
+    pods: Iterable[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
+
+    Args:
+        job: The TFJob.
+        pods: Every pod there has been, as it was seen last.
+        events: What controllers said of the job and of pods that wait.
+    """
+    running, done = 0, 0
+    starting: list[str] = []
+    failed: list[str] = []
+    reasons: dict[str, list[str]] = {}
+    pods = sorted(pods, key=_order)
+    for pod in pods:
+        name, phase = replica_of(pod), pod["status"].get("phase")
+        if phase == "Succeeded":
+            done += 1
+        elif phase == "Failed":
+            failed.append(name + _exit_code(pod))
+        elif said := waiting.reason(pod, () if waiting.has_begun(pod) else events):
+            reasons.setdefault(_short(said), []).append(name)
+        elif phase == "Running":
+            running += 1
+        else:
+            starting.append(name)
+    parts = [f"{running} of {waiting.wanted(job)} running"]
+    parts += [f"{done} done"] if done else []
+    parts += [f"failed: {_named(failed)}"] if failed else []
+    parts += [f"starting: {_named(starting)}"] if starting else []
+    most = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    parts += [f"waiting: {_named(names)}: {said}" for said, names in most[:_REASONS]]
+    if len(most) > _REASONS:
+        others = sum(len(names) for _, names in most[_REASONS:])
+        parts.append(f"waiting for other reasons: {others}")
+    if (missing := waiting.wanted(job) - len(pods)) > 0:
+        why = waiting.not_made(events)[-1:]
+        parts.append(f"not made: {missing}" + (f": {_short(why[0])}" if why else ""))
+    return ", ".join(parts)
+
+
+def _order(pod: Mapping[str, Any]) -> tuple[str, int]:
+    role, _, index = replica_of(pod).rpartition("-")
+    return role, int(index)
+
+
+def _exit_code(pod: Mapping[str, Any]) -> str:
+    for item in pod["status"].get("containerStatuses") or []:
+        ended = item["state"].get("terminated")
+        if ended and ended["exitCode"]:
+            return f" (exit code {ended['exitCode']})"
+    return ""
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,170 @@
+"""The lines of all containers of a job side by side, followed until the job has ended.
+
+A stream that breaks is taken up after the last line that came; a container that starts again and a
+pod that is made again are followed as well. What cannot be read ends nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import urllib3
+from kubernetes.client.exceptions import ApiException
+
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.jobs.tfjob import CONTAINER
+
+log = logging.getLogger(__name__)
+
+_WAITING_LINES = 2000  # a slow reader holds the streams back instead of filling the memory
+_SILENCE = 60.0  # after that the stream is opened anew, because it may be dead
+_LONGEST_PAUSE = 10.0
+_POLL = 0.3
+_STAMP = re.compile(rb"(\S{19})(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)
+
+
+class PodLogs:
+    """The lines of one job.
+
+    Args:
+        api: The cluster.
+        pods: Returns the pods as they are now, also those that are gone.
+        over: Tells whether no container will start any more.
+    """
+
+    def __init__(
+        self, api: ClusterClient, pods: Callable[[], list[Object]], over: Callable[[], bool]
+    ) -> None:
+        self._api, self._pods, self._over = api, pods, over
+        self._lines: queue.Queue[str] = queue.Queue(_WAITING_LINES)
+        self._readers: dict[tuple[str, str], threading.Thread] = {}
+        self._heard: dict[str, float] = {}
+        self._ended = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield lines with their prefix, for instance `[worker-1/setup] text`."""
+        while True:
+            over = self._over()
+            self._start_readers()
+            try:
+                yield self._lines.get(timeout=_POLL)
+            except queue.Empty:
+                if over and not any(reader.is_alive() for reader in self._readers.values()):
+                    return
+
+    def silence(self, replica: str) -> float | None:
+        """Return the seconds since the last line of a replica; None while it cannot be heard."""
+        heard = self._heard.get(replica)
+        return None if heard is None else time.monotonic() - heard
+
+    def close(self) -> None:
+        """End all readers, whatever they wait for."""
+        self._ended.set()
+
+    def _start_readers(self) -> None:
+        for pod in self._pods():
+            for status in _statuses(pod):
+                key = (pod["metadata"]["uid"], status["name"])
+                if key not in self._readers and _has_started(status):
+                    reader = threading.Thread(
+                        target=self._read, args=(pod, status["name"]), daemon=True
+                    )
+                    self._readers[key] = reader
+                    reader.start()
+
+    def _read(self, pod: Object, container: str) -> None:
+        replica, name = replica_of(pod), pod["metadata"]["name"]
+        prefix = f"[{replica}] " if container == CONTAINER else f"[{replica}/{container}] "
+        path = self._api.core("pods", name) + "/log"
+        query = {"container": container, "follow": "true", "timestamps": "true"}
+        last, pause, told, spoke = ("", ""), 0.2, False, 0.0
+        while not self._ended.is_set():
+            done = self._is_done(pod, container)
+            try:
+                for line in self._api.lines(path, query, _SILENCE):
+                    at, since, text = _cut(line)
+                    if since:
+                        spoke = time.monotonic() if at > last else spoke
+                        if container == CONTAINER:
+                            self._heard[replica] = spoke
+                        if at <= last:
+                            continue  # it came before the stream broke
+                        last, pause = at, 0.2
+                        query = query | {"sinceTime": since}
+                    self._put(prefix + text)
+            except ApiException as error:
+                if error.status == 404:
+                    break
+                if done:
+                    break
+                if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
+                    told = True
+                    log.warning("the log of %s may not be read: RBAC forbids pods/log", name)
+                self._heard.pop(replica, None)
+            except urllib3.exceptions.ReadTimeoutError:
+                continue  # nothing was said for a while
+            except (urllib3.exceptions.HTTPError, OSError):
+                self._heard.pop(replica, None)
+            else:
+                if done:
+                    break
+            self._ended.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if container == CONTAINER:
+            self._heard.pop(replica, None)
+
+    def _is_done(self, pod: Object, container: str) -> bool:
+        """Tell whether a container has ended for good, so that its stream ends by itself."""
+        for now in self._pods():
+            if now["metadata"]["uid"] == pod["metadata"]["uid"]:
+                if now["status"].get("phase") in ("Succeeded", "Failed"):
+                    return True
+                states = {item["name"]: item.get("state") or {} for item in _statuses(now)}
+                sidecar = container in _sidecars(now)
+                return "terminated" in states.get(container, {}) and not sidecar
+        return True
+
+    def _put(self, line: str) -> None:
+        while not self._ended.is_set():
+            try:
+                self._lines.put(line, timeout=1)
+                return
+            except queue.Full:
+                continue
+
+
+def _statuses(pod: Object) -> list[dict[str, Any]]:
+    status = pod.get("status") or {}
+    return [
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]
+
+
+def _sidecars(pod: Object) -> set[str]:
+    containers = pod["spec"].get("initContainers") or []
+    return {item["name"] for item in containers if item.get("restartPolicy") == "Always"}
+
+
+def _has_started(status: dict[str, Any]) -> bool:
+    state = status.get("state") or {}
+    return "running" in state or "terminated" in state
+
+
+def _cut(line: bytes) -> tuple[tuple[str, str], str, str]:
+    """Return a line's place in time as something that sorts, as a sinceTime, and its text."""
+    match = _STAMP.match(line)
+    if not match:
+        return ("", ""), "", line.decode(errors="replace")  # the kubelet's own words
+    seconds, fraction, zone, text = (
+        part.decode(errors="replace") if part else "" for part in match.groups()
+    )
+    return (seconds, fraction.ljust(9, "0")), seconds + zone, text.rstrip("\r")

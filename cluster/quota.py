@@ -1,0 +1,77 @@
+"""What a ResourceQuota says when it refuses a pod: can the job never fit, or may it wait?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from kfp_tfjob.cluster import capacity
+
+_EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: (\S+)")
+_PODS = frozenset({"pods", "count/pods"})
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """One refusal.
+
+    Attributes:
+        name: Of the ResourceQuota.
+        requested: What one pod asked for, by the quota's names, such as `requests.cpu`.
+        limited: What the quota allows in all.
+        message: The words of the API server.
+    """
+
+    name: str
+    requested: Mapping[str, Decimal]
+    limited: Mapping[str, Decimal]
+    message: str
+
+    def never(self, job: Mapping[str, Any]) -> str:
+        """Say why the quota can never hold the job, whatever else ends; nothing where it could."""
+        together = _use(job) if _counts_alike(job) else {}
+        for resource, limit in self.limited.items():
+            most = max(self.requested.get(resource, Decimal(0)), together.get(resource, Decimal(0)))
+            if most > limit:
+                return (
+                    f"the job asks for {capacity.shown(resource, most)} {resource}, and quota"
+                    f" {self.name} allows {capacity.shown(resource, limit)} in all"
+                )
+        return ""
+
+
+def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
+    """Yield the refusals among messages."""
+    for text in messages:
+        if found := _EXCEEDED.search(text):
+            name, requested, _, limited = found.groups()
+            try:
+                yield Exceeded(name, _amounts(requested), _amounts(limited), found[0])
+            except ValueError:
+                continue  # cut, or in other words: it is shown, and nothing is decided by it
+
+
+def _amounts(text: str) -> dict[str, Decimal]:
+    pairs = (item.partition("=") for item in text.split(","))
+    return {name: capacity.quantity(value) for name, _, value in pairs if value}
+
+
+def _counts_alike(job: Mapping[str, Any]) -> bool:
+    """Tell whether a quota that counts one pod counts them all: some count a priority class."""
+    replicas = job["spec"]["tfReplicaSpecs"].values()
+    return len({item["template"]["spec"].get("priorityClassName") for item in replicas}) == 1
+
+
+def _use(job: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Return what a whole job counts for, by the names that quotas use."""
+    replicas = job["spec"]["tfReplicaSpecs"].values()
+    requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
+    return {
+        **dict.fromkeys(_PODS, Decimal(sum(int(item["replicas"]) for item in replicas))),
+        **requests,
+        **{f"requests.{name}": amount for name, amount in requests.items()},
+        **{f"limits.{name}": amount for name, amount in limits.items()},
+    }

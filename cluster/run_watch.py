@@ -1,0 +1,245 @@
+"""Watches the Workflow that a launcher belongs to, and stops its jobs when the run is ended.
+
+On Terminate, Kubeflow Pipelines ends every pod of the run, as its back end ships even that of the
+exit task. The change of the Workflow is seen some hundredths of a second later, SIGTERM follows
+after about 1.3 s and SIGKILL half a second after that. A SIGTERM alone says nothing: a node that is
+drained sends it too, and then the job runs on for the launcher that comes next. So at SIGTERM the
+Workflow is looked at once more, and whatever cannot be read is taken for a drain.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from types import FrameType
+from typing import Any
+
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
+from kfp_tfjob.cluster.run_end import expires, why_ended
+from kfp_tfjob.cluster.stopping import Stopping
+from kfp_tfjob.jobs.labels import run_label
+
+log = logging.getLogger(__name__)
+
+RUN_ID_LABEL = "pipeline/runid"  # of Kubeflow Pipelines, on the Workflow
+_WARM_SECONDS = 15.0  # an API server closes a connection that is idle for 90 s, others sooner
+_LOOK_SECONDS = (0.5, 1.0)  # to connect, and for the answer
+_READ_SECONDS = (5.0, 30.0)
+_SERVER_SECONDS, _SILENCE = 55, 70.0
+_LONGEST_PAUSE, _REFUSED_PAUSE = 10.0, 60.0
+# Argo compares a deadline with its own clock; when it has sent SIGTERM its deadline was over.
+_SKEW = timedelta(seconds=3)
+_NEWS, _TERMINATED, _CLOSED = "news", "terminated", "closed"
+
+
+class RunWatch:
+    """Watches until it is closed; without a Workflow it does nothing.
+
+    Args:
+        api: The cluster.
+        run_id: The run.
+        owner: The ownerReference to the Workflow; None to find it by its label.
+        jobs: Returns the names of the jobs that are followed; asks nobody for it.
+        seconds: What the chief and its sidecar have to end when the run is ended.
+    """
+
+    def __init__(
+        self,
+        api: ClusterClient,
+        run_id: str,
+        owner: Object | None,
+        jobs: Callable[[], Collection[str]],
+        seconds: int,
+    ) -> None:
+        self._api, self._run_id, self._owner, self._jobs = api, run_id, owner, jobs
+        self._in_a_hurry = api.within(0)  # connections of its own, which nothing else holds up
+        self._stopping = Stopping(self._in_a_hurry, run_label(run_id), seconds)
+        # A signal's handler may interrupt anything, so it may only use a queue that has no lock.
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._workflow: Object = {}
+        self._date = datetime.now(UTC), time.monotonic()
+        self._why = ""
+        self._stopped = threading.Event()
+        self._closed = threading.Event()
+        self._leaving = False
+        self._handler: Any = None
+        self._worker = threading.Thread(target=self._work, name="stop the run", daemon=True)
+
+    @property
+    def why_ended(self) -> str:
+        """What ended the run; nothing while it is wanted."""
+        return self._why
+
+    def __enter__(self) -> RunWatch:
+        """Begin; where this is the main thread, SIGTERM is listened to."""
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._worker.start()
+        threading.Thread(target=self._follow, name="watch the run", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; jobs of a run that was ended are stopped before."""
+        while self._why and self._worker.is_alive() and not self._stopped.wait(1):
+            continue
+        self._closed.set()
+        self._events.put(_CLOSED)
+        self._stopping.close()
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+
+    def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
+        if not self._leaving and self._worker.is_alive():
+            self._events.put(_TERMINATED)
+            return
+        signal.signal(signal.SIGTERM, self._handler)
+        os.kill(os.getpid(), number)
+
+    def _work(self) -> None:
+        """Stop and leave; nothing here waits for anything but an answer that is needed."""
+        self._stopping.keep_warm()
+        while (told := self._next()) != _CLOSED:
+            if told == _TERMINATED and not self._why:
+                self._look_again()
+            self._decide()
+            if self._why and not self._stopped.is_set():
+                try:
+                    self._stopping.stop(self._jobs())
+                finally:
+                    self._stopped.set()
+                log.info("the run was ended: %s; its jobs are stopped", self._why)
+            if told == _TERMINATED:
+                if not self._why:
+                    log.info("told to stop by SIGTERM, but the run is wanted: its job runs on")
+                self._leaving = True
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            if not self._why:
+                self._stopping.keep_warm()
+
+    def _next(self) -> str:
+        """Return what happened; news also when a connection would cool down or a deadline ends."""
+        until = None if self._why else expires(self._workflow)
+        left = (until - self._now()).total_seconds() if until else _WARM_SECONDS
+        try:
+            return self._events.get(timeout=min(max(left, 0.05), _WARM_SECONDS))
+        except queue.Empty:
+            return _NEWS
+
+    def _decide(self, ahead: timedelta = timedelta(0)) -> None:
+        """Keep the first reason: an end is never taken back."""
+        self._why = self._why or why_ended(self._workflow, self._now() + ahead)
+
+    def _look_again(self) -> None:
+        """Read the Workflow once more; what was seen last decides where that cannot be done."""
+        for _ in range(2):  # a connection that was kept warm may be dead all the same
+            try:
+                self._look()
+                break
+            except CALL_FAILED as error:
+                if getattr(error, "status", None):
+                    break  # an answer: that is a drain, unless it was seen before
+        self._decide(_SKEW)
+
+    def _now(self) -> datetime:
+        """Return the time by the API server's clock: this node's may be wrong."""
+        date, at = self._date
+        return date + timedelta(seconds=time.monotonic() - at)
+
+    def _follow(self) -> None:
+        """Read the Workflow and watch it from there on, again whenever that breaks."""
+        pause, told = 0.1, False
+        while not self._closed.is_set() and not self._why:
+            began = time.monotonic()
+            try:
+                version = self._list(self._api, _READ_SECONDS)
+                if not version:
+                    log.info("this step belongs to no Workflow: nothing is watched for its end")
+                    return
+                self._watch(version)
+            except CALL_FAILED as error:
+                status = getattr(error, "status", None)
+                if not told and not self._closed.is_set():
+                    told = True
+                    log.warning(
+                        "the Workflow of this run cannot be watched (%s): until it can, Terminate"
+                        " may end the job only by its heartbeat",
+                        f"HTTP {status}" if status else type(error).__name__,
+                    )
+                if status in (403, 404):
+                    pause = _REFUSED_PAUSE
+            else:
+                told = False
+            if time.monotonic() - began > _LONGEST_PAUSE:
+                pause = 0.1
+            self._closed.wait(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _look(self) -> None:
+        """Read the Workflow as it is now, over a connection that is there already."""
+        if not self._owner:
+            self._list(self._in_a_hurry, _LOOK_SECONDS)
+            return
+        path = self._in_a_hurry.workflow(self._owner["name"])
+        workflow, date = self._in_a_hurry.once("GET", path, {}, _LOOK_SECONDS)
+        if workflow["metadata"].get("uid") == self._owner["uid"]:
+            self._see(workflow, date)
+
+    def _list(self, api: ClusterClient, seconds: tuple[float, float]) -> str:
+        """Read the Workflow as it is now; return where a watch begins, or nothing without one.
+
+        It is a list, also of one: the version of a Workflow itself is as old as its last change,
+        and soon older than what an API server still knows.
+        """
+        known = self._owner
+        query = (
+            {"fieldSelector": f"metadata.name={known['name']}"}
+            if known
+            else {"labelSelector": f"{RUN_ID_LABEL}={self._run_id}"}
+        )
+        found, date = api.once("GET", api.workflow(""), query, seconds)
+        items = found.get("items") or []
+        if known:
+            items = [item for item in items if item["metadata"].get("uid") == known["uid"]]
+            if not items:
+                raise ValueError("the Workflow of this run is not there")
+        if not items:
+            return ""
+        workflow = max(items, key=lambda item: item["metadata"]["creationTimestamp"])
+        self._owner = {key: workflow["metadata"][key] for key in ("name", "uid")}
+        self._see(workflow, date)
+        return found["metadata"]["resourceVersion"]
+
+    def _watch(self, version: str) -> None:
+        """Take every change of the Workflow, until the server ends the watch."""
+        query = {
+            "fieldSelector": f"metadata.name={self._owner['name']}" if self._owner else "",
+            "resourceVersion": version,
+            "timeoutSeconds": str(_SERVER_SECONDS),
+            "watch": "true",
+        }
+        for line in self._api.lines(self._api.workflow(""), query, _SILENCE):
+            event = json.loads(line)
+            if event.get("type") not in ("ADDED", "MODIFIED", "DELETED"):
+                return  # the version is too old
+            if event["type"] == "DELETED":
+                event["object"]["metadata"].setdefault("deletionTimestamp", "now")
+            self._see(event["object"])
+
+    def _see(self, workflow: Object, date: str = "") -> None:
+        with suppress(ValueError):  # without a date, what was known before is as good as it gets
+            self._date = parsedate_to_datetime(date), time.monotonic()
+        self._workflow = workflow
+        self._decide()
+        self._events.put(_NEWS)

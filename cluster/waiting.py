@@ -1,0 +1,218 @@
+"""What the pods of a job that does not run are waiting for, as the cluster shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.jobs.status import condition, replica_of, role_of
+
+_PULL = frozenset(
+    "ErrImagePull ImagePullBackOff InvalidImageName ErrImageNeverPull RegistryUnavailable".split()
+)
+_CONFIGURATION = frozenset(
+    "CreateContainerConfigError CreateContainerError RunContainerError".split()
+)
+_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
+_NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
+# Of the cluster autoscaler, and of Karpenter.
+_NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
+# What follows in the words of the scheduler is about pods that could be ended for this one.
+_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
+# Words of the kubelet; the local back end uses the same.
+_NO_SECRET = re.compile(r'secret "([^"]+)" not found')
+_NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
+_REFUSED = re.compile(r"\b40[13]\b|unauthorized|denied|forbidden|authenticat", re.IGNORECASE)
+_PULL_SECRETS = re.compile(r"image pull secrets \(([^)]*)\)")
+
+
+@dataclass(frozen=True)
+class MissingSecret:
+    """A Secret that a container needs and that is not there, or lacks a key.
+
+    Attributes:
+        name: Of the Secret.
+        key: The key that is not in it; empty where the whole Secret is missing.
+        replica: Who needs it, for instance `worker-0`.
+        role: For instance `worker`.
+        use: What it is for, for instance `variable TOKEN`.
+        variable: The environment variable it is for, if it is for one.
+        said: The words of the cluster.
+    """
+
+    name: str
+    key: str
+    replica: str
+    role: str
+    use: str
+    variable: str
+    said: str
+
+    def __str__(self) -> str:
+        """Return what is missing, as a sentence without a full stop."""
+        what = f"Secret {self.name} " + (f"has no key {self.key}" if self.key else "does not exist")
+        return f"{what}; {self.replica} needs it for {self.use}: {self.said}"
+
+
+def is_suspended(job: Mapping[str, Any]) -> bool:
+    """Tell whether a queue holds the job back."""
+    return bool(job["spec"]["runPolicy"].get("suspend")) or condition(job, "Suspended") is not None
+
+
+def has_begun(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a container of a pod runs or has run."""
+    status = pod["status"]
+    if status.get("phase") != "Pending":
+        return True
+    states = [item.get("state") or {} for item in status.get("initContainerStatuses") or []]
+    return any("running" in state or "terminated" in state for state in states)
+
+
+def is_placed(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod has a node, and so holds what it asked for."""
+    return bool((pod.get("spec") or {}).get("nodeName"))
+
+
+def wanted(job: Mapping[str, Any]) -> int:
+    """Return how many pods a job is made of."""
+    return sum(int(item["replicas"]) for item in job["spec"]["tfReplicaSpecs"].values())
+
+
+def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
+    """Return which resource or rule keeps a pod from getting a node; nothing once it has one."""
+    return [
+        _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
+        for item in pod["status"].get("conditions") or []
+        if item["type"] == "PodScheduled" and item["status"] == "False"
+    ]
+
+
+def unscheduled(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return for each pod without a node which resource or rule stands in the way."""
+    return [f"{replica_of(pod)}: {said}" for pod in pods for said in scheduler_says(pod)]
+
+
+def image_pull(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return for each container without its image what the node says."""
+    return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in _waiting(pods, _PULL)]
+
+
+def misconfigured(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return for each container that cannot be made what the node says."""
+    found = _waiting(pods, _CONFIGURATION)
+    return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in found]
+
+
+def not_made(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return why pods could not be made, for instance a quota, newest last."""
+    return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
+
+
+def forbidden(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return why pods may not be made, now or later; a quota may free up and is not among them."""
+    return [
+        said for said in not_made(events) if "forbidden" in said and "exceeded quota" not in said
+    ]
+
+
+def missing_secrets(
+    pods: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any]],
+    job: Mapping[str, Any],
+) -> list[MissingSecret]:
+    """Return the Secrets that containers wait for in vain.
+
+    One to pull images with is only missed by a pod whose image cannot be had without it. One that
+    the job does not name comes from the service account, which may name some that no image of the
+    job needs: the registry must have refused the image then.
+
+    Args:
+        pods: Of the job.
+        events: Of these pods.
+        job: The TFJob.
+    """
+    pods, found = list(pods), []
+    for pod, name, said in _waiting(pods, _CONFIGURATION):
+        if missing := secret_in(said):
+            secret, key = missing
+            variable = _variable(pod, name, secret, key)
+            use = f"variable {variable}" if variable else f"container {name}"
+            who = (replica_of(pod), role_of(pod))
+            found.append(MissingSecret(secret, key, *who, use, variable, said))
+    for pod, _, said in _waiting(pods, _PULL):
+        for event in events:
+            named = _PULL_SECRETS.search(str(event.get("message")))
+            if event.get("reason") == _NO_PULL_SECRET and named and about(event, pod):
+                who = (replica_of(pod), role_of(pod), "pulling its images", "")
+                names = named[1].split(", ")
+                refused, own = _REFUSED.search(said), _pull_secrets(job)
+                found += [MissingSecret(n, "", *who, said) for n in names if refused or n in own]
+    return found
+
+
+def _pull_secrets(job: Mapping[str, Any]) -> set[str]:
+    pods = [item["template"]["spec"] for item in job["spec"]["tfReplicaSpecs"].values()]
+    return {secret["name"] for pod in pods for secret in pod.get("imagePullSecrets") or ()}
+
+
+def secret_in(said: str) -> tuple[str, str] | None:
+    """Return the Secret and the key that a message misses; an empty key for the whole Secret."""
+    if found := _NO_KEY.search(said):
+        return found[2], found[1]
+    if found := _NO_SECRET.search(said):
+        return found[1], ""
+    return None
+
+
+def nodes_are_coming(events: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether an autoscaler has said of a pod that it makes a node for it."""
+    return any(item.get("reason") in _NODES_ARE_COMING for item in events)
+
+
+def about(event: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Tell whether an event is about a pod."""
+    return (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]
+
+
+def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return in the cluster's words why a pod has not started; nothing while it is on its way.
+
+    Args:
+        pod: One that has begun nothing, or whose container cannot be made.
+        events: Where the pod itself says nothing, the newest warning among these does.
+    """
+    if said := scheduler_says(pod):
+        return said[0]
+    for _, _, text in _waiting([pod], _PULL | _CONFIGURATION):
+        return text
+    warnings = [item for item in events if item.get("type") == "Warning" and about(item, pod)]
+    return _PREEMPTION.split(str(warnings[-1].get("message")))[0] if warnings else ""
+
+
+def _variable(pod: Mapping[str, Any], container: str, secret: str, key: str) -> str:
+    """Return the environment variable for which a container needs a key of a Secret."""
+    for item in (pod.get("spec") or {}).get("containers") or ():
+        for variable in item.get("env") or () if item["name"] == container else ():
+            wanted = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
+            if wanted.get("name") == secret and wanted.get("key") == (key or wanted.get("key")):
+                if not wanted.get("optional"):
+                    return str(variable["name"])
+    return ""
+
+
+def _waiting(
+    pods: Iterable[Mapping[str, Any]], reasons: frozenset[str]
+) -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """Yield pod, container and what the node says, for each container that waits for a reason."""
+    for pod in pods:
+        status = pod["status"]
+        for item in (
+            *(status.get("initContainerStatuses") or []),
+            *(status.get("containerStatuses") or []),
+        ):
+            state = (item.get("state") or {}).get("waiting") or {}
+            if state.get("reason") in reasons:
+                said = state.get("message") or "no message"
+                yield pod, item["name"], f"{state['reason']}: {said}"

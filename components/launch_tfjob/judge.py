@@ -1,0 +1,185 @@
+"""What became of a job: one word, what it stands on, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kfp_tfjob.jobs.status import condition, is_being_deleted, replica_of, true_condition
+from kfp_tfjob.jobs.tfjob import CONTAINER, UPLOADER
+from kfp_tfjob.jobs.verdict import Ended, Judgement, Verdict
+
+# A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
+_OF_THE_NODE = frozenset(
+    "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
+)
+
+
+def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> Judgement:
+    """Say what became of a job that has ended, from its status and the last state of its pods.
+
+    With Succeeded and Failed both true, which the operator can write in one pass, the chief
+    decides: what it stored is proven by the launcher in any case.
+
+    Args:
+        job: The TFJob; None when it is gone although nobody here deleted it.
+        pods: Every pod as it was seen last.
+    """
+    pods = list(pods)
+    if job is None:
+        return Judgement(Verdict.CANCELLED, "the job was deleted by somebody else")
+    failed = condition(job, "Failed")
+    chief = next((pod for pod in pods if replica_of(pod) == "chief-0"), None)
+    chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
+    if condition(job, "Succeeded") is not None and (failed is None or chief_done):
+        return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
+    if failed is None and is_being_deleted(job):
+        return Judgement(Verdict.CANCELLED, "the job is being deleted by somebody else")
+    for pod in pods:
+        if found := _of_pod(pod):
+            return found
+    failed_at = _time((true_condition(job, "Failed") or {}).get("lastTransitionTime"))
+    removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
+    ended = (item for pod in pods for item in _ended(pod))
+    causes = sorted(ended, key=lambda item: (not item.finished, item.finished))
+    # How a pod ends that was told to go says nothing about the job.
+    own = [
+        item
+        for item in causes
+        if item.replica not in removed or _time(item.finished) < removed[item.replica].at
+    ]
+    first = min(removed.values(), key=lambda item: (item.at, not item.certain), default=None)
+    if first and not any(_speaks_before(item, first) for item in own):
+        return Judgement(Verdict.LOST, first.sentence)
+    if not causes:
+        return Judgement(Verdict.LOST, f"the job failed and no container says why: {failed}")
+    judgement = _of_containers(own or causes)
+    story = "; ".join(filter(None, map(_of_sidecar, pods)))
+    if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:
+        return replace(judgement, sentence=f"{judgement.sentence}; {story}")
+    return judgement
+
+
+def _of_sidecar(pod: Mapping[str, Any]) -> str:
+    """Say how the sidecar that stores has ended over and over; nothing of one that did not."""
+    for item in pod["status"].get("initContainerStatuses") or []:
+        ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
+        failed = next((end for end in ends if end.get("exitCode")), None)
+        if item["name"] == UPLOADER and item.get("restartCount") and failed:
+            reason = failed.get("reason") or "Error"
+            return (
+                f"{UPLOADER} of {replica_of(pod)} ended with exit code {failed['exitCode']}"
+                f" ({reason}) and was started again {item['restartCount']} times"
+            )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Removed:
+    """A pod that was told to go before the job had failed."""
+
+    at: datetime
+    sentence: str
+    certain: bool
+
+
+def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
+    replica, metadata = replica_of(pod), pod["metadata"]
+    disruption = true_condition(pod, "DisruptionTarget")
+    if disruption:
+        said = f"{disruption.get('reason', '')}: {disruption.get('message', '')}"
+        at = _time(disruption.get("lastTransitionTime"))
+        return _Removed(at, f"{replica} was taken from its node: {said}", True)
+    if not is_being_deleted(pod):
+        return None
+    # The timestamp is the end of the grace period.
+    grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    at = _time(metadata["deletionTimestamp"]) - grace
+    if at > failed_at:
+        return None  # that is the operator, which cleans up after a failure
+    return _Removed(at, f"{replica} was deleted while it ran", at < failed_at)
+
+
+def _speaks_before(item: Ended, removed: _Removed) -> bool:
+    """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
+    if item.reason == "OOMKilled" or 2 <= item.code <= 4:
+        return True
+    if item.code in (138, 143):
+        return False
+    ended = _time(item.finished)
+    return ended < removed.at or (ended == removed.at and not removed.certain)
+
+
+def _time(text: Any) -> datetime:
+    """Return a time of Kubernetes to the second; one that is missing is later than any."""
+    if not text:
+        return datetime.max.replace(tzinfo=UTC)
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).replace(microsecond=0)
+
+
+def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
+    """Judge by what the kubelet says of a whole pod."""
+    replica, status = replica_of(pod), pod["status"]
+    reason, message = status.get("reason", ""), status.get("message", "")
+    said = f"{replica}: {reason}{': ' + message if message else ''}"
+    if reason == "DeadlineExceeded":
+        return Judgement(Verdict.DEADLINE, f"{replica} ran longer than the deadline of the job")
+    if reason == "Evicted":
+        words = ("ephemeral", "disk", "emptydir")
+        # A node that is full, maybe of what others wrote, unless this pod took more than its part.
+        others = message.startswith(("The node", "Pod was rejected")) and "was using" not in message
+        disk = any(word in message.lower() for word in words) and not others
+        return Judgement(Verdict.OUT_OF_DISK if disk else Verdict.LOST, said)
+    if reason in _OF_THE_NODE or reason.startswith("OutOf"):
+        return Judgement(Verdict.LOST, said)
+    return None
+
+
+def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
+    status = pod["status"]
+    for item in (
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ):
+        ended = item.get("state", {}).get("terminated")
+        # A sidecar's exit code does not count, here as on a cluster.
+        if ended and ended["exitCode"] and item["name"] in (CONTAINER, "setup"):
+            yield Ended(
+                replica_of(pod),
+                item["name"],
+                int(ended["exitCode"]),
+                str(ended.get("reason", "")),
+                str(ended.get("message", "")),
+                str(ended.get("finishedAt") or ""),  # null where the kubelet has lost it
+            )
+
+
+def _of_containers(causes: list[Ended]) -> Judgement:
+    """Judge by exit codes, of which there are many: a replica that is lost takes others with it.
+
+    Codes 2, 3 and 4 are only ever given on purpose, so they speak first. Code 1 is what any program
+    ends with when its peers vanish, so it speaks only if nothing was killed before it.
+    """
+    for item in causes:
+        if item.reason == "OOMKilled":
+            return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} was out of memory", item)
+    for item in causes:
+        if 2 <= item.code <= 4:
+            return Judgement(Verdict.USER_ERROR, item.sentence, item)
+    first = next((item for item in causes if item.code not in (138, 143)), causes[0])
+    if first.code == 145:
+        return Judgement(Verdict.STORE_UNAVAILABLE, first.sentence, first)
+    if first.code == 5:
+        return Judgement(Verdict.ORPHANED, first.sentence, first)
+    if first.reason == "StartError" and _is_no_program(first.message):
+        return Judgement(Verdict.USER_ERROR, f"{first.replica} cannot start its program", first)
+    if first.code >= 128:
+        return Judgement(Verdict.LOST, first.sentence, first)
+    return Judgement(Verdict.USER_ERROR, first.sentence, first)
+
+
+def _is_no_program(message: str) -> bool:
+    """Tell whether a container was not started for its image, and not for its node."""
+    return 'exec: "' in message or "executable file" in message

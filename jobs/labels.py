@@ -1,0 +1,44 @@
+"""The names, labels and annotations by which jobs and pods of a run are found and told things."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+HASH_ANNOTATION = "kfp-tfjob/spec-hash"
+VERDICT_ANNOTATION = "kfp-tfjob/verdict"
+CANCEL_GRACE_ANNOTATION = "kfp-tfjob/cancel-grace"  # seconds, for the exit task
+# On the chief's pod, and files of the same name in PODINFO_DIR.
+HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"
+STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
+RUN_LABEL = "kfp-tfjob/run"
+TASK_LABEL = "kfp-tfjob/task"
+MANAGER = "kfp-tfjob"
+MANAGER_LABEL = "app.kubernetes.io/managed-by"
+# Of every pod: one that is evicted fails the whole job, and a proxy would outlive the trainer; the
+# peers speak gRPC on bare ports besides.
+POD_ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+    "sidecar.istio.io/inject": "false",
+}
+
+
+def run_label(run_id: str) -> str:
+    """Return the value of the label that finds everything of a run."""
+    return dns_label(run_id, 63)
+
+
+def dns_label(text: str, longest: int) -> str:
+    """Return `text` as a DNS label; two texts that differ never become the same one."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if plain == text and len(plain) <= longest:
+        return plain
+    digest = sha256(text.encode()).hexdigest()[:8]
+    return f"{plain[: longest - 9].strip('-') or 'run'}-{digest}"
+
+
+def label_value(text: str) -> str:
+    """Return `text` if it may be the value of a label, else something close to it."""
+    return text if re.fullmatch(LABEL_VALUE, text) else dns_label(text, 63)

@@ -1,0 +1,133 @@
+"""What became of a job: one word, what it stands on, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.trainer.supervisor import MEANING
+
+
+class Verdict(StrEnum):
+    """What became of a job."""
+
+    SUCCEEDED = "succeeded"
+    USER_ERROR = "user_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+    IMAGE_PULL = "image_pull"
+    UNSCHEDULABLE = "unschedulable"
+    PARTLY_PLACED = "partly_placed"
+    LOST = "preempted_or_lost"
+    STORE_UNAVAILABLE = "store_unavailable"
+    DEADLINE = "deadline"
+    STALLED = "stalled"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+    REFUSED = "refused"
+    OPERATOR_ABSENT = "operator_absent"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, as a sentence without a full stop."""
+        return _REMEDIES[self]
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether the same job may succeed when it is tried again."""
+        return self in (
+            Verdict.LOST,
+            Verdict.STORE_UNAVAILABLE,
+            Verdict.ORPHANED,
+            Verdict.PARTLY_PLACED,
+        )
+
+
+_REMEDIES = {
+    Verdict.SUCCEEDED: "nothing",
+    Verdict.USER_ERROR: "correct what the message names and start the run again",
+    Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or lower train_batch_size",
+    Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or name pod.chief.output_claim",
+    Verdict.IMAGE_PULL: "correct train_image, or name pod.all.image_pull_secret",
+    Verdict.UNSCHEDULABLE: "ask for less, or for nodes that exist: pod.all.node_selector,"
+    " pod.all.tolerations, train_gpus",
+    Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
+    " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
+    Verdict.LOST: "start the run again; it goes on from the newest stored checkpoint",
+    Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it goes on"
+    " from the newest stored checkpoint",
+    Verdict.DEADLINE: "raise train_options.deadline_seconds and start the run again; it goes on"
+    " from the newest stored checkpoint",
+    Verdict.STALLED: "look at the last lines of the chief, and start the run again",
+    Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
+    Verdict.ORPHANED: "start the run again; it goes on from the newest stored checkpoint",
+    Verdict.REFUSED: "correct what the message of the cluster names",
+    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started; if it runs,"
+    " `kubectl describe tfjob` says why it makes no pods, for instance a quota",
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A container that ended with an error.
+
+    Attributes:
+        replica: For instance `worker-1`.
+        container: `tensorflow`, `setup` or `uploader`.
+        code: Exit code.
+        reason: As the kubelet says, for instance `OOMKilled`.
+        message: Its last words, where it left any.
+        finished: When, as text that sorts; empty where nobody knows.
+    """
+
+    replica: str
+    container: str
+    code: int
+    reason: str
+    message: str
+    finished: str
+
+    @property
+    def sentence(self) -> str:
+        """What happened, without a full stop."""
+        meaning = MEANING.get(self.code)
+        if not meaning:
+            killed = f"killed by signal {self.code - 128}"
+            meaning = killed if self.code > 128 else "a code of the program itself"
+        where = "" if self.container == CONTAINER else f"{self.container} of "
+        return f"{where}{self.replica} ended with exit code {self.code}: {meaning}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and what it stands on.
+
+    Attributes:
+        verdict: What became of the job.
+        sentence: What happened, without a full stop.
+        cause: The container whose end ended the job; None where it was none.
+        fix: What to do in this very case; empty where it is what the verdict says.
+    """
+
+    verdict: Verdict
+    sentence: str
+    cause: Ended | None = None
+    fix: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do, as a sentence without a full stop."""
+        return self.fix or self.verdict.remedy
+
+    @property
+    def code(self) -> int:
+        """The exit code of the step: the container's own where it is the user's to mend."""
+        code = self.cause.code if self.cause else 1
+        if self.verdict == Verdict.PARTLY_PLACED:
+            return 2
+        if self.verdict == Verdict.USER_ERROR and not self.cause:
+            return 2
+        if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
+            return code
+        return 2  # a limit or a name somebody has to change

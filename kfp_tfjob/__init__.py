@@ -1,0 +1,12 @@
+"""The import path of the project.
+
+In a checkout the rooms are folders of the repository's root, beside this one; in the wheel they lie
+inside this package. Both are imported as `kfp_tfjob.storage` and so on, so that a user's own
+package called `trainer` or `components` stays the user's.
+"""
+
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+if not (Path(__file__).parent / "storage").is_dir():
+    __path__.append(str(_ROOT))

@@ -1,0 +1,143 @@
+"""YAML as a person wrote it: the values, and the line each of them stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+Path = tuple[str | int, ...]
+
+
+_FAST: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_FAST):
+    """Leaves dates as text, as Kubernetes does."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass
+class Document:
+    """One document of a file.
+
+    Attributes:
+        body: Its value; nothing in it is shared, whatever anchors the text has.
+        head: The text before its first value: comments, and the line that parts documents.
+        text: All of its text, the head included.
+        lines: The line of every value in the file, from 1, by its path.
+        scalars: The text of every scalar as it was written, by its path.
+        repeated: The paths of keys that stand there more than once.
+    """
+
+    body: Any = None
+    head: str = ""
+    text: str = ""
+    lines: dict[Path, int] = field(default_factory=dict)
+    scalars: dict[Path, str] = field(default_factory=dict)
+    repeated: list[Path] = field(default_factory=list)
+
+    def line(self, path: Path) -> int:
+        """Return the line of the value at `path`, or of what it would stand in."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read(text: str, name: str = "the file") -> list[Document]:
+    """Read a file of any number of documents.
+
+    Args:
+        text: The file.
+        name: What it is called, for messages.
+
+    Raises:
+        ConfigurationError: It is not YAML.
+    """
+    try:
+        loader = _Loader(text)
+        documents, begins = [], []
+        while loader.check_node():
+            node = loader.get_node()
+            documents.append(_document(loader, node))
+            begins.append(node.start_mark.index)
+        starts = _starts(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            Problem(
+                f"{name} is not YAML",
+                received=" ".join(str(error).split()),
+                expected="one or more documents, one of them a TFJob",
+                fix="correct it, or look whether it is the right file",
+            )
+        ) from None
+    for document, start, begin, end in zip(
+        documents, starts, begins, [*starts, len(text)][1:], strict=True
+    ):
+        document.head, document.text = text[start:begin], text[start:end]
+    return documents
+
+
+def dump(documents: Iterable[Document], changed: Iterable[Document]) -> str:
+    """Return the file again; only what was changed is written anew, without its comments."""
+    anew = {id(document) for document in changed}
+    return "".join(
+        document.head
+        + yaml.safe_dump(document.body, sort_keys=False, allow_unicode=True, width=100)
+        if id(document) in anew
+        else document.text
+        for document in documents
+    )
+
+
+def show(path: Iterable[str | int]) -> str:
+    """Return a path as people write it, for instance `spec.containers[0].name`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif "." in part or "/" in part:
+            text += f"['{part}']"
+        else:
+            text += f".{part}" if text else part
+    return text or "the document"
+
+
+def _document(loader: _Loader, node: yaml.Node) -> Document:
+    document = Document()
+    document.body = _value(loader, node, (), document)
+    return document
+
+
+def _value(loader: _Loader, node: yaml.Node, path: Path, document: Document) -> Any:
+    document.lines[path] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        written = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        document.repeated += [(*path, key) for key in {k for k in written if written.count(k) > 1}]
+        loader.flatten_mapping(node)
+        value = {}
+        for key_node, item in node.value:
+            key = str(key_node.value)
+            value[key] = _value(loader, item, (*path, key), document)
+            document.lines[(*path, key)] = key_node.start_mark.line + 1
+        return value
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, n, (*path, i), document) for i, n in enumerate(node.value)]
+    document.scalars[path] = node.value
+    return loader.construct_object(node)
+
+
+def _starts(text: str) -> list[int]:
+    """Return where the text of each document starts: the first at 0, others at their `---`."""
+    events = yaml.parse(text, Loader=_FAST)
+    marks = [e.start_mark.index for e in events if isinstance(e, yaml.DocumentStartEvent)]
+    return [0, *marks[1:]] if marks else []

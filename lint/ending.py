@@ -1,0 +1,313 @@
+"""How a job ends: never, green although it failed, or with something left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
+from kfp_tfjob.lint.corrections import Correction, removes, sets
+from kfp_tfjob.lint.job import DECIDERS, Job, Replica, ensure, mapping
+from kfp_tfjob.lint.rule import Found, error, warning
+from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.storage.words import counted
+
+_SHORT_TTL = 300  # seconds in which a launcher may be away
+_KUBERNETES_GRACE = 30  # seconds, where nobody says
+
+
+@error(
+    "make it a native sidecar: under initContainers with restartPolicy: Always (Kubernetes 1.29);"
+    " it gets SIGTERM when the trainer has ended, and its exit code does not count"
+)
+def second_container(job: Job) -> Iterator[Found]:
+    """The phase of the pod decides, not the exit code of the trainer.
+
+    A second container that goes on keeps a job that is done, or has failed, Running for ever;
+    one that fails turns a good job red.
+    """
+    for replica in job.replicas:
+        if len(replica.containers) > 1:
+            names = " and ".join(container.name or "(no name)" for container in replica.containers)
+            path = (*replica.pod_path, "containers")
+            yield Found(path, f"{names} run side by side")
+
+
+@error("use Never and let a launcher start anew, or OnFailure with a backoffLimit")
+def always(job: Job) -> Iterator[Found]:
+    """With Always a container is started again after it has ended well: the job never succeeds."""
+    for replica in job.of(*DECIDERS, "Worker"):
+        if replica.policy == "Always":
+            correct = sets(replica.body, "restartPolicy", "OnFailure")
+            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has Always", correct)
+
+
+@error("use one restartPolicy for all types")
+def mixed_policies(job: Job) -> Iterator[Found]:
+    """While one type is restarting, the failure of another counts as restarting too.
+
+    With Never nobody restarts it, and the job hangs for ever.
+    """
+    same = {"Always": "OnFailure"}  # both are restarted in place
+    kinds = {same.get(replica.policy, replica.policy) for replica in job.replicas}
+    if len(kinds) > 1:
+        policies = ", ".join(f"{replica.key} {replica.policy}" for replica in job.replicas)
+        yield Found(job.at(), policies)
+
+
+@warning("say it")
+def no_restart_policy(job: Job) -> Iterator[Found]:
+    """It is Never then, and one failed pod fails the job."""
+    for replica in job.replicas:
+        if not replica.body.get("restartPolicy") and not replica.pod.get("restartPolicy"):
+            correct = sets(replica.body, "restartPolicy", "Never")
+            yield Found(replica.path, f"{replica.key} has no restartPolicy", correct)
+
+
+@warning("write it beside replicas and template")
+def pod_restart_policy(job: Job) -> Iterator[Found]:
+    """The operator overwrites it with the restartPolicy of the replica type, or with Never."""
+    for replica in job.replicas:
+        if replica.pod.get("restartPolicy"):
+            why = f"{replica.key} has {replica.policy}"
+            own = bool(replica.body.get("restartPolicy"))
+            correct = removes(replica.pod, "restartPolicy", why) if own else None
+            yield Found((*replica.pod_path, "restartPolicy"), "the template has one", correct)
+
+
+@warning("use Never and a launcher that starts a new job from the newest checkpoint")
+def exit_code_policy(job: Job) -> Iterator[Found]:
+    """Exit codes from 128 on are started again without an end and with empty volumes.
+
+    Those of a crash and of too little memory are among them; 1 to 127 fail the job, also 42,
+    with which TensorFlow ends when it is preempted. A chief that comes back finds its finished
+    workers gone.
+    """
+    for replica in job.replicas:
+        if replica.policy == "ExitCode":
+            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has ExitCode")
+
+
+@error(
+    "set runPolicy.backoffLimit: all containers of all pods count together, so for k restarts of"
+    " the whole job it is k times their number, and one more"
+)
+def no_backoff_limit(job: Job) -> Iterator[Found]:
+    """Without a limit a program that cannot work is started again for ever and keeps its GPUs."""
+    if job.restarts and job.run_policy.get("backoffLimit") is None:
+        what = f"nothing bounds the restarts of {counted(_containers(job), 'container')}"
+        yield Found((*job.path, "spec", "runPolicy"), what)
+
+
+@warning("raise backoffLimit above the number of containers")
+def low_backoff_limit(job: Job) -> Iterator[Found]:
+    """The restarts of all containers of all pods are added up.
+
+    Peers of an all-reduce fail together: one lost connection is a restart of each, and with a
+    limit of that number the job fails.
+    """
+    limit = job.run_policy.get("backoffLimit")
+    if job.restarts and isinstance(limit, int) and limit <= job.total:
+        path = (*job.path, "spec", "runPolicy", "backoffLimit")
+        yield Found(path, f"the limit is {limit} for {job.total} pods")
+
+
+@warning("remove backoffLimit, or let a launcher count attempts")
+def idle_backoff_limit(job: Job) -> Iterator[Found]:
+    """Only restarts count, and with Never there are none."""
+    if job.replicas and not job.restarts and job.run_policy.get("backoffLimit") is not None:
+        correct = removes(job.run_policy, "backoffLimit", "nothing is restarted")
+        path = (*job.path, "spec", "runPolicy", "backoffLimit")
+        yield Found(path, "backoffLimit with restartPolicy Never", correct)
+
+
+@warning(
+    "set activeDeadlineSeconds in the pod templates with restartPolicy Never: the kubelet holds it"
+)
+def idle_deadline(job: Job) -> Iterator[Found]:
+    """The operator looks at it only when something happens to a pod.
+
+    A job that hangs is silent, and runs on.
+    """
+    seconds = job.run_policy.get("activeDeadlineSeconds")
+    without = [r for r in job.replicas if r.pod.get("activeDeadlineSeconds") is None]
+    if isinstance(seconds, int) and without:
+        correct = None if job.restarts else _deadline(without, seconds)
+        path = (*job.path, "spec", "runPolicy", "activeDeadlineSeconds")
+        yield Found(path, f"the deadline of {seconds} s is not enforced", correct)
+
+
+@warning("set activeDeadlineSeconds in the pod templates, with restartPolicy Never")
+def no_deadline(job: Job) -> Iterator[Found]:
+    """An all-reduce that lost a peer can hang for ever and keep its GPUs."""
+    if job.run_policy.get("activeDeadlineSeconds") is None:
+        for replica in job.replicas:
+            if replica.pod.get("activeDeadlineSeconds") is None:
+                yield Found(replica.pod_path, f"{replica.key} may run for ever")
+
+
+@warning("use restartPolicy Never with a deadline")
+def restarted_deadline(job: Job) -> Iterator[Found]:
+    """The kubelet ends the pod, and the operator makes it again, for ever."""
+    for replica in job.replicas:
+        if replica.policy != "Never" and replica.pod.get("activeDeadlineSeconds") is not None:
+            path = (*replica.pod_path, "activeDeadlineSeconds")
+            yield Found(path, f"{replica.key} has {replica.policy}")
+
+
+@error("set runPolicy.cleanPodPolicy: Running")
+def no_clean_pod_policy(job: Job) -> Iterator[Found]:
+    """The default, None, deletes nothing.
+
+    Parameter servers, evaluators and workers that wait or crash keep their GPUs after the job
+    has ended.
+    """
+    if job.run_policy.get("cleanPodPolicy") is None:
+        correct = _cleans(job) if job.replicas else None
+        what = "cleanPodPolicy is not set"
+        if not job.run_policy:
+            what = "there is no runPolicy, without which the Kubeflow SDK cannot read a job"
+        yield Found((*job.path, "spec", "runPolicy"), what, correct)
+
+
+@warning("use Running")
+def clean_pod_policy(job: Job) -> Iterator[Found]:
+    """None keeps what still runs after the end, and its GPUs.
+
+    All deletes the pods that have ended too, with their logs.
+    """
+    policy = job.run_policy.get("cleanPodPolicy")
+    if policy in ("None", "All"):
+        path = (*job.path, "spec", "runPolicy", "cleanPodPolicy")
+        yield Found(path, f"cleanPodPolicy is {policy}")
+
+
+@warning("set runPolicy.ttlSecondsAfterFinished, for instance to 86400")
+def time_to_live(job: Job) -> Iterator[Found]:
+    """Finished jobs and their pods stay until somebody deletes them.
+
+    With too short a time a launcher that was away finds nothing any more.
+    """
+    seconds = job.run_policy.get("ttlSecondsAfterFinished")
+    if seconds is None:
+        yield Found((*job.path, "spec", "runPolicy"), "ttlSecondsAfterFinished is not set")
+    elif isinstance(seconds, int) and seconds < _SHORT_TTL:
+        path = (*job.path, "spec", "runPolicy", "ttlSecondsAfterFinished")
+        yield Found(path, f"the job is deleted {seconds} s after its end")
+
+
+@warning("make sure that a queue does")
+def waits_for_others(job: Job) -> Iterator[Found]:
+    """The operator does nothing with it until somebody else resumes it or takes it over."""
+    labels = mapping(mapping(job.body, "metadata"), "labels")
+    path = (*job.path, "spec", "runPolicy")
+    if job.run_policy.get("suspend") is True and "kueue.x-k8s.io/queue-name" not in labels:
+        yield Found((*path, "suspend"), "the job is suspended")
+    if job.run_policy.get("managedBy") == "kueue.x-k8s.io/multikueue":
+        yield Found((*path, "managedBy"), "another controller manages it")
+
+
+@warning("use a scheduler that knows gangs, a queue, or a launcher that lets go")
+def no_gang(job: Job) -> Iterator[Found]:
+    """The operator places pods one by one.
+
+    Two jobs may hold a part of the GPUs each and wait for the rest for ever.
+    """
+    labels = mapping(mapping(job.body, "metadata"), "labels")
+    asking = [replica for replica in job.replicas if replica.gpus]
+    together = any(replica.pod.get("schedulerName") for replica in asking) or (
+        "kueue.x-k8s.io/queue-name" in labels or job.run_policy.get("schedulingPolicy")
+    )
+    if sum(r.count for r in asking) > 1 and not together and not job.has_launcher:
+        yield Found(job.at(), f"{sum(r.count for r in asking)} pods ask for GPUs one by one")
+
+
+@error("leave minAvailable out: it is then the number of all replicas")
+def too_large_gang(job: Job) -> Iterator[Found]:
+    """A group that needs more pods than there are is never scheduled."""
+    least = mapping(job.run_policy, "schedulingPolicy").get("minAvailable")
+    if isinstance(least, int) and job.replicas and least > job.total:
+        path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minAvailable")
+        yield Found(path, f"minAvailable is {least} with {job.total} replicas")
+
+
+@warning("remove it where programs use the SDK")
+def unreadable_by_sdk(job: Job) -> Iterator[Found]:
+    """The Kubeflow SDK cannot read a job that has it, nor list the jobs of its namespace."""
+    if mapping(job.run_policy, "schedulingPolicy").get("minResources"):
+        path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minResources")
+        yield Found(path, "schedulingPolicy has minResources")
+
+
+@warning("set terminationGracePeriodSeconds to the time of a checkpoint and its upload")
+def grace(job: Job) -> Iterator[Found]:
+    """From SIGTERM to SIGKILL there are 30 s where nobody says.
+
+    A drain loses what the chief has not saved, and a sidecar what it has not uploaded; the time
+    cannot be changed later.
+    """
+    for replica in job.replicas:
+        seconds = replica.pod.get("terminationGracePeriodSeconds")
+        path = (*replica.pod_path, "terminationGracePeriodSeconds")
+        if seconds is None and replica.pod:
+            yield Found(path, f"{replica.key} has {_KUBERNETES_GRACE} s", _grace(replica))
+        elif isinstance(seconds, int) and seconds < _KUBERNETES_GRACE:
+            yield Found(path, f"{replica.key} has {seconds} s")
+
+
+@warning("add the annotations to the pod template")
+def annotations(job: Job) -> Iterator[Found]:
+    """A pod that is evicted fails the whole job, whatever its restartPolicy.
+
+    A proxy that Istio adds outlives the trainer, so that the job never ends.
+    """
+    for replica in job.replicas:
+        given = mapping(replica.metadata, "annotations")
+        # Istio takes the label too.
+        given = mapping(replica.metadata, "labels") | given
+        missing = {k: v for k, v in POD_ANNOTATIONS.items() if str(given.get(k)).lower() != v}
+        if missing and replica.pod:
+            names = ", ".join(f'{name}: "{value}"' for name, value in missing.items())
+            path = (*replica.path, "template", "metadata")
+            yield Found(path, f"{replica.key} lacks {names}", _annotates(replica, missing))
+
+
+def _containers(job: Job) -> int:
+    return sum(max(r.count, 0) * len(r.all_containers) for r in job.replicas)
+
+
+def _deadline(replicas: list[Replica], seconds: int) -> Correction:
+    def correct() -> str:
+        for replica in replicas:
+            ensure(replica.body, "template", "spec")["activeDeadlineSeconds"] = seconds
+        return f"activeDeadlineSeconds: {seconds} in the pod templates"
+
+    return correct
+
+
+def _cleans(job: Job) -> Correction:
+    def correct() -> str:
+        ensure(job.body, "spec", "runPolicy")["cleanPodPolicy"] = "Running"
+        return "runPolicy.cleanPodPolicy: Running"
+
+    return correct
+
+
+def _grace(replica: Replica) -> Correction:
+    role = replica.role if replica.role not in DECIDERS else "chief"
+    seconds = PodOptions().of(role.lower() or "worker").grace_seconds
+
+    def correct() -> str:
+        replica.pod["terminationGracePeriodSeconds"] = seconds
+        return f"{replica.key}: terminationGracePeriodSeconds: {seconds}"
+
+    return correct
+
+
+def _annotates(replica: Replica, missing: dict[str, str]) -> Correction:
+    def correct() -> str:
+        given: dict[str, Any] = ensure(replica.body, "template", "metadata", "annotations")
+        given.update(missing)
+        return f"{replica.key}: annotations {', '.join(missing)}"
+
+    return correct

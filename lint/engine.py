@@ -1,0 +1,204 @@
+"""Finds what is wrong with the TFJobs of a file, and corrects what can be corrected safely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kfp_tfjob.lint import document, ending, fields, pods, roles, scripts
+from kfp_tfjob.lint.document import Document
+from kfp_tfjob.lint.job import Job
+from kfp_tfjob.lint.rule import Found, Rule, Severity
+from kfp_tfjob.lint.schema import violations
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+# The table: every rule of these modules, in the order in which corrections are made.
+RULES = tuple(
+    rule
+    for module in (fields, roles, pods, ending, scripts)
+    for rule in vars(module).values()
+    if isinstance(rule, Rule)
+)
+_COMMANDS = ("command", "args")
+_PASSES = 20  # a correction may uncover another one, never the same
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, and where.
+
+    Attributes:
+        job: The name of the TFJob.
+        document: The number of its document in the file, from 1.
+        line: Of the file, from 1.
+        path: In the document.
+        rule: The name of the rule.
+        severity: `error` or `warning`.
+        what: What is there.
+        reason: What happens, and why.
+        fix: What to do about it.
+        fixable: Whether `fix` corrects it.
+    """
+
+    job: str
+    document: int
+    line: int
+    path: str
+    rule: str
+    severity: Severity
+    what: str
+    reason: str
+    fix: str
+    fixable: bool
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A corrected file.
+
+    Attributes:
+        text: The file.
+        done: What was done, one sentence for each correction.
+        findings: What is left for a person, in the corrected file.
+    """
+
+    text: str
+    done: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def lint(text: str, name: str = "the file") -> list[Finding]:
+    """Return everything that is wrong with the TFJobs of a file.
+
+    Args:
+        text: YAML or JSON, of any number of documents; those that are no TFJobs are passed over.
+        name: What the file is called, for messages.
+
+    Raises:
+        ConfigurationError: It is not YAML, or has no TFJob.
+    """
+    return list(_findings(_read(text, name)))
+
+
+def fix(text: str, name: str = "the file") -> Fixed:
+    """Correct what can be corrected without changing what was meant.
+
+    A document in which nothing is corrected stays as it is, to the byte; another one is written
+    anew, without the comments between its lines.
+
+    Args:
+        text: As of `lint`.
+        name: As of `lint`.
+
+    Raises:
+        ConfigurationError: As of `lint`.
+    """
+    documents = _read(text, name)
+    done: list[str] = []
+    changed = []
+    for item in documents:
+        before = len(done)
+        for job in _jobs(item):
+            done += [f"{job.name or 'TFJob'}: {what}" for what in _correct(item, job)]
+        if len(done) > before:
+            changed.append(item)
+    corrected = document.dump(documents, changed)
+    return Fixed(corrected, tuple(done), tuple(lint(corrected, name)))
+
+
+def _read(text: str, name: str) -> list[Document]:
+    documents = document.read(text, name)
+    if not any(_jobs(item) for item in documents):
+        raise ConfigurationError(
+            Problem(
+                f"{name} has no TFJob",
+                received=", ".join(_kind(item) for item in documents) or "nothing",
+                expected="a document with kind: TFJob",
+                fix="name the file with the TFJob",
+            )
+        )
+    return documents
+
+
+def _kind(item: Document) -> str:
+    kind = item.body.get("kind") if isinstance(item.body, dict) else None
+    return str(kind or "a document without a kind")
+
+
+def _jobs(item: Document) -> list[Job]:
+    """Return the TFJobs of a document: itself, or those of a List."""
+    body = item.body
+    if not isinstance(body, dict):
+        return []
+    if str(body.get("kind")).lower() == "tfjob":
+        return [Job(body, (), item.scalars)]
+    inner = body.get("items") if body.get("kind") == "List" else None
+    return [
+        Job(entry, ("items", i), item.scalars)
+        for i, entry in enumerate(inner if isinstance(inner, list) else [])
+        if isinstance(entry, dict) and str(entry.get("kind")).lower() == "tfjob"
+    ]
+
+
+def _findings(documents: list[Document]) -> Iterator[Finding]:
+    for number, item in enumerate(documents, 1):
+        for job in _jobs(item):
+            for rule, found in _broken(item, job):
+                yield Finding(
+                    job=job.name,
+                    document=number,
+                    line=item.line(found.path),
+                    path=document.show(found.path),
+                    rule=rule.name,
+                    severity=rule.severity,
+                    what=found.what,
+                    reason=rule.reason,
+                    fix=rule.fix,
+                    fixable=found.correct is not None,
+                )
+
+
+def _broken(item: Document, job: Job) -> Iterator[tuple[Rule, Found]]:
+    """Yield where each rule does not hold."""
+    repeated = [path for path in item.repeated if path[: len(job.path)] == job.path]
+    for path in repeated:
+        yield _REPEATED, Found(path, f"{path[-1]} is there more than once")
+    if _unreadable(job):
+        yield from ((fields.wrong_type, found) for found in fields.wrong_type.find(job))
+        return
+    for rule in RULES:
+        for found in rule.find(job):
+            # What is written anew has each key once: which one was meant is not ours to say.
+            yield rule, Found(found.path, found.what) if repeated else found
+
+
+def _correct(item: Document, job: Job) -> Iterator[str]:
+    """Correct a job in its document, and yield what was done."""
+    if item.repeated or _unreadable(job):
+        return
+    for _ in range(_PASSES):
+        before = 0
+        for rule in RULES:
+            for found in list(rule.find(job)):
+                if found.correct:
+                    before += 1
+                    yield f"{found.correct()} ({rule.name})"
+        if not before:
+            return
+
+
+def _unreadable(job: Job) -> bool:
+    """Tell whether rules cannot look at it; a command that is a text they can read."""
+    return any(
+        item.structural and not (isinstance(item.value, str) and item.path[-1] in _COMMANDS)
+        for item in violations(job.body, path=job.path)
+    )
+
+
+_REPEATED = Rule(
+    "repeated-key",
+    Severity.ERROR,
+    "Only the last one counts, or the file is refused.",
+    "leave one of them",
+    lambda job: iter(()),
+)

@@ -1,0 +1,157 @@
+"""What the API server and the webhook refuse or drop: names, fields, types, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from kfp_tfjob.lint.corrections import replaces, sets
+from kfp_tfjob.lint.document import show
+from kfp_tfjob.lint.job import Job, ensure, mapping, text
+from kfp_tfjob.lint.rule import Found, error, warning
+from kfp_tfjob.lint.schema import FIELDS, Violation, violations
+
+_VERSION, _KIND = "kubeflow.org/v1", "TFJob"
+_OLD = ("kubeflow.org/v1beta1", "kubeflow.org/v1beta2", "kubeflow.org/v1alpha2")
+_LONGEST = 63  # characters of the name of a Service
+_GENERATED = 5  # characters that generateName adds
+_RESTARTS = ("Never", "OnFailure", "Always", "ExitCode")
+_CLEANING = ("Running", "All", "None")
+_MANAGERS = ("kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue")
+
+
+@error(f"write apiVersion: {_VERSION} and kind: {_KIND}")
+def version(job: Job) -> Iterator[Found]:
+    """The operator serves kubeflow.org/v1 only, and older objects are not converted."""
+    for key, right, old in (("apiVersion", _VERSION, _OLD), ("kind", _KIND, ("TfJob", "tfjob"))):
+        value = job.body.get(key)
+        if value != right:
+            correct = sets(job.body, key, right) if value in old else None
+            yield Found((*job.path, key), f"{key} is {value}", correct)
+
+
+@error("give metadata.name a valid and shorter name")
+def name(job: Job) -> Iterator[Found]:
+    """A name is of small letters, digits and -, a letter first.
+
+    Each pod has a Service NAME-TYPE-INDEX of at most 63 characters; where that is too long the
+    pods start, the Services do not, and the job never gets a status.
+    """
+    metadata = mapping(job.body, "metadata")
+    given = job.name or text(metadata, "generateName") + "x" * _GENERATED
+    path = (*job.path, "metadata", "name" if job.name else "generateName")
+    if not job.name and not metadata.get("generateName"):
+        yield Found((*job.path, "metadata"), "the job has no name")
+        return
+    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", given):
+        yield Found(path, f"{given!r} is not a valid name")
+    services = [f"{given}-{replica.key.lower()}-{replica.count - 1}" for replica in job.replicas]
+    longest = max([given, *services], key=len)
+    if len(longest) > _LONGEST:
+        yield Found(path, f"the Service {longest} would have {len(longest)} characters")
+
+
+@warning("use a name made from the run, so that a second create meets the first job")
+def generated_name(job: Job) -> Iterator[Found]:
+    """A launcher that is restarted or retried creates a second job beside the first."""
+    if not job.name and mapping(job.body, "metadata").get("generateName"):
+        yield Found((*job.path, "metadata", "generateName"), "the name is generated")
+
+
+@error("list the replica types under spec.tfReplicaSpecs")
+def replica_types(job: Job) -> Iterator[Found]:
+    """The operator reads nothing else."""
+    if not job.replicas:
+        yield Found((*job.path, "spec"), "there are no tfReplicaSpecs")
+
+
+@error("move it to spec.runPolicy")
+def run_policy_fields(job: Job) -> Iterator[Found]:
+    """Since v1 these fields belong under spec.runPolicy.
+
+    Under spec they are dropped without a word: pods keep their GPUs after the end, and limits
+    do not hold.
+    """
+
+    def move(key: str) -> str:
+        ensure(job.spec, "runPolicy").setdefault(key, job.spec.pop(key))
+        return f"moved spec.{key} to spec.runPolicy"
+
+    for key in FIELDS["RunPolicy"]:
+        if key in job.spec:
+            yield Found((*job.path, "spec", key), f"{key} is under spec", lambda k=key: move(k))
+
+
+@error("correct or remove it")
+def unknown_field(job: Job) -> Iterator[Found]:
+    """The API server drops what it does not know without a word."""
+    moved = {(*job.path, "spec", key) for key in FIELDS["RunPolicy"]}
+    for item in violations(job.body, path=job.path):
+        if not item.expected and item.path not in moved and (item.model in FIELDS or item.meant):
+            yield Found(item.path, _unknown(item))
+
+
+@warning("look whether the cluster knows it: kubectl explain pod.spec")
+def unknown_pod_field(job: Job) -> Iterator[Found]:
+    """The API server drops what it does not know; this name was unknown in Kubernetes 1.30."""
+    for item in violations(job.body, path=job.path):
+        if not item.expected and item.model not in FIELDS and not item.meant:
+            yield Found(item.path, _unknown(item))
+
+
+@error("write a value of the right type; texts that look like numbers, true or false need quotes")
+def wrong_type(job: Job) -> Iterator[Found]:
+    """The API server refuses the whole object."""
+    for item in violations(job.body, path=job.path):
+        if item.expected:
+            right = _right(job, item)
+            correct = None if right is None else replaces(job, item.path, right)
+            yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}", correct)
+
+
+@error("use one of the words the operator knows")
+def unknown_word(job: Job) -> Iterator[Found]:
+    """Nothing checks these words.
+
+    Pods with an unknown restartPolicy are never created, an unknown cleanPodPolicy means All,
+    an unknown managedBy is refused.
+    """
+    places: list[tuple[dict[str, Any], str, tuple[str, ...], Any]] = [
+        (job.run_policy, "cleanPodPolicy", _CLEANING, (*job.path, "spec", "runPolicy")),
+        (job.run_policy, "managedBy", _MANAGERS, (*job.path, "spec", "runPolicy")),
+        (job.spec, "successPolicy", ("", "AllWorkers"), (*job.path, "spec")),
+    ]
+    places += [(r.body, "restartPolicy", _RESTARTS, r.path) for r in job.replicas]
+    places += [
+        (container.body, "restartPolicy", ("Always",), container.path)
+        for _, container in job.every_container()
+    ]
+    for body, key, known, path in places:
+        value = body.get(key)
+        if isinstance(value, str) and value not in known:
+            near = [word for word in known if word.lower() == value.lower()]
+            correct = sets(body, key, near[0]) if near else None
+            names = ", ".join(word or "nothing" for word in known)
+            yield Found((*path, key), f"{key} is {value}, and not one of {names}", correct)
+
+
+def _right(job: Job, item: Violation) -> Any:
+    """Return the value in the type that belongs there, or None where that is not plain."""
+    if item.expected == "str" and isinstance(item.value, bool | int | float):
+        written = job.scalars.get(item.path, "")
+        # 1.10 is not 1.1, where the version of something was meant.
+        same = written and yaml.safe_load(written) == item.value
+        return written if same else str(item.value).lower()
+    if item.expected == "int" and isinstance(item.value, str):
+        return int(item.value) if re.fullmatch(r"[0-9]{1,9}", item.value) else None
+    if item.expected == "bool" and item.value in ("true", "false"):
+        return item.value == "true"
+    return None
+
+
+def _unknown(item: Violation) -> str:
+    meant = f"; did you mean {item.meant}?" if item.meant else ""
+    return f"there is no field {item.path[-1]}{meant}"

@@ -1,0 +1,252 @@
+"""A TFJob of unknown making, as the rules look at it: what is absent reads as its default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
+from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES
+from kfp_tfjob.lint.document import Path
+from kfp_tfjob.lint.schema import FIELDS
+
+# What the operator knows. Master is in it, although TensorFlow 2 refuses the task type.
+KNOWN_ROLES = {**ROLES, "master": "Master"}
+DECIDERS = ("Chief", "Master")
+GPU = re.compile(r"(nvidia|amd)\.com/|gpu\.intel\.com/")
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a replica.
+
+    Attributes:
+        body: The object in the manifest.
+        path: Where it is.
+        kind: `main`, `native` (a sidecar among the init containers) or `init`.
+    """
+
+    body: dict[str, Any]
+    path: Path
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """Its name; empty without one."""
+        return text(self.body, "name")
+
+    @property
+    def env(self) -> list[dict[str, Any]]:
+        """Its variables."""
+        return items(self.body, "env")
+
+    @property
+    def words(self) -> list[tuple[Path, str]]:
+        """Its command and arguments, each with its path; a text in place of a list is one word."""
+        found: list[tuple[Path, str]] = []
+        for key in ("command", "args"):
+            value, path = self.body.get(key), (*self.path, key)
+            if isinstance(value, str):
+                found.append((path, value))
+            elif isinstance(value, list):
+                found += [((*path, i), w) for i, w in enumerate(value) if isinstance(w, str)]
+        return found
+
+    def resources(self, kind: str) -> dict[str, Any]:
+        """Return its `limits` or `requests`."""
+        return mapping(mapping(self.body, "resources"), kind)
+
+    @property
+    def gpus(self) -> dict[str, Any]:
+        """The GPUs it asks for, by resource."""
+        asked = self.resources("requests") | self.resources("limits")
+        return {name: asked[name] for name in asked if GPU.match(name)}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica type of a job.
+
+    Attributes:
+        key: As it is written.
+        role: As the operator spells it; empty for one it does not know.
+        body: The object in the manifest.
+        path: Where it is.
+    """
+
+    key: str
+    role: str
+    body: dict[str, Any]
+    path: Path
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        value = self.body.get("replicas")
+        return value if isinstance(value, int) else 1
+
+    @property
+    def policy(self) -> str:
+        """Its restart policy, the default where it has none."""
+        return text(self.body, "restartPolicy") or "Never"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Labels and annotations of its pods."""
+        return mapping(mapping(self.body, "template"), "metadata")
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """The spec of its pods."""
+        return mapping(mapping(self.body, "template"), "spec")
+
+    @property
+    def pod_path(self) -> Path:
+        """Where that is."""
+        return (*self.path, "template", "spec")
+
+    @property
+    def containers(self) -> list[Container]:
+        """Its containers that run side by side, without the native sidecars."""
+        return [
+            Container(body, (*self.pod_path, "containers", i), "main")
+            for i, body in enumerate(items(self.pod, "containers"))
+        ]
+
+    @property
+    def all_containers(self) -> list[Container]:
+        """Every container, the init containers first."""
+        init = [
+            Container(
+                body,
+                (*self.pod_path, "initContainers", i),
+                "native" if body.get("restartPolicy") else "init",
+            )
+            for i, body in enumerate(items(self.pod, "initContainers"))
+        ]
+        return [*init, *self.containers]
+
+    @property
+    def trainer(self) -> Container | None:
+        """The container `tensorflow`, if there is one."""
+        return next((c for c in self.containers if c.name == CONTAINER), None)
+
+    @property
+    def gpus(self) -> dict[str, Any]:
+        """The GPUs of its containers."""
+        return {name: count for c in self.containers for name, count in c.gpus.items()}
+
+    def volumes(self, *kinds: str) -> set[str]:
+        """Return the names of the volumes of some kinds, for instance `emptyDir`."""
+        named = items(self.pod, "volumes")
+        return {text(v, "name") for v in named if any(v.get(kind) is not None for kind in kinds)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A TFJob.
+
+    Attributes:
+        body: The object.
+        path: Where it is in its document.
+        scalars: The text of scalars as they were written, by path.
+    """
+
+    body: dict[str, Any]
+    path: Path = ()
+    scalars: Mapping[Path, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name; empty where it is generated or missing."""
+        return text(mapping(self.body, "metadata"), "name")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its spec."""
+        return mapping(self.body, "spec")
+
+    @property
+    def run_policy(self) -> dict[str, Any]:
+        """Its runPolicy; what was meant for it and is under spec, where v1beta1 had it, too."""
+        stray = {key: self.spec[key] for key in FIELDS["RunPolicy"] if key in self.spec}
+        return stray | mapping(self.spec, "runPolicy") if stray else mapping(self.spec, "runPolicy")
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """Its replica types."""
+        specs = mapping(self.spec, "tfReplicaSpecs")
+        return [
+            Replica(key, KNOWN_ROLES.get(key.lower(), ""), body, self.at(key))
+            for key, body in specs.items()
+        ]
+
+    def at(self, *path: str | int) -> Path:
+        """Return the path of something below the replica types."""
+        return (*self.path, "spec", "tfReplicaSpecs", *path)
+
+    def of(self, *roles: str) -> list[Replica]:
+        """Return the replica types of some roles."""
+        return [replica for replica in self.replicas if replica.role in roles]
+
+    @property
+    def decided_by_chief(self) -> bool:
+        """Whether a Chief or Master decides how it ends."""
+        return bool(self.of(*DECIDERS))
+
+    @property
+    def total(self) -> int:
+        """How many pods it has."""
+        return sum(max(replica.count, 0) for replica in self.replicas)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether anything of it is ever restarted by Kubernetes or the operator."""
+        return any(replica.policy != "Never" for replica in self.replicas)
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether our own launcher and supervisor take care of it."""
+        return mapping(mapping(self.body, "metadata"), "labels").get(MANAGER_LABEL) == MANAGER
+
+    def every_container(self) -> Iterator[tuple[Replica, Container]]:
+        """Yield every container of every replica type."""
+        for replica in self.replicas:
+            for container in replica.all_containers:
+                yield replica, container
+
+
+def mapping(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the object at `key`; an empty one where there is none."""
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def items(parent: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the objects of the list at `key`; none where there is no list."""
+    value = parent.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text(parent: Mapping[str, Any], key: str) -> str:
+    """Return the text at `key`; empty where there is none."""
+    value = parent.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def ensure(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the object below `parent`, made where there is none."""
+    for key in keys:
+        if not isinstance(parent.get(key), dict):
+            parent[key] = {}
+        parent = parent[key]
+    return parent
+
+
+def ensure_list(parent: dict[str, Any], key: str) -> list[Any]:
+    """Return the list below `parent`, made where there is none."""
+    if not isinstance(parent.get(key), list):
+        parent[key] = []
+    return parent[key]

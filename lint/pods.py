@@ -1,0 +1,307 @@
+"""The pods of a replica: what is refused, what never starts, and what peers cannot reach."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
+from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.lint.corrections import Correction, sets
+from kfp_tfjob.lint.job import Container, Job, Replica, ensure, ensure_list, items, mapping, text
+from kfp_tfjob.lint.rule import Found, error, warning
+from kfp_tfjob.options.job import PodOptions
+
+_SHM = "/dev/shm"
+_SECRET_NAMES = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|(SECRET|PRIVATE|ACCESS|API)_KEY)$", re.IGNORECASE
+)
+
+
+@error(f"call the container that trains {CONTAINER}")
+def container_name(job: Job) -> Iterator[Found]:
+    """The webhook refuses a replica without a container called tensorflow.
+
+    It is also the only one that is given TF_CONFIG.
+    """
+    for replica in job.replicas:
+        found = replica.containers
+        if found and not replica.trainer:
+            correct = sets(found[0].body, "name", CONTAINER) if len(found) == 1 else None
+            names = ", ".join(container.name or "(no name)" for container in found)
+            yield Found((*found[0].path, "name"), f"the containers are called {names}", correct)
+
+
+@error("write the container, with its image")
+def image(job: Job) -> Iterator[Found]:
+    """The webhook refuses a replica without containers, or a container without an image."""
+    for replica in job.replicas:
+        if not replica.containers:
+            path = (*replica.pod_path, "containers")
+            yield Found(path, f"{replica.key} has no containers")
+        for container in replica.all_containers:
+            if not text(container.body, "image").strip():
+                yield Found(container.path, f"container {container.name} has no image")
+
+
+@warning("name a tag that never moves, or a digest")
+def moving_image(job: Job) -> Iterator[Found]:
+    """Nobody can say later what ran, and a node that has an old image of that tag may run that."""
+    for _, container in job.every_container():
+        named = text(container.body, "image")
+        tag = named.rpartition("/")[2]
+        if named and "@" not in tag and tag.partition(":")[2] in ("", "latest"):
+            yield Found((*container.path, "image"), f"{named} has no fixed tag")
+
+
+@error("give it a name")
+def nameless(job: Job) -> Iterator[Found]:
+    """The API server refuses objects of a list without a name."""
+    for replica in job.replicas:
+        for body, path in _named(replica):
+            if not body.get("name"):
+                yield Found(path, "there is no name")
+
+
+@error("rename one of them, or define the volume")
+def wrong_names(job: Job) -> Iterator[Found]:
+    """The API server refuses such a pod, and the operator tries to create it for ever."""
+    for replica in job.replicas:
+        every = replica.all_containers
+        for group in ([(c.name, c.path) for c in every], _volumes(replica)):
+            seen = Counter(name for name, _ in group)
+            for name, path in group:
+                if name and seen[name] > 1:
+                    seen[name] = 0
+                    yield Found(path, f"the name {name} is used twice")
+        known = {name for name, _ in _volumes(replica)}
+        for container in every:
+            paths = Counter(text(m, "mountPath") for m in items(container.body, "volumeMounts"))
+            for i, mount in enumerate(items(container.body, "volumeMounts")):
+                path = (*container.path, "volumeMounts", i)
+                if text(mount, "name") and mount["name"] not in known:
+                    yield Found(path, f"there is no volume {mount['name']}")
+                if paths[text(mount, "mountPath")] > 1:
+                    paths[mount["mountPath"]] = 0
+                    yield Found(path, f"{mount['mountPath']} is mounted twice")
+
+
+@error("name the port")
+def unnamed_port(job: Job) -> Iterator[Found]:
+    """The Services of the replicas have the ports of this container.
+
+    An unnamed one beside tfjob-port makes them invalid, and the job never gets a status.
+    """
+    for replica in job.replicas:
+        ports = items(replica.trainer.body, "ports") if replica.trainer else []
+        for i, port in enumerate(ports):
+            if not port.get("name"):
+                free = port.get("containerPort") == 2222 and not any(
+                    other.get("name") == "tfjob-port" for other in ports
+                )
+                name = "tfjob-port" if free else f"port-{port.get('containerPort')}"
+                path = (*replica.trainer.path, "ports", i)
+                yield Found(path, "a port has no name", sets(port, "name", name))
+
+
+@error("name it, or remove the volume")
+def blank_reference(job: Job) -> Iterator[Found]:
+    """A claim or Secret with an empty name makes a pod invalid, even where it is optional."""
+    for replica in job.replicas:
+        for i, volume in enumerate(items(replica.pod, "volumes")):
+            for kind, key in (("persistentVolumeClaim", "claimName"), ("secret", "secretName")):
+                if kind in volume and not text(mapping(volume, kind), key).strip():
+                    path = (*replica.pod_path, "volumes", i, kind)
+                    yield Found(path, f"{key} is empty")
+        for container in replica.all_containers:
+            for i, variable in enumerate(container.env):
+                source = mapping(mapping(variable, "valueFrom"), "secretKeyRef")
+                if source and not text(source, "name").strip():
+                    yield Found((*container.path, "env", i), "the name of the Secret is empty")
+
+
+@warning("add optional: true, and let the program say what it misses")
+def needed_secret(job: Job) -> Iterator[Found]:
+    """Where the Secret is missing the pod waits for ever and says nothing."""
+    # Our launcher sees that a pod waits for a Secret of its environment, and ends the job.
+    labels = mapping(mapping(job.body, "metadata"), "labels")
+    watched = labels.get(MANAGER_LABEL) == MANAGER
+    for replica in job.replicas:
+        for i, volume in enumerate(items(replica.pod, "volumes")):
+            if (secret := mapping(volume, "secret")) and secret.get("optional") is not True:
+                path = (*replica.pod_path, "volumes", i)
+                yield Found(path, f"the Secret {secret.get('secretName')} has to exist")
+        for container in replica.all_containers:
+            for i, variable in enumerate(container.env):
+                source = mapping(mapping(variable, "valueFrom"), "secretKeyRef")
+                if source and source.get("optional") is not True and not watched:
+                    path = (*container.path, "env", i)
+                    yield Found(path, f"the Secret {source.get('name')} has to exist")
+
+
+@error("write the same whole number under limits")
+def gpu_limits(job: Job) -> Iterator[Found]:
+    """GPUs are given by limits, whole and with equal requests.
+
+    Any other pod is refused.
+    """
+    for _, container in job.every_container():
+        limits, requests = container.resources("limits"), container.resources("requests")
+        for resource, asked in container.gpus.items():
+            path = (*container.path, "resources")
+            if not re.fullmatch(r"[0-9]+", str(asked)):
+                yield Found(path, f"{resource} is {asked}")
+            elif resource not in limits:
+                correct = _limits(container.body, resource, asked)
+                yield Found(path, f"{resource} has requests and no limits", correct)
+            elif resource in requests and str(requests[resource]) != str(limits[resource]):
+                yield Found(path, f"{resource} has other requests than limits")
+
+
+@error("write Mi or Gi")
+def memory_unit(job: Job) -> Iterator[Found]:
+    """512m of memory is half a byte; the pod is refused or killed at once."""
+    for _, container in job.every_container():
+        for kind in ("limits", "requests"):
+            for resource in ("memory", "ephemeral-storage"):
+                value = container.resources(kind).get(resource)
+                if isinstance(value, str) and re.fullmatch(r"[0-9.]+m", value):
+                    path = (*container.path, "resources", kind, resource)
+                    yield Found(path, f"{resource} is {value}")
+
+
+@warning("remove the readinessProbe")
+def readiness(job: Job) -> Iterator[Found]:
+    """A peer is found by DNS only while all containers of its pod are ready.
+
+    A probe that waits for the training, or fails once, takes the replica from the others.
+    """
+    for _, container in job.every_container():
+        for probe in ("readinessProbe", "startupProbe"):
+            if container.kind != "init" and container.body.get(probe):
+                correct = _no_probe(container.body, probe)
+                yield Found((*container.path, probe), f"{container.name} has a {probe}", correct)
+
+
+@warning(f"mount an emptyDir with medium: Memory at {_SHM}")
+def shared_memory(job: Job) -> Iterator[Found]:
+    """A container has 64 MB of /dev/shm.
+
+    NCCL and data loaders that need more end with a bus error.
+    """
+    for replica in job.replicas:
+        for container in replica.containers:
+            if container.gpus and not _at_shm(container):
+                correct = _shares_memory(replica, container)
+                yield Found(container.path, f"nothing is mounted at {_SHM}", correct)
+
+
+@warning("set medium: Memory")
+def shared_memory_on_disk(job: Job) -> Iterator[Found]:
+    """An emptyDir is a folder on the disk of the node."""
+    for replica in job.replicas:
+        shared = {name for container in replica.containers for name in _at_shm(container)}
+        for i, volume in enumerate(items(replica.pod, "volumes")):
+            on_disk = "emptyDir" in volume and not mapping(volume, "emptyDir").get("medium")
+            if on_disk and text(volume, "name") in shared:
+                path = (*replica.pod_path, "volumes", i)
+                yield Found(path, f"the volume at {_SHM} is not in memory", _in_memory(volume))
+
+
+@warning("remove TF_CONFIG from env")
+def own_tf_config(job: Job) -> Iterator[Found]:
+    """The operator puts its own TF_CONFIG after it, which wins; alone, the job would read yours."""
+    for replica in job.replicas:
+        if replica.trainer:
+            body, path = replica.trainer.body, (*replica.trainer.path, "env")
+            for i, variable in enumerate(replica.trainer.env):
+                if variable.get("name") == "TF_CONFIG":
+                    correct = _no_variable(body, variable) if job.total > 1 else None
+                    yield Found((*path, i), "TF_CONFIG is set by hand", correct)
+
+
+@warning("keep it in a Secret, and name that by valueFrom.secretKeyRef with optional: true")
+def plain_secret(job: Job) -> Iterator[Found]:
+    """Whoever may read the job reads it, and so does the history of the file."""
+    for _, container in job.every_container():
+        for i, variable in enumerate(container.env):
+            name = text(variable, "name")
+            if _SECRET_NAMES.search(name) and variable.get("value") and not _is_path(variable):
+                path = (*container.path, "env", i)
+                yield Found(path, f"{name} stands in the manifest")
+
+
+def _limits(container: dict[str, Any], resource: str, asked: Any) -> Correction:
+    def correct() -> str:
+        ensure(container, "resources", "limits")[resource] = asked
+        return f"limits.{resource}: {asked}, as in its requests"
+
+    return correct
+
+
+def _volumes(replica: Replica) -> list[tuple[str, Any]]:
+    return [
+        (text(volume, "name"), (*replica.pod_path, "volumes", i))
+        for i, volume in enumerate(items(replica.pod, "volumes"))
+    ]
+
+
+def _named(replica: Replica) -> Iterator[tuple[dict[str, Any], Any]]:
+    for i, volume in enumerate(items(replica.pod, "volumes")):
+        yield volume, (*replica.pod_path, "volumes", i)
+    for container in replica.all_containers:
+        yield container.body, container.path
+        for key in ("env", "volumeMounts"):
+            for i, item in enumerate(items(container.body, key)):
+                yield item, (*container.path, key, i)
+
+
+def _at_shm(container: Container) -> set[str]:
+    """Return the volumes that a container has at /dev/shm."""
+    mounts = items(container.body, "volumeMounts")
+    return {text(mount, "name") for mount in mounts if mount.get("mountPath") == _SHM}
+
+
+def _shares_memory(replica: Replica, container: Container) -> Correction:
+    def correct() -> str:
+        names = {name for name, _ in _volumes(replica)}
+        name = next(n for n in ("shared-memory", "dshm", "tfjob-shm") if n not in names)
+        size = PodOptions().of("worker").shared_memory
+        directory = {"medium": "Memory", "sizeLimit": size}
+        ensure_list(replica.pod, "volumes").append({"name": name, "emptyDir": directory})
+        mounts = ensure_list(container.body, "volumeMounts")
+        mounts.append({"name": name, "mountPath": _SHM})
+        return f"mounted {size} of memory at {_SHM}; it counts as memory of the container"
+
+    return correct
+
+
+def _in_memory(volume: dict[str, Any]) -> Correction:
+    def correct() -> str:
+        ensure(volume, "emptyDir")["medium"] = "Memory"
+        return f"the volume {volume['name']} is in memory"
+
+    return correct
+
+
+def _no_probe(container: dict[str, Any], probe: str) -> Correction:
+    def correct() -> str:
+        container.pop(probe)
+        return f"removed {probe} of {container.get('name')}"
+
+    return correct
+
+
+def _no_variable(container: dict[str, Any], variable: dict[str, Any]) -> Correction:
+    def correct() -> str:
+        container["env"] = [item for item in container["env"] if item is not variable]
+        return f"removed {variable['name']} from env, which the operator sets"
+
+    return correct
+
+
+def _is_path(variable: dict[str, Any]) -> bool:
+    """Tell whether a variable names where a secret is, and not the secret."""
+    return str(variable["value"]).startswith(("/", "$(", "s3://", "http"))

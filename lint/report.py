@@ -1,0 +1,65 @@
+"""Findings as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from kfp_tfjob.lint.engine import Finding
+from kfp_tfjob.lint.rule import Severity
+from kfp_tfjob.storage import text
+from kfp_tfjob.storage.words import counted
+
+
+def as_text(findings: Sequence[Finding], name: str) -> str:
+    """Return the findings by rule, errors first, and their number.
+
+    Args:
+        findings: Of one file.
+        name: The file.
+    """
+    rules: dict[str, list[Finding]] = {}
+    for item in sorted(findings, key=lambda finding: (finding.severity, finding.line)):
+        rules.setdefault(item.rule, []).append(item)
+    lines = []
+    for found in rules.values():
+        lines += [
+            f"{name}:{item.line}: {item.severity} {item.rule}: {item.what} ({item.path})"
+            for item in found
+        ]
+        lines += [f"    {found[0].reason}", f"    To do: {found[0].fix}."]
+    return "\n".join(text.line(said) for said in [*lines, summary(findings, name)])
+
+
+def summary(findings: Sequence[Finding], name: str) -> str:
+    """Return how many findings there are, in a line."""
+    bad, total = errors(findings), len(findings)
+    fixable = sum(item.fixable for item in findings)
+    if not findings:
+        return f"{name}: nothing is wrong"
+    counts = f"{counted(bad, 'error')}, {counted(total - bad, 'warning')}"
+    return f"{name}: {counts}" + (f"; --fix corrects {fixable} of them" if fixable else "")
+
+
+def as_json(findings: Sequence[Finding], name: str, done: Sequence[str] = ()) -> str:
+    """Return the findings as one JSON object.
+
+    Args:
+        findings: Of one file.
+        name: The file.
+        done: What was corrected.
+    """
+    record = {
+        "file": name,
+        "errors": errors(findings),
+        "warnings": len(findings) - errors(findings),
+        "findings": [asdict(item) for item in findings],
+        "corrected": list(done),
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False)
+
+
+def errors(findings: Sequence[Finding]) -> int:
+    """Return how many of the findings are errors."""
+    return sum(item.severity == Severity.ERROR for item in findings)

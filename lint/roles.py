@@ -1,0 +1,140 @@
+"""Which replicas there are, and which of them decides how the job ends."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+
+from kfp_tfjob.lint.corrections import removes, renames
+from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
+from kfp_tfjob.lint.rule import Found, error, warning
+
+
+@error(f"use one of {', '.join(sorted(set(KNOWN_ROLES.values())))}")
+def unknown_role(job: Job) -> Iterator[Found]:
+    """The operator makes pods of it and counts them neither for success nor for failure."""
+    for replica in job.replicas:
+        if not replica.role:
+            close = difflib.get_close_matches(replica.key.lower(), KNOWN_ROLES, n=1)
+            meant = f"; did you mean {KNOWN_ROLES[close[0]]}?" if close else ""
+            yield Found(replica.path, f"{replica.key} is no replica type{meant}")
+
+
+@warning("spell it as the operator does")
+def role_spelling(job: Job) -> Iterator[Found]:
+    """The operator corrects the spelling in memory only.
+
+    Checks by name, the webhook's own among them, do not see it.
+    """
+    written = Counter(replica.role for replica in job.replicas)
+    for replica in job.replicas:
+        if replica.role and replica.key != replica.role:
+            correct = renames(job, replica, replica.role) if written[replica.role] == 1 else None
+            yield Found(replica.path, f"{replica.key} should be {replica.role}", correct)
+
+
+@error("call it Chief")
+def master(job: Job) -> Iterator[Found]:
+    """TensorFlow 2 refuses a cluster that has the task type master, in every replica of it."""
+    for replica in job.of("Master"):
+        correct = renames(job, replica, "Chief") if not job.of("Chief") else None
+        yield Found(replica.path, "the job has a Master", correct)
+
+
+@error("leave one of them; more replicas that train are Workers")
+def one_chief(job: Job) -> Iterator[Found]:
+    """TensorFlow allows one chief and one evaluator, and the webhook one of Chief and Master."""
+    chiefs = job.of(*DECIDERS)
+    for replica in chiefs[1:]:
+        yield Found(replica.path, f"there are {' and '.join(r.key for r in chiefs)}")
+    for replica in job.of(*DECIDERS, "Evaluator"):
+        if replica.count > 1:
+            path = (*replica.path, "replicas")
+            yield Found(path, f"{replica.key} has {replica.count} replicas")
+    for role, count in Counter(r.role for r in job.of("Worker", "PS", "Evaluator")).items():
+        if count > 1:
+            yield Found(job.of(role)[1].path, f"{role} is there {count} times")
+
+
+@error("add a Chief with 1 replica")
+def nobody_decides(job: Job) -> Iterator[Found]:
+    """A job is Succeeded when its Chief is, or without one its workers.
+
+    Where there is neither it never ends; where their number is 0 it is Succeeded before
+    anything has run.
+    """
+    deciding = job.of(*DECIDERS) or job.of("Worker")
+    if job.replicas and not deciding:
+        yield Found(job.at(), "there is neither a Chief nor a Worker")
+    for replica in deciding:
+        if replica.count < 1:
+            yield Found((*replica.path, "replicas"), f"{replica.key} has {replica.count} replicas")
+
+
+@warning("leave out a type without replicas")
+def no_replicas(job: Job) -> Iterator[Found]:
+    """A type without replicas still counts as one that the job has."""
+    deciding = job.of(*DECIDERS) or job.of("Worker")
+    for replica in job.replicas:
+        if replica.count == 0 and replica not in deciding:
+            correct = removes(job.spec["tfReplicaSpecs"], replica.key, "it has 0 replicas")
+            yield Found((*replica.path, "replicas"), f"{replica.key} has 0 replicas", correct)
+
+
+@warning("add a Chief, or set successPolicy: AllWorkers")
+def first_worker_decides(job: Job) -> Iterator[Found]:
+    """Without a Chief the job is Succeeded as soon as worker 0 is.
+
+    What the other workers do afterwards, failing included, counts no more.
+    """
+    for replica in job.of("Worker"):
+        whole = job.spec.get("successPolicy") == "AllWorkers"
+        if replica.count > 1 and not whole and not job.of(*DECIDERS):
+            yield Found(replica.path, f"worker 0 decides for {replica.count} workers")
+
+
+@warning("remove successPolicy")
+def idle_success_policy(job: Job) -> Iterator[Found]:
+    """Where there is a Chief it alone decides, and successPolicy is ignored."""
+    if job.of(*DECIDERS) and job.spec.get("successPolicy"):
+        correct = removes(job.spec, "successPolicy", "a Chief decides without it")
+        path = (*job.path, "spec", "successPolicy")
+        yield Found(path, f"successPolicy is {job.spec['successPolicy']}", correct)
+
+
+@error("remove enableDynamicWorker")
+def dynamic_workers(job: Job) -> Iterator[Found]:
+    """Failures of dynamic workers never fail the job.
+
+    TF_CONFIG of a Chief, an Evaluator or a second PS is unusable besides.
+    """
+    if job.spec.get("enableDynamicWorker") is True:
+        yield Found((*job.path, "spec", "enableDynamicWorker"), "enableDynamicWorker is set")
+
+
+@warning("make sure that the program trains without it")
+def alone(job: Job) -> Iterator[Found]:
+    """With one replica in all the operator sets no TF_CONFIG."""
+    if job.total == 1 and not job.has_launcher:
+        yield Found(job.at(), "there is 1 replica in all")
+
+
+@warning("give the Chief what a Worker has, or train with parameter servers")
+def unequal_gpus(job: Job) -> Iterator[Found]:
+    """All-reduce waits for the slowest.
+
+    A chief without the GPUs of its workers holds up all of them.
+    """
+    for chief in job.of(*DECIDERS):
+        for worker in job.of("Worker"):
+            if chief.gpus != worker.gpus and not job.of("PS") and worker.count > 0:
+                yield Found(
+                    chief.path,
+                    f"{chief.key} asks for {_shown(chief.gpus)} and Worker for"
+                    f" {_shown(worker.gpus)}",
+                )
+
+
+def _shown(gpus: dict[str, object]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in gpus.items()) or "no GPU"

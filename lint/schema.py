@@ -1,0 +1,161 @@
+"""The fields a TFJob may have, and their types.
+
+The API server drops fields that it does not know without a word. The levels of the TFJob itself are
+listed here; from the pod template down they are those of the Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kfp_tfjob.lint.document import Path
+
+JOB = "TFJob"
+FIELDS: dict[str, dict[str, str]] = {
+    JOB: {
+        "apiVersion": "str",
+        "kind": "str",
+        "metadata": "V1ObjectMeta",
+        "spec": "TFJobSpec",
+        "status": "object",
+    },
+    "TFJobSpec": {
+        "enableDynamicWorker": "bool",
+        "runPolicy": "RunPolicy",
+        "successPolicy": "str",
+        "tfReplicaSpecs": "dict(str, ReplicaSpec)",
+    },
+    "RunPolicy": {
+        "activeDeadlineSeconds": "int",
+        "backoffLimit": "int",
+        "cleanPodPolicy": "str",
+        "managedBy": "str",
+        "schedulingPolicy": "SchedulingPolicy",
+        "suspend": "bool",
+        "ttlSecondsAfterFinished": "int",
+    },
+    "SchedulingPolicy": {
+        "minAvailable": "int",
+        "minResources": "dict(str, quantity)",
+        "priorityClass": "str",
+        "queue": "str",
+        "scheduleTimeoutSeconds": "int",
+    },
+    "ReplicaSpec": {"replicas": "int", "restartPolicy": "str", "template": "V1PodTemplateSpec"},
+}
+_QUANTITIES = {
+    ("V1ResourceRequirements", "limits"): "dict(str, quantity)",
+    ("V1ResourceRequirements", "requests"): "dict(str, quantity)",
+    ("V1VolumeResourceRequirements", "limits"): "dict(str, quantity)",
+    ("V1VolumeResourceRequirements", "requests"): "dict(str, quantity)",
+    ("V1EmptyDirVolumeSource", "sizeLimit"): "quantity",
+    ("V1ResourceFieldSelector", "divisor"): "quantity",
+}
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "datetime": (str,),
+    "quantity": (str, int, float),
+}
+_WORDS = {
+    "str": "a text",
+    "int": "a whole number",
+    "bool": "true or false",
+    "float": "a number",
+    "datetime": "a text",
+    "quantity": "a text or a number",
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Where a value does not fit.
+
+    Attributes:
+        path: Where.
+        model: The kind of object it is a field of.
+        expected: The type that belongs there; empty where the field is unknown.
+        value: What is there.
+        meant: For an unknown field the one that was probably meant, or nothing.
+    """
+
+    path: Path
+    model: str
+    expected: str
+    value: Any
+    meant: str = ""
+
+    @property
+    def structural(self) -> bool:
+        """Whether an object or a list belongs there: nothing below can be read then."""
+        return bool(self.expected) and self.expected not in _SCALARS
+
+    @property
+    def words(self) -> str:
+        """What belongs there."""
+        if self.structural:
+            return "a list" if self.expected.startswith("list") else "an object"
+        return _WORDS[self.expected]
+
+
+def violations(
+    value: Any, kind: str = JOB, path: Path = (), model: str = ""
+) -> Iterator[Violation]:
+    """Yield every field of `value` that is unknown or of the wrong type.
+
+    Args:
+        value: What stands there; null counts as absent.
+        kind: The type, as the Kubernetes client writes types.
+        path: Where it is.
+        model: The kind of object it is a field of.
+    """
+    if value is None or kind == "object":
+        return
+    if kind in _SCALARS:
+        fits = isinstance(value, _SCALARS[kind])
+        if not fits or (isinstance(value, bool) and kind != "bool"):
+            yield Violation(path, model, kind, value)
+    elif inner := re.fullmatch(r"list\[(.+)\]", kind):
+        if not isinstance(value, list):
+            yield Violation(path, model, kind, value)
+            return
+        for index, item in enumerate(value):
+            if item is None:
+                yield Violation((*path, index), model, inner[1], item)
+            yield from violations(item, inner[1], (*path, index), model)
+    elif not isinstance(value, dict):
+        yield Violation(path, model, kind, value)
+    elif inner := re.fullmatch(r"dict\(str, (.+)\)", kind):
+        for key, item in value.items():
+            if item is None and inner[1] not in _SCALARS:
+                yield Violation((*path, key), model, inner[1], item)
+            yield from violations(item, inner[1], (*path, key), model)
+    else:
+        known = fields(kind)
+        for key, item in value.items():
+            if key in known:
+                yield from violations(item, known[key], (*path, key), kind)
+            else:
+                close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+                yield Violation((*path, key), kind, "", item, close[0] if close else "")
+
+
+@cache
+def fields(kind: str) -> Mapping[str, str]:
+    """Return the types of the fields of a kind of object, by name."""
+    if kind in FIELDS:
+        return FIELDS[kind]
+    from kubernetes.client import models
+
+    model = getattr(models, kind)
+    return {
+        name: _QUANTITIES.get((kind, name), model.openapi_types[attribute])
+        for attribute, name in model.attribute_map.items()
+    }

@@ -1,0 +1,164 @@
+"""What the commands of the containers say, as far as it can be read without running them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kfp_tfjob.lint.corrections import Correction
+from kfp_tfjob.lint.document import Path
+from kfp_tfjob.lint.job import Container, Job, Replica, ensure_list, items, text
+from kfp_tfjob.lint.rule import Found, error
+
+# Kubernetes expands $(NAME); $$( is left alone. Commands of a shell are in small letters.
+_REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([A-Z_][A-Z0-9_]*)\)")
+# What a pod knows of itself, by the names people give it.
+_FIELDS = {
+    "HOSTNAME": "metadata.name",
+    "POD_NAME": "metadata.name",
+    "POD_NAMESPACE": "metadata.namespace",
+    "NAMESPACE": "metadata.namespace",
+    "NODE_NAME": "spec.nodeName",
+    "POD_IP": "status.podIP",
+}
+# No ConfigMap or Secret that envFrom names would have them: they differ from pod to pod.
+_OF_EACH_POD = {"HOSTNAME", "POD_NAME", "NODE_NAME", "POD_IP"}
+_EXIT = re.compile(r"[;\n]\s*exit\s+0\b")
+_SWALLOW = re.compile(r"\|\|\s*(true|:|exit\s+0)\s*;?\s*$")
+_CAREFUL = re.compile(r"\bset\s+-[a-z]*e|^-[a-z]{0,2}e[a-z]{0,3}$")
+# What comes before an `exit 0` without being work whose end counts.
+_BLOCK = re.compile(r"\b(?:then|do|else)\b|[{(]")
+_NO_WORK = re.compile(r"(#|trap\b|echo\b|printf\b|sleep\b|date\b|true\b|:|\w+=\S*$|$)|.*\|\|")
+_PIPE = re.compile(r"(?<!\|)\|(?!\|)&?\s*tee\b")
+_PIPE_STATUS = re.compile(r"pipefail|PIPESTATUS")
+# A loop of a shell, up to its `done`, or of a program that is given as text.
+_LOOP = re.compile(r"\b(?:while|until)\b(.*?)(?:[;\n]\s*done\b|$)", re.DOTALL)
+_TEST = re.compile(r"(?:\[|\btest)\s+(?:!\s+)?-[efs]\s+[\"']?([^\s\"'\];]+)")
+_EXISTS = re.compile(r"\b(?:exists|isfile|Path)\(\s*[\"']([^\"']+)[\"']")
+_ASSIGNED = re.compile(r"(?:^|[;\n&]|\bexport\b)\s*(\w+)=[\"']?([^\s;\"']+)")
+_USED = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
+_LASTING = ("persistentVolumeClaim", "hostPath", "nfs", "csi")
+
+
+@error("define it in env, or write ${NAME} for a variable of the shell")
+def undefined_variable(job: Job) -> Iterator[Found]:
+    """Kubernetes expands $(NAME) only where NAME is in the env of that container.
+
+    Otherwise it stays, and a shell takes it for a command: $(HOSTNAME) is then empty, the same
+    for all runs.
+    """
+    for replica, container in job.every_container():
+        own = [text(variable, "name") for variable in container.env]
+        given = {"TF_CONFIG"} if container == replica.trainer and job.total > 1 else set()
+        elsewhere = bool(container.body.get("envFrom"))
+        for path, word in container.words:
+            yield from _undefined(container, path, word, given | set(own), elsewhere)
+        for i, variable in enumerate(container.env):
+            path = (*container.path, "env", i, "value")
+            earlier = given | set(own[:i])
+            yield from _undefined(container, path, text(variable, "value"), earlier, elsewhere)
+
+
+@error("let the script end with the exit code of its work: set -e, and no exit 0")
+def always_green(job: Job) -> Iterator[Found]:
+    """Whatever happened before, the container ends with 0: a failed job or upload is green."""
+    for _, container in job.every_container():
+        careful = any(_CAREFUL.search(word) for _, word in container.words)
+        for path, word in container.words:
+            if _SWALLOW.search(word) or (not careful and _exits_green(word)):
+                yield Found(path, f"the script of {container.name} ends with 0 after a failure")
+
+
+@error("write set -o pipefail, or leave tee out: the log of the container is kept anyway")
+def piped_away(job: Job) -> Iterator[Found]:
+    """A pipe ends with the exit code of tee, so a training that failed is green."""
+    for _, container in job.every_container():
+        for path, word in container.words:
+            if _PIPE.search(word) and not _PIPE_STATUS.search(word):
+                yield Found(path, f"{container.name} pipes its output into tee")
+
+
+@error("put the run into the path, or use an emptyDir")
+def stale_marker(job: Job) -> Iterator[Found]:
+    """A volume that outlives the pod still has the file of the run before.
+
+    What waits for it goes on at once, with the old result.
+    """
+    for replica, container in job.every_container():
+        lasting = _lasting_mounts(replica, container)
+        for path, word in container.words if lasting else ():
+            for marker in _awaited(container, word):
+                in_lasting = any(marker.startswith(mount) for mount in lasting)
+                if in_lasting and not _removed_before(replica, marker):
+                    yield Found(path, f"{container.name} waits for {marker}")
+
+
+def _exits_green(word: str) -> bool:
+    """Tell whether an `exit 0` follows work whose end counts, or is the last word of all."""
+    for found in _EXIT.finditer(word):
+        before = word[: found.start()]
+        if not word[found.end() :].strip(" ;\n"):
+            return True
+        block = _BLOCK.split(before)[-1]
+        if not all(_NO_WORK.match(line.strip()) for line in re.split(r"[;\n]", block)):
+            return True
+    return False
+
+
+def _awaited(container: Container, word: str) -> Iterator[str]:
+    """Yield the files that a script waits for in a loop, as far as their names are known."""
+    values = {text(item, "name"): text(item, "value") for item in container.env}
+    values |= dict(_ASSIGNED.findall(word))
+    for loop in _LOOP.finditer(word):
+        condition = re.split(r"[;\n]", loop[1])[0]
+        waits = "sleep" in loop[1]
+        tests = [*_TEST.findall(loop[1] if waits else condition)]
+        tests += _EXISTS.findall(loop[1]) if waits else []
+        for name in dict.fromkeys(tests):
+            marker = _USED.sub(lambda use: values.get(use[1] or use[2] or use[3]) or use[0], name)
+            removed = re.search(rf"\brm\b[^;\n]*{re.escape(name)}", word[: loop.start()])
+            # A variable that is not in the manifest may well be the run.
+            if "$" not in marker and not removed:
+                yield posixpath.join(text(container.body, "workingDir"), marker)
+
+
+def _removed_before(replica: Replica, marker: str) -> bool:
+    """Tell whether an init container removes a file before anything waits for it."""
+    removes = re.compile(rf"\brm\b[^;\n]*{re.escape(marker)}")
+    words = [w for c in replica.all_containers if c.kind == "init" for _, w in c.words]
+    return any(removes.search(word) for word in words)
+
+
+def _undefined(
+    container: Container, path: Path, word: str, given: set[str], elsewhere: bool
+) -> Iterator[Found]:
+    """Yield what is not defined; with `elsewhere` some may be, where this does not see it."""
+    for name in dict.fromkeys(_REFERENCE.findall(word)):
+        service = name.endswith(("_SERVICE_HOST", "_SERVICE_PORT"))
+        may_be = elsewhere and name not in _OF_EACH_POD
+        if name not in given and not service and not may_be:
+            correct = _defines(container, name) if name in _FIELDS else None
+            yield Found(path, f"$({name}) is not defined", correct)
+
+
+def _defines(container: Container, name: str) -> Correction:
+    def correct() -> str:
+        reference = {"fieldRef": {"fieldPath": _FIELDS[name]}}
+        env: list[Any] = ensure_list(container.body, "env")
+        env[:] = [item for item in env if item.get("name") != name]
+        env.insert(0, {"name": name, "valueFrom": reference})
+        return f"{container.name}: {name} from {_FIELDS[name]}"
+
+    return correct
+
+
+def _lasting_mounts(replica: Replica, container: Container) -> list[str]:
+    lasting = replica.volumes(*_LASTING)
+    mounts = items(container.body, "volumeMounts")
+    return [
+        text(mount, "mountPath").rstrip("/") + "/"
+        for mount in mounts
+        if mount.get("name") in lasting and not mount.get("subPathExpr")  # a folder of its own
+    ]

@@ -1,0 +1,142 @@
+"""The parameter `data_options` in its typed form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from kfp_tfjob.components.prepare_data.tfrecord import CODEC_VERSION
+from kfp_tfjob.options.parse import Group
+
+_DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
+_SALT_BYTES = 64  # the longest key of blake2b
+# What spreadsheets and pandas write for "no value".
+NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+def _text(value: Any) -> Any:
+    """A name such as 1960 comes from a form as a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class Split(Group):
+    """How rows are divided.
+
+    Attributes:
+        train: Share of the rows the model learns from, above 0.
+        validation: Share of the rows that decide when training stops, above 0.
+        test: Share of the rows that decide about promotion, above 0.
+        salt: Another text gives another division; with the same one, adding rows moves no old row.
+    """
+
+    train: float = Field(0.7, gt=0, lt=1)
+    validation: float = Field(0.15, gt=0, lt=1)
+    test: float = Field(0.15, gt=0, lt=1)
+    salt: Text = "0"
+
+    @field_validator("salt")
+    @classmethod
+    def _key(cls, salt: str) -> str:
+        if not 1 <= len(salt.encode()) <= _SALT_BYTES:
+            raise ValueError(f"a text of 1 to {_SALT_BYTES} bytes")
+        return salt
+
+    @model_validator(mode="after")
+    def _sum(self) -> Split:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(
+                "train, validation and test that sum to 1, and not to"
+                f" {self.train:g} + {self.validation:g} + {self.test:g} = {total:g}"
+            )
+        return self
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The shares by the name of the split, in the order in which they divide the hashes."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+
+class DataOptions(Group):
+    """The keys of `data_options`.
+
+    Attributes:
+        task: What the label is: a class, a number, or whatever its values look like.
+        columns: The feature columns, in the order in which the model gets them; without it every
+            column but the label and the dropped ones, in the order of the file.
+        drop: Columns to leave out.
+        split: How rows are divided.
+        on_bad_row: Whether a row that does not parse ends the run or is left out.
+        max_bad_fraction: Share of the rows that may be left out, 0 to 1.
+        delimiter: The character between two values of a CSV; `tab` and `space` are understood.
+        format: `csv`, `parquet`, or by the first bytes of each file.
+        null_values: Texts in a CSV that stand for a missing value.
+    """
+
+    task: Literal["auto", "classification", "regression"] = "auto"
+    columns: tuple[Text, ...] | None = None
+    drop: tuple[Text, ...] = ()
+    split: Split = Split()
+    on_bad_row: Literal["fail", "drop"] = "fail"
+    max_bad_fraction: float = Field(0.1, ge=0, le=1)
+    delimiter: str = ","
+    format: Literal["auto", "csv", "parquet"] = "auto"
+    null_values: tuple[Text, ...] = NULL_VALUES
+
+    @field_validator("columns", "drop", "null_values", mode="before")
+    @classmethod
+    def _list(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(f'a list, for instance ["{value}"]')
+        return value
+
+    @field_validator("columns", "drop")
+    @classmethod
+    def _names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError("each name once")
+        return names
+
+    @field_validator("columns")
+    @classmethod
+    def _some(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and not names:
+            raise ValueError("at least one column; leave the key out for all of them")
+        return names
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str) -> str:
+        value = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value)
+        if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
+            raise ValueError('one character such as "," or ";", or the word "tab" or "space"')
+        return value
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> DataOptions:
+        if both := sorted(set(self.columns or ()) & set(self.drop)):
+            raise ValueError(f"columns and drop without a name in both, unlike {', '.join(both)}")
+        return self
+
+    def dataset_digest(self, source_digest: str, label: str) -> str:
+        """Return the name of the dataset these options make.
+
+        Args:
+            source_digest: The digest of the files (`source.source_digest`).
+            label: The label column.
+
+        Returns:
+            32 hexadecimal digits; they depend on the data, every option and the codec only.
+        """
+        options = self.model_dump(mode="json")
+        options["drop"] = sorted(options["drop"])
+        options["null_values"] = sorted(set(options["null_values"]))
+        body = {"source": source_digest, "label": label, "options": options, "codec": CODEC_VERSION}
+        text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]

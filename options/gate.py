@@ -1,0 +1,109 @@
+"""The parameter `gate`: what a challenger must show to become the champion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
+from kfp_tfjob.options.parse import Group, parse
+
+# What the form shows. A gate that was emptied by hand blesses nothing.
+DEFAULT_GATE: dict[str, Any] = {
+    "primary_metric": "auto",
+    "mode": "superior",
+    "confidence": 0.95,
+    "first_model": "beat_baseline",
+}
+
+
+def _known(metric: str) -> str:
+    kind, _, name = metric.partition("/")
+    if metric in CLASSIFICATION + REGRESSION or (kind in PER_CLASS and name):
+        return metric
+    known = [*CLASSIFICATION, *REGRESSION, *(f"{kind}/<class>" for kind in PER_CLASS)]
+    raise ValueError(f"one of {', '.join(known)}")
+
+
+def _known_or_auto(metric: str) -> str:
+    return metric if metric == "auto" else _known(metric)
+
+
+class Threshold(Group):
+    """What a metric must reach on the test rows, by its value; both ends belong to it.
+
+    Attributes:
+        min: The least value that passes.
+        max: The greatest value that passes.
+    """
+
+    min: float | None = pydantic.Field(None, allow_inf_nan=False)
+    max: float | None = pydantic.Field(None, allow_inf_nan=False)
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Threshold:
+        if self.min is None and self.max is None:
+            raise ValueError('{"min": number}, {"max": number} or both')
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("a min that is not above max")
+        return self
+
+    def passes(self, value: float) -> bool:
+        """Tell whether a value is within; NaN never is."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        ends = [("at least", self.min), ("at most", self.max)]
+        return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
+
+
+class GateOptions(Group):
+    """The keys of `gate`.
+
+    Attributes:
+        primary_metric: What the models are compared by. `auto` is the AUC for two classes, the
+            accuracy for more, the RMSE for a regression.
+        mode: `superior`: the lower confidence bound of the gain over the champion is above 0.
+            `non_inferior`: that bound is not below minus `margin`. `point`: the value itself is
+            better, which promotes every second one of equal models.
+        margin: What may be lost in mode `non_inferior`, in units of the metric.
+        confidence: Of the one-sided bounds that decide, and of the intervals that are shown.
+        first_model: `beat_baseline`: a first model must be better than the trivial one (the class
+            shares or the mean of the training rows) by the lower confidence bound. `accept`: any.
+        incompatible_champion: What happens when the champion cannot be compared, because its
+            schema differs or it cannot be loaded: `fail`, or `treat_as_first`.
+        thresholds: Metric to {"min": number, "max": number}; each must pass besides.
+    """
+
+    primary_metric: str = "auto"
+    mode: Literal["superior", "non_inferior", "point"] = "superior"
+    margin: float = pydantic.Field(0.0, ge=0, allow_inf_nan=False)
+    confidence: float = pydantic.Field(0.95, gt=0.5, lt=1)
+    first_model: Literal["beat_baseline", "accept"] = "beat_baseline"
+    incompatible_champion: Literal["fail", "treat_as_first"] = "fail"
+    thresholds: dict[str, Threshold] = {}
+
+    @pydantic.field_validator("primary_metric")
+    @classmethod
+    def _primary(cls, metric: str) -> str:
+        return _known_or_auto(metric)
+
+    @pydantic.field_validator("thresholds")
+    @classmethod
+    def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
+        for metric in thresholds:
+            _known(metric)
+        return thresholds
+
+
+def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:
+    """Return the typed form of `gate`; None for an empty one, which blesses nothing.
+
+    Raises:
+        ConfigurationError: One problem for every key that is unknown or has a wrong value.
+    """
+    options = parse(GateOptions, "gate", gate)
+    return options if gate else None

@@ -1,0 +1,84 @@
+"""The champion of a model: an append-only list of records, of which the newest counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The content of champions/<number>.json, `number` aside.
+
+    Attributes:
+        number: The record's own number, from 1; a challenger is judged against one number, and only
+            one successor can be written.
+        version: The published version.
+        version_uri: Where it lies.
+        run_id: The run that trained it.
+        weights_digest: SHA-256 of its variables.
+        schema_digest: Of the data it was trained on.
+        dataset_digest: Of the dataset its metrics were measured on.
+        metrics: Its metrics at that time, finite numbers only.
+        verdict_uri: Why it was promoted.
+    """
+
+    number: int
+    version: int
+    version_uri: str
+    run_id: str
+    weights_digest: str
+    schema_digest: str
+    dataset_digest: str
+    metrics: Mapping[str, float]
+    verdict_uri: str
+
+    def to_bytes(self) -> bytes:
+        """Return the record as JSON; it holds no time, so that a retry writes the same bytes."""
+        body: dict[str, Any] = asdict(self)
+        del body["number"]
+        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, number: int, data: bytes) -> Champion:
+        """Read a record back."""
+        return cls(number=number, **json.loads(data))
+
+
+def next_number(verdict: Mapping[str, Any]) -> int:
+    """Return the number of the record that makes the model of a verdict the champion.
+
+    It follows the champion that the verdict was judged against, so that of all who were judged
+    against the same one only one can create it.
+    """
+    return (verdict["champion"] or {"number": 0})["number"] + 1
+
+
+def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:
+    """Return the champion of a model, or None when nothing was promoted yet.
+
+    Raises:
+        DataError: The newest record is not a champion record.
+    """
+    model = layout.model(model_name)
+    numbers = store.numbers(model.champions)
+    if not numbers:
+        return None
+    address = model.champion(numbers[-1])
+    try:
+        return Champion.from_bytes(numbers[-1], store.read(address))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            Problem(
+                f"{address} is not a champion record",
+                received=f"{type(error).__name__}: {error}",
+                expected="the JSON that publish writes",
+                fix="remove it, so that the record before it counts again",
+            )
+        ) from error

@@ -1,0 +1,228 @@
+"""The files of the user's code, from a folder, a zip or the store, within stated limits.
+
+Sizes are known before anything is read: whatever model_code names by mistake, or somebody else put
+there, costs this step no more than twice MOST_BYTES of memory.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kfp_tfjob.storage import names
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 50 << 20
+MOST_FILES = 10_000
+EXPECTED = (
+    "a .py file, a folder or a zip with Python code of at most"
+    f" {MOST_BYTES >> 20} MiB and {MOST_FILES:,} files"
+)
+_MOST_SEEN = 100_000  # files, hidden ones too
+_SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
+_CHUNK = 1 << 16
+_ENCRYPTED = 1  # of an entry's flags
+# What zipfile raises for bytes that are no zip; nothing says which of them may come.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
+def local(path: Path) -> dict[str, bytes]:
+    """Return the content of a file, or of the files of a folder by their path below it.
+
+    Hidden files and caches do not count. A link is followed inside of the folder only.
+
+    Raises:
+        ConfigurationError: It is too large, cannot be read, or has links that lead out of it.
+    """
+    try:
+        if path.is_file():
+            return {path.name: _read(path, MOST_BYTES, path)}
+        found = dict(_walk(path))
+        _check(found, path)
+        left = MOST_BYTES
+        files = {}
+        for name, (file, _) in sorted(found.items()):
+            files[name] = _read(file, left, path)
+            left -= len(files[name])
+    except OSError as error:
+        problem = Problem("model_code cannot be read", received=error, fix="correct its rights")
+        raise ConfigurationError(problem) from error
+    return files
+
+
+def stored(store: Store, address: S3Address) -> dict[str, bytes]:
+    """Return the content of an object that is a file or a zip, or of all objects below an address.
+
+    Raises:
+        ConfigurationError: They are too large, or have names that cannot be those of files.
+        StepError: The store does not give them.
+    """
+    if address.name.endswith((".py", ".zip")):
+        return {address.name: store.read(address, MOST_BYTES)}
+    start = len(address.key) + 1 if address.key else 0
+    found: dict[str, tuple[S3Address, int]] = {}
+    for seen, item in enumerate(store.list(address), 1):
+        name = item.address.key[start:]
+        # A key that ends in / marks a folder; that of the address itself has no name left.
+        if name and not name.endswith("/") and _wanted(name.split("/")):
+            found[name] = item.address, item.size
+        _check_seen(seen, address)
+    _check(found, address)
+    files, left = {}, MOST_BYTES
+    for name, (where, _) in found.items():
+        files[name] = store.read(where, left)
+        left -= len(files[name])
+    return files
+
+
+def unzip(data: bytes, source: str) -> dict[str, bytes]:
+    """Return the files of a zip.
+
+    Args:
+        data: The zip, at most MOST_BYTES.
+        source: Where it came from, for messages.
+
+    Raises:
+        ConfigurationError: It is damaged, too large, or holds what cannot be files of a folder.
+    """
+    try:
+        # Each entry of the index begins with this mark, whatever the number at its end says.
+        if data.count(b"PK\1\2") > MOST_FILES:
+            raise _too_large(source, f"more than {MOST_FILES:,} files")
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [
+                info
+                for info in archive.infolist()
+                if not info.is_dir() and _wanted(info.filename.split("/"))
+            ]
+            problems = names.problems((info.filename for info in entries), source)
+            for info in entries:
+                if why := _unusable(info):
+                    raise zipfile.BadZipFile(f"{info.filename!r:.100} {why}")
+            ConfigurationError.raise_if(problems)
+            files, left = {}, MOST_BYTES
+            for info in entries:
+                files[info.filename] = _unpack(archive, info, left, source)
+                left -= len(files[info.filename])
+    except _BROKEN as error:
+        raise ConfigurationError(
+            Problem(
+                f"{source} is not a zip of code",
+                received=f"{error!s:.300}" or type(error).__name__,
+                expected="a zip with a package or with model.py at its top",
+                fix="make the zip again",
+            )
+        ) from error
+    return files
+
+
+def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
+    """Yield the path below a folder of each file in it, where to read it and its size."""
+    whole, seen = top.resolve(), 0
+    for folder, folders, files in os.walk(top):
+        for name in folders:
+            if _wanted([name]) and (link := Path(folder, name)).is_symlink():
+                log.warning("%s is a link to a folder and is left out of the run's code", link)
+        folders[:] = [name for name in folders if _wanted([name])]
+        for name in filter(lambda name: _wanted([name]), files):
+            file = Path(folder, name)
+            real = file.resolve() if file.is_symlink() else file
+            if real is not file and not real.is_relative_to(whole):
+                raise ConfigurationError(
+                    Problem(
+                        f"{file} is a link that leads out of the folder of model_code",
+                        received=f"a link to {real}",
+                        expected="links to files of the folder only",
+                        fix="put a copy of the file in its place",
+                    )
+                )
+            status = real.stat() if real.exists() else None
+            if status and stat.S_ISREG(status.st_mode):
+                yield file.relative_to(top).as_posix(), (real, status.st_size)
+        seen += len(files) + len(folders)
+        _check_seen(seen, top)
+
+
+def _wanted(parts: Iterable[str]) -> bool:
+    return not any(part in _SKIPPED or (part.startswith(".") and part != "..") for part in parts)
+
+
+def _check(found: dict[str, tuple[object, int]], source: object) -> None:
+    """Refuse what is too large or has a name that no file can have, before it is read."""
+    if len(found) > MOST_FILES:
+        raise _too_large(source, f"{len(found):,} files")
+    size = sum(size for _, size in found.values())
+    if size > MOST_BYTES:
+        raise _too_large(source, f"{size / (1 << 20):,.1f} MiB in {len(found):,} files")
+    ConfigurationError.raise_if(names.problems(found, source))
+
+
+def _check_seen(seen: int, source: object) -> None:
+    if seen > _MOST_SEEN:
+        raise _too_large(source, f"more than {_MOST_SEEN:,} files, hidden ones too")
+
+
+def _too_large(source: object, received: str) -> ConfigurationError:
+    return ConfigurationError(
+        Problem(
+            "model_code is too large",
+            received=f"{source}: {received}",
+            expected=EXPECTED,
+            fix="name the folder or the file of the code alone; data and weights belong into"
+            " data_uri or the image",
+        )
+    )
+
+
+def _read(file: Path, limit: int, source: object) -> bytes:
+    with open(file, "rb") as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
+            size = os.fstat(stream.fileno()).st_size
+            raise _too_large(source, f"{size / (1 << 20):,.1f} MiB")
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise _too_large(source, f"more than {limit / (1 << 20):,.1f} MiB")
+    return data
+
+
+def _unusable(info: zipfile.ZipInfo) -> str:
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "is a link; put the file itself into the zip"
+    if info.flag_bits & _ENCRYPTED:
+        return "is encrypted"
+    # The others may ask for gigabytes before they give a byte.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is compressed in another way than deflate"
+    return ""
+
+
+def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, source: str) -> bytes:
+    """Return the content of an entry; what its size is said to be is not believed."""
+    data = bytearray()
+    with archive.open(info) as stream:
+        while chunk := stream.read(_CHUNK):
+            data += chunk
+            if len(data) > limit:
+                raise _too_large(source, f"more than {MOST_BYTES >> 20} MiB unpacked")
+    return bytes(data)

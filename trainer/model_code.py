@@ -1,0 +1,298 @@
+"""The user's model code: where it is, whether its function can be called, and the run's own copy.
+
+It is parsed here, never imported: the image of this step has no TensorFlow, and no code of a user
+should run before the parameters are checked. `rehearsal.py` builds the model after that.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import keyword
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kfp_tfjob.options.parse import no_path
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer import code_files
+
+# A syntax tree takes a few hundred times the memory of its text.
+_LONGEST_MODULE = 512 << 10  # bytes
+
+
+@dataclass(frozen=True)
+class ModelCode:
+    """The parameter model_code, `source:function`.
+
+    Attributes:
+        source: A module of the image, or the path or s3:// address of a .py file, folder or zip.
+        function: The function that builds the model.
+    """
+
+    source: str
+    function: str
+
+    @classmethod
+    def parse(cls, text: str) -> ModelCode:
+        """Parse the parameter.
+
+        Raises:
+            ConfigurationError: It has not the form `source:function`.
+        """
+        source, colon, function = str(text).strip().rpartition(":")
+        path = source.rstrip("/")
+        if not colon or not path or not function.isidentifier() or source in ("s3", "http"):
+            raise ConfigurationError(
+                Problem(
+                    "model_code does not name a function",
+                    received=repr(text),
+                    expected="kfp_tfjob.trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or"
+                    " ZIP:FUNCTION",
+                    fix="add a colon and the name of the function that builds the model",
+                )
+            )
+        # `folder/` is no module, and must not become one without its slash.
+        return cls(path if path == source or "/" in path else f"./{path}", function)
+
+    @property
+    def in_image(self) -> bool:
+        """Whether the code is a module of the image, so that there is nothing to copy."""
+        parts = self.source.split(".")
+        return all(part.isidentifier() for part in parts) and parts[-1] not in ("py", "zip")
+
+    @property
+    def module(self) -> str:
+        """What the trainer imports, as far as the name alone tells."""
+        return self.source if self.in_image else PurePosixPath(_name(self.source)).stem
+
+    def read(self, store: Store) -> Code:
+        """Return the files of the code.
+
+        Raises:
+            ConfigurationError: There is no code there, or it cannot be imported under a name.
+        """
+        if self.in_image:
+            return Code(self.source, _image_files(self.source), in_image=True)
+        if self.source.startswith("s3://"):
+            files = code_files.stored(store, S3Address.parse(self.source, "model_code"))
+        else:
+            files = code_files.local(Path(self.source))
+        name = _name(self.source)
+        if not files:
+            expected = code_files.EXPECTED
+            if not self.source.startswith("s3://") and not Path(self.source).exists():
+                raise ConfigurationError(no_path("model_code", Path(self.source), expected))
+            raise ConfigurationError(
+                Problem(
+                    "model_code names no code",
+                    received=f"{self.source}: 0 files",
+                    expected=expected,
+                    fix="correct the path in model_code; on a cluster it must be an s3:// address",
+                )
+            )
+        if name.endswith(".zip"):
+            files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
+        return _importable(name, files, self.source)
+
+
+def as_path(text: str) -> str:
+    """Return model_code in a form that no module of an image has, where it is in this folder.
+
+    A folder, or a .py file without its ending, may be called like a module. A person who names one
+    that is here means it; where a job runs there are other folders.
+    """
+    source, _, function = text.strip().rpartition(":")
+    if source.isidentifier() and function:
+        for path in (source, f"{source}.py"):
+            if Path(path).exists():
+                return f"./{path}:{function}"
+    return text
+
+
+def _name(source: str) -> str:
+    """Return the name of a file or folder; `.` is called like the folder it stands for."""
+    return PurePosixPath(source if "://" in source else os.path.abspath(source)).name
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code as the trainer will find it.
+
+    Attributes:
+        module: What the trainer imports, with the files' folder first on its path.
+        files: Content by relative path; of a module of the image only what could be found here.
+        in_image: Whether it is in the image, so that there is nothing to copy.
+    """
+
+    module: str
+    files: Mapping[str, bytes]
+    in_image: bool = False
+
+    def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
+        """Check that `function` is there and takes the dataset and the hyperparameters."""
+        stem = self.module.replace(".", "/")
+        path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
+        if not path:
+            return []  # a module of an image that is not ours: only the trainer can tell
+        if len(self.files[path]) > _LONGEST_MODULE:
+            return [
+                Problem(
+                    f"{path} is too large to be checked",
+                    received=f"{len(self.files[path]):,} bytes",
+                    expected=f"at most {_LONGEST_MODULE:,} bytes",
+                    fix=f"move data out of {path}, or split it into modules",
+                )
+            ]
+        try:
+            tree = ast.parse(self.files[path], filename=path)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            what = getattr(error, "msg", error)
+            if isinstance(error, RecursionError | MemoryError):
+                what = "it is nested too deeply"
+            return [
+                Problem(
+                    f"{path} is not Python",
+                    received=f"line {getattr(error, 'lineno', None) or '?'}: {what}",
+                    expected="code that Python 3.11 can parse",
+                    fix=f"correct {path}",
+                )
+            ]
+        defined = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        if function in defined:
+            node = defined[function]
+            is_function = isinstance(node, ast.FunctionDef)
+            return _signature(path, node, hyperparameters) if is_function else []
+        if function in _other_names(tree):
+            return []
+        public = sorted(name for name in defined if not name.startswith("_"))
+        close = difflib.get_close_matches(function, public, n=1)
+        return [
+            Problem(
+                f"{path} has no function {function}",
+                received=f"{self.module}:{function}",
+                expected=f"one of {', '.join(public) or 'at least one function'}",
+                fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
+            )
+        ]
+
+
+def _signature(
+    path: str, node: ast.FunctionDef, hyperparameters: Mapping[str, object]
+) -> list[Problem]:
+    """Check that a function can be called as `function(dataset, **hyperparameters)`."""
+    arguments = node.args
+    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    where = f"{path}, line {node.lineno}: {node.name}"
+    problems = []
+    if not positional and not arguments.vararg:
+        problems.append(
+            Problem(
+                f"{where} does not take the dataset",
+                received=f"def {node.name}({_written(arguments)})",
+                expected=f"def {node.name}(dataset, ...)",
+                fix="give it a first argument for the dataset",
+            )
+        )
+    known = positional[1:] + [a.arg for a in arguments.kwonlyargs]
+    optional = set(positional[len(positional) - len(arguments.defaults) :])
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    optional |= {a.arg for a, default in pairs if default is not None}
+    for name in hyperparameters:
+        if name not in known and not arguments.kwarg:
+            close = difflib.get_close_matches(name, known, n=1)
+            problems.append(
+                Problem(
+                    f"{where} does not take the hyperparameter {name!r}",
+                    received=name,
+                    expected=f"one of {', '.join(known) or 'none'}",
+                    fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
+                )
+            )
+    for name in known:
+        if name not in optional and name not in hyperparameters:
+            problems.append(
+                Problem(
+                    f"{where} needs the hyperparameter {name!r}",
+                    received=f"model_hyperparameters with {sorted(hyperparameters) or 'nothing'}",
+                    expected=f"a value for {name!r}",
+                    fix=f"add {name!r} to model_hyperparameters, or give it a default",
+                )
+            )
+    return problems
+
+
+def _written(arguments: ast.arguments) -> str:
+    """Return the arguments of a function that has no positional ones, without their defaults."""
+    names = [argument.arg for argument in arguments.kwonlyargs]
+    rest = [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    return ", ".join([*(["*"] if names else []), *names, *rest])
+
+
+def _other_names(tree: ast.Module) -> set[str]:
+    """Return what a module binds at its top level by assignment or import."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+    return names
+
+
+def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
+    """Name the module: a file by its stem, a package by its folder, a loose folder by model.py."""
+    if name.endswith(".py"):
+        module = name.removesuffix(".py")
+    elif "__init__.py" in files:
+        module, files = name, {f"{name}/{path}": data for path, data in files.items()}
+    elif f"{name}/__init__.py" in files or f"{name}.py" in files:
+        module = name
+    elif "model.py" in files:
+        module = "model"
+    elif inner := _inner_folder(files):  # a zip of a folder, instead of what is in it
+        return _importable(inner, {path.partition("/")[2]: files[path] for path in files}, source)
+    else:
+        raise ConfigurationError(
+            Problem(
+                "model_code is neither a module nor a package",
+                received=f"{source} with {', '.join(sorted(files)[:5])}",
+                expected="a .py file, a folder with __init__.py, or a folder with model.py",
+                fix="add __init__.py, or name the .py file itself",
+            )
+        )
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise ConfigurationError(
+            Problem(
+                "model_code cannot be imported under its name",
+                received=name,
+                expected="letters, digits and underscores, beginning with a letter",
+                fix="rename it",
+            )
+        )
+    return Code(module, files)
+
+
+def _inner_folder(files: Mapping[str, bytes]) -> str:
+    """Return the one folder that all files are in; nothing where there is none."""
+    tops = {path.partition("/")[0] for path in files if "/" in path}
+    return tops.pop() if len(tops) == 1 and all("/" in path for path in files) else ""
+
+
+def _image_files(module: str) -> dict[str, bytes]:
+    """Return the source of a module that this image has too, or nothing."""
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if not found or not found.origin or not found.origin.endswith(".py"):
+        return {}
+    return {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
