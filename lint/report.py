@@ -28,7 +28,7 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
             f"{name}:{item.line}: {item.severity} {item.rule}: {item.what} ({item.path})"
             for item in found
         ]
-        lines += [f"    {found[0].reason}", f"    To do: {found[0].fix}."]
+        lines += [f"    {found[0].reason}", f"    Fix: {found[0].fix}."]
     return "\n".join(text.line(said) for said in [*lines, summary(findings, name)])
 
 

@@ -48,7 +48,7 @@ class Problem:
         return " ".join(f"{LABELS[name]}{ended(text)}" for name, text in self.parts.items())
 
 
-LABELS = {"what": "", "received": "Received: ", "expected": "Expected: ", "fix": "To do: "}
+LABELS = {"what": "", "received": "Received: ", "expected": "Expected: ", "fix": "Fix: "}
 
 
 def ended(text: str) -> str:

@@ -206,7 +206,7 @@ class Cluster:
         if "master" in cluster.members or cluster.kind == "master":
             raise Refused(
                 "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know."
-                " To do: call it Chief in the manifest of the TFJob."
+                " Fix: call it Chief in the manifest of the TFJob."
             )
         trains = {name: len(cluster.members.get(name, ())) for name in _TRAINS}
         found = sum(trains.values()) if cluster.members else 1
@@ -215,14 +215,14 @@ class Cluster:
             what = f"TF_CONFIG names {trains['chief']} chief and {trains['worker']} workers"
             raise Refused(
                 f"{what if cluster.members else 'there is no TF_CONFIG, so this replica is alone'}."
-                f" Expected: {expected} replicas (EXPECTED_REPLICAS). To do: the training operator"
+                f" Expected: {expected} replicas (EXPECTED_REPLICAS). Fix: the training operator"
                 " did not build the cluster of the manifest; look at the TFJob."
             )
         wrong = cluster._contradiction()
         if wrong:
             raise Refused(
                 f"TF_CONFIG contradicts itself: {wrong}. Received: {text[:500]}. Expected: an"
-                " address name:port of its own for each replica, and this one among them. To do:"
+                " address name:port of its own for each replica, and this one among them. Fix:"
                 " look at the TFJob."
             )
         return cluster
@@ -439,7 +439,7 @@ class Restarts:
                 False,
                 FAILED,
                 f"{reason_of(code)}, {self._own} times without getting further, the last time"
-                f" {where}: starting again does not help. To do: look at the log; if memory ran"
+                f" {where}: starting again does not help. Fix: look at the log; if memory ran"
                 " out, raise pod.all.memory or lower train_batch_size",
             )
         if self.count >= self.most:
@@ -884,7 +884,7 @@ def _not_stored(reply: Mapping[str, Any], number: int, seconds: float) -> str:
     return (
         f"the model is trained but not stored after {seconds:.0f} s: {_state(reply, number)}."
         + (f" Missing: {shown}." if missing else "")
-        + " To do: check the store; the next attempt starts from the newest stored checkpoint."
+        + " Fix: check the store; the next attempt starts from the newest stored checkpoint."
     )
 
 

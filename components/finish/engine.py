@@ -44,7 +44,7 @@ CANCELLED = Failure(
     code=143,
     verdict="cancelled",
     message="The run was ended before it was done; no step recorded a failure."
-    " To do: start it again; the prepared dataset is used again as it is.",
+    " Fix: start it again; the prepared dataset is used again as it is.",
 )
 
 

@@ -20,7 +20,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 
 # The four parts of a message: what is wrong is another one for each case.
-PARTS = r".* Received: .+ Expected: .+ To do: .+"
+PARTS = r".* Received: .+ Expected: .+ Fix: .+"
 WIDE = """
 import keras
 
@@ -167,7 +167,7 @@ def test_more_replicas_than_shards_train(jobs: Start, damaged: None) -> None:
         (
             '{"cluster": {"master": ["a:1"], "worker": ["b:1"]},'
             ' "task": {"type": "worker", "index": 0}}',
-            "TF_CONFIG has a replica of the type Master.* To do: call it Chief",
+            "TF_CONFIG has a replica of the type Master.* Fix: call it Chief",
         ),
         (
             '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]},'

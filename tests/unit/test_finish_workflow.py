@@ -173,7 +173,7 @@ def test_a_record_is_one_ascii_line_of_bounded_length() -> None:
 def test_a_step_without_words_has_those_of_argo(said, driver, code, verdict, words) -> None:
     failure = failed(["Killed"], said, driver).failure
     assert (failure.step, failure.code, failure.verdict) == ("preflight", code, verdict)
-    assert words in failure.message and "To do: " in failure.message
+    assert words in failure.message and "Fix: " in failure.message
 
 
 class Api:
@@ -221,7 +221,7 @@ def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys
     markdown = engine.run_as_exit_task("r1", "s3://b/team-a", "http://127.0.0.1:9", "", "m")
     assert "# Run r1 failed in `preflight`" in markdown
     assert "there are no credentials to write `s3://b/runs/r1/probe`." in markdown
-    assert "**To do:** create the Secret named by `storage_secret`." in markdown
+    assert "**Fix:** create the Secret named by `storage_secret`." in markdown
     assert "Secret objstore-cred does not exist" in markdown
     assert "How it ended cannot be read from the store" in markdown
     # The log is the first tab people open.
@@ -264,7 +264,7 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
         "Problem 1",
         "Problem 2",
     ]
-    assert "\x1b" not in shown and "**To do:** correct `data_label`." in shown
+    assert "\x1b" not in shown and "**Fix:** correct `data_label`." in shown
 
 
 def test_last_words_are_a_block_of_short_lines() -> None:
@@ -273,5 +273,5 @@ def test_last_words_are_a_block_of_short_lines() -> None:
     shown = page.describe(Failure("launch_tfjob", 1, "failed", message))
     block = shown[shown.index("```") : len(shown) - shown[::-1].index("```")]
     assert len(block) == 7 and all(len(text) <= 60 for text in block)
-    assert "**To do:** see `pod.all.memory`. Its last words:" in shown
+    assert "**Fix:** see `pod.all.memory`. Its last words:" in shown
     assert json.dumps(shown).count("```") == 2

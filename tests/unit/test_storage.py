@@ -45,7 +45,7 @@ def test_what_is_no_address_is_refused(uri: str) -> None:
 
 def test_a_message_has_four_parts_and_an_error_all_problems() -> None:
     problem = Problem("x is wrong", received=1, expected=2, fix="give 2")
-    assert str(problem) == "x is wrong. Received: 1. Expected: 2. To do: give 2."
+    assert str(problem) == "x is wrong. Received: 1. Expected: 2. Fix: give 2."
     assert str(StepError(problem)) == str(problem)
     assert str(StepError(problem, "and y")).splitlines() == [
         "2 problems:",

@@ -155,8 +155,8 @@ def test_html_holds_no_element(text: str) -> None:
     ("text", "shown"),
     [
         (
-            "gate.foo is not known. To do: correct on_bad_row, or class_weight.",
-            "`gate.foo` is not known. To do: correct `on_bad_row`, or `class_weight`.",
+            "gate.foo is not known. Fix: correct on_bad_row, or class_weight.",
+            "`gate.foo` is not known. Fix: correct `on_bad_row`, or `class_weight`.",
         ),
         ("run `kfp-tfjob run`, again", "run `kfp-tfjob run`, again"),
         ("(see s3://b/x_y/failure.md)", "(see `s3://b/x_y/failure.md`)"),
@@ -190,4 +190,4 @@ def test_every_message_is_safe_on_a_terminal() -> None:
     assert is_safe(one) and "\\x1b[2J" in one
     many = str(DataError(Problem("x", "y" * 100_000, fix="drop y"), f"plain {name}"))
     assert all(is_safe(part) for part in many.split("\n")) and len(many) < 3 * MOST
-    assert "To do: drop y." in many
+    assert "Fix: drop y." in many
