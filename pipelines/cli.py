@@ -127,7 +127,8 @@ def explain_(parameter: str | None) -> None:
     from kfp_tfjob.components.preflight.parameters import MEANING
     from kfp_tfjob.options.data import DataOptions
     from kfp_tfjob.options.gate import GateOptions
-    from kfp_tfjob.options.job import PodOptions, TrainOptions
+    from kfp_tfjob.options.pod import PodOptions
+    from kfp_tfjob.options.train import TrainOptions
 
     groups = {
         "data_options": DataOptions,

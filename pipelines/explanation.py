@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -12,8 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from kfp_tfjob.options.parse import Group, inner_group
-
-_KEY = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def explain(name: str, group: type[Group]) -> dict[str, str]:
@@ -53,18 +50,17 @@ def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[t
 
 
 def _meanings(group: type[Group]) -> dict[str, str]:
-    """Return what the docstrings of a group and its bases say of the keys."""
-    found: dict[str, str] = {}
-    for kind in reversed(group.__mro__):
-        text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
-        if issubclass(kind, Group):
-            found |= {name: _words(meaning) for name, meaning in _KEY.findall(text)}
-    return {name: meaning for name, meaning in found.items() if name in group.model_fields}
+    """Return the meanings of the keys of a group that have one."""
+    return {
+        name: _words(field.description)
+        for name, field in group.model_fields.items()
+        if field.description
+    }
 
 
 def _about(group: type[Group]) -> str:
     """Return what the docstring of a group says of it as a whole."""
-    return _words(inspect.cleandoc(group.__doc__ or "").partition("Attributes:")[0])
+    return _words(inspect.cleandoc(group.__doc__ or ""))
 
 
 def _choices(annotation: Any) -> str:

@@ -144,8 +144,8 @@ def _failure(
 
     keras.backend.clear_session()
     keras.utils.set_random_seed(config.options.seed)
-    if config.options.mixed_precision:
-        keras.mixed_precision.set_global_policy(config.options.mixed_precision)
+    if config.options.precision:
+        keras.mixed_precision.set_global_policy(config.options.precision)
     model = None
     try:
         model = user_code.build(function, dataset, config.hyperparameters)

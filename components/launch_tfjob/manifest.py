@@ -29,7 +29,7 @@ from kfp_tfjob.jobs.labels import (
     run_label,
 )
 from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES, UPLOADER
-from kfp_tfjob.options.job import PodSettings, SecretKey
+from kfp_tfjob.options.pod import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import Layout
 

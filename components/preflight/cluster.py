@@ -21,7 +21,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
-from kfp_tfjob.options.job import PodSettings
+from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
 

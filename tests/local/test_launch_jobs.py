@@ -27,7 +27,7 @@ from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure, Step
-from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError

@@ -15,11 +15,12 @@ from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.components.preflight.rehearsal import beside
 from kfp_tfjob.components.step import FailureReport, Step
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.config import Config
 
 FEATURES = ["a", "b", "c", "d", "e", "f"]
 HEAD = "import keras\nfrom keras import layers\n"
@@ -55,7 +56,13 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         (tmp_path / "code" / f"{name}.py").write_text(code)
         hyperparameters = {"units": 8} | given
         config = Config(
-            S3Address("b"), f"{name}:build_model", 1, 1, tmp_path, tmp_path, options=Options()
+            S3Address("b"),
+            f"{name}:build_model",
+            1,
+            1,
+            tmp_path,
+            tmp_path,
+            options=TrainerOptions(),
         )
         config = dataclasses.replace(config, hyperparameters=hyperparameters)
         return "\n".join(map(str, rehearse(config, FEATURES, "y", task, replicas)))

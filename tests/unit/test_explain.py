@@ -5,7 +5,8 @@ from click.testing import CliRunner, Result
 
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import GateOptions
-from kfp_tfjob.options.job import PodOptions, TrainOptions
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.storage.errors import ConfigurationError

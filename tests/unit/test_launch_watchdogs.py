@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
-from kfp_tfjob.options.job import TrainOptions
+from kfp_tfjob.options.train import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
 OPTIONS = TrainOptions(

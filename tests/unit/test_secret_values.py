@@ -21,8 +21,8 @@ from kfp_tfjob.jobs.secret_values import (
     secrets_in_job,
     still_masked,
 )
-from kfp_tfjob.options.job import PodOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import _defaults, main
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
