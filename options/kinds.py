@@ -32,7 +32,8 @@ def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
 def in_words(root: Schema, schema: Schema) -> str:
     """Return the values that fit a part of the schema `root`."""
     if "anyOf" in schema:
-        return " or ".join(in_words(root, one) for one in schema["anyOf"])
+        *first, last = [in_words(root, one) for one in schema["anyOf"]]
+        return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
     if values := [schema["const"]] if "const" in schema else schema.get("enum", ()):
         *first, last = [json.dumps(value) for value in values if value != ""]
         return f"{', '.join(first)} or {last}" if first else last

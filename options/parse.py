@@ -140,17 +140,16 @@ def _problems(
             yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
             continue
         said = item["msg"].removeprefix("Value error, ")
-        secret = any(looks_secret(str(part)) for part in path)
         yield Problem(
             f"{where} is not valid",
-            received=MASK if secret else repr(masked(received)),
+            received=MASK if any(looks_secret(str(part)) for part in path) else received,
             expected=said if item["type"] == "value_error" else expected(schema, path) or said,
             fix=f"correct {where}",
             path=where,
         )
 
 
-def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], Any]:
+def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], str]:
     """Return the path of an error and what was received there.
 
     Args:
@@ -164,11 +163,11 @@ def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], 
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
         elif part == "[key]":
-            return path, path[-1]  # the key itself is wrong
+            return path, str(path[-1])  # the key itself is wrong
         else:
             break
         path.append(part)
-    return path, value
+    return path, repr(masked(value))
 
 
 def _keys(group: type[Group], path: list[str]) -> list[str]:
