@@ -18,6 +18,11 @@ def replica_of(pod: Mapping[str, Any]) -> str:
     return f"{role_of(pod)}-{pod['metadata']['labels'][_LABEL + 'replica-index']}"
 
 
+def is_chief(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod is the one whose end decides how the job ends."""
+    return replica_of(pod) == "chief-0"
+
+
 def condition(job: Mapping[str, Any], kind: str) -> str | None:
     """Return the message of a condition that is true, or None; their order means nothing."""
     found = true_condition(job, kind)

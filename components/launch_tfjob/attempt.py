@@ -30,6 +30,9 @@ _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
 _BEATS = 6  # of the heart, in the time after which the chief takes it for dead
 _LONGEST_ANNOTATION = 1000
+_NOT_STORED = Judgement(
+    Verdict.STORE_UNAVAILABLE, "the job succeeded, but its output is not complete in the store"
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Attempt:
         waited: Seconds that earlier attempts have waited for nodes.
         ended: Tells what ended the whole run; nothing while it is wanted.
         run_left: Seconds that the whole run has left.
+        proven: Tells whether the output of this attempt is complete in the store.
         clock: Seconds that never go back; a seam for tests.
     """
 
@@ -69,6 +73,7 @@ class Attempt:
     waited: float = 0.0
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     run_left: float = math.inf
+    proven: Callable[[], bool] = field(default=lambda: True, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
@@ -112,6 +117,8 @@ class Attempt:
                 longest = min(follower.pause, self._beat_seconds)
                 self.backend.watch(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
+        if judgement.verdict == Verdict.SUCCEEDED and not self.proven():
+            judgement = _NOT_STORED
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # whoever saw the end has stopped the job
         if latest is not None:

@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +153,13 @@ class Launcher:
                 waited,
                 self.ended,
                 run_left,
+                partial(self._has_completed, attempt),
                 self.clock,
             ).follow()
+            self._keep(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
-                if self._completed() == attempt:
-                    self._keep(outcome.end)
-                    return self._launched(attempt)
-                judgement = Judgement(
-                    Verdict.STORE_UNAVAILABLE,
-                    "the job succeeded, but its output is not complete in the store",
-                )
-                self.backend.delete(manifest["metadata"]["name"])
-            self._keep(outcome.end)
+                return self._launched(attempt)
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
@@ -263,6 +258,9 @@ class Launcher:
             self.step.store.write(address, end.to_bytes())
         except StepError as error:
             log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
+
+    def _has_completed(self, attempt: int) -> bool:
+        return self._completed() == attempt
 
     def _completed(self) -> int:
         """Return the attempt whose output is complete in the store, or 0."""
