@@ -141,9 +141,7 @@ class Watchdogs:
                 _ended(pods),
                 operator,
                 Verdict.OPERATOR_ABSENT,
-                lambda: (
-                    f"a pod has ended, and after {operator:.0f} s the job does not say so"
-                ),
+                lambda: f"a pod has ended, and after {operator:.0f} s the job does not say so",
             ),
             "image": Limit(
                 bool(unpulled),
