@@ -39,7 +39,7 @@ exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.uploader.watch import Settings, watch
+    from kfp_tfjob.uploader.watch import Settings, run_sidecar
 
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
@@ -68,7 +68,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     # away and once that it is back.
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
-    return watch(settings, store, _ENDED)
+    return run_sidecar(settings, store, _ENDED)
 
 
 def _push(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFou
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.words import counted, sized
 from kfp_tfjob.uploader.inventory import LocalFile, scan
-from kfp_tfjob.uploader.parallel import WORKERS, Progress, each, workers_for
+from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
@@ -78,7 +78,7 @@ def push(
     def send(file: LocalFile) -> ManifestObject:
         return store.send(folder / file.path, address / file.path, file.path)
 
-    progress = Progress("sending", len(missing), sum(file.size for file in missing))
+    progress = TransferProgress("sending", len(missing), sum(file.size for file in missing))
     workers = workers or workers_for(probed.latency)
     for file, sent in each(send, missing, workers, progress.tick):
         objects[file.path] = sent.result()
@@ -146,7 +146,7 @@ def pull(
     def fetch(item: ManifestObject) -> None:
         store.fetch(address / item.key, folder, item)
 
-    progress = Progress("fetching", len(missing), sum(item.size for item in missing))
+    progress = TransferProgress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
     for item, fetched in each(fetch, missing, workers or WORKERS, progress.tick):
         if isinstance(error := fetched.error, DataError):
@@ -181,7 +181,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
     def prove(item: ManifestObject) -> None:
         store.prove(base / item.key, item)
 
-    progress = Progress("proving", len(manifest.objects), manifest.size)
+    progress = TransferProgress("proving", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
     for item, proof in each(prove, manifest.objects, workers or WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
@@ -219,7 +219,7 @@ def same_content(
         file for path, file in files.items() if path in known and known[path].size == file.size
     ]
     found = []
-    progress = Progress("comparing", len(alike), sum(file.size for file in alike))
+    progress = TransferProgress("comparing", len(alike), sum(file.size for file in alike))
     sums = each(lambda file: file_crc64nvme(folder / file.path), alike, tick=progress.tick)
     for file, checksum in sums:
         progress.add(file.size)

@@ -29,7 +29,7 @@ from kfp_tfjob.uploader.folder import name_problem
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
 from kfp_tfjob.uploader.journal import Journal, Stored
 from kfp_tfjob.uploader.ownership import FencedError
-from kfp_tfjob.uploader.parallel import Progress, each, workers_for
+from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 
 log = logging.getLogger(__name__)
 
@@ -314,10 +314,10 @@ class Mirror:
         self._journal.publish(step)
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
-    def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
+    def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> TransferProgress:
         """Send files at the same time, and remember those that arrived."""
         files = list(files)
-        progress = Progress("storing", len(files), sum(file.size for file in files))
+        progress = TransferProgress("storing", len(files), sum(file.size for file in files))
 
         def tick() -> None:
             progress.tick()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.progress import Progress
+from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import Shards
 from kfp_tfjob.components.prepare_data.spill import split_of
@@ -113,7 +113,7 @@ def write(
     shards = Shards(store, base, folder, encoder, rows)
     statistics = Statistics(names, label)
     fractions = list(options.split.fractions.values())
-    progress = Progress("wrote")
+    progress = ProgressLog("wrote")
     for part in scan.spill.bins():
         if label.classes is None:
             part = part[~np.isnan(part["number"])]  # labels that are text are bad rows

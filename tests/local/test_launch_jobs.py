@@ -500,7 +500,7 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
     """Stopping a job looks like a chief that was lost, which costs an attempt otherwise."""
     why = ["its Workflow was deleted"] if when == "before its job" else []
     ended = nullcontext(lambda: "".join(why))
-    monkeypatch.setattr(backend, "watched_run", lambda *_: ended)
+    monkeypatch.setattr(backend, "watch_workflow", lambda *_: ended)
 
     def lose() -> None:
         _wait_for((tmp_path / "chief-0.1.json").exists)
