@@ -13,22 +13,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
 
-JOB = "TFJob"
+JOB = TFJOB.name
 FIELDS: dict[str, dict[str, str]] = {
     JOB: {
         "apiVersion": "str",
         "kind": "str",
         "metadata": "V1ObjectMeta",
-        "spec": "TFJobSpec",
+        "spec": f"{JOB}Spec",
         "status": "object",
     },
-    "TFJobSpec": {
+    f"{JOB}Spec": {
         "enableDynamicWorker": "bool",
         "runPolicy": "RunPolicy",
         "successPolicy": "str",
-        "tfReplicaSpecs": "dict(str, ReplicaSpec)",
+        TFJOB.replicas_key: "dict(str, ReplicaSpec)",
     },
     "RunPolicy": {
         "activeDeadlineSeconds": "int",

@@ -16,11 +16,11 @@ from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
+from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
-from kfp_tfjob.jobs.record import AttemptEnd, end_of, log_name, pods_of
-from kfp_tfjob.jobs.status import is_being_deleted, is_over, replica_of, role_of
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.trainer.supervisor import MEANING
 
@@ -128,8 +128,10 @@ class Attempt:
             self.backend.delete(self.name)  # any other end stays for people to look at
         follower.finish(_LAST_LINES_SECONDS)
 
+        kind = kind_of(self.manifest)
+
         def last_lines(replica: str, container: str) -> list[str]:
-            return follower.last_lines(log_name(replica, container), _SHOWN_LINES)
+            return follower.last_lines(kind.log_name(replica, container), _SHOWN_LINES)
 
         seconds = {
             "queued": watchdogs.queued,
@@ -138,7 +140,7 @@ class Attempt:
         }
         pods = pods_of(follower.pods, last_lines)
         end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
-        said = [Mask()(line) for line in words(judgement, last_lines)]
+        said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]
         return Outcome(judgement, said, end)
 
     def _with_remedy(self, found: Judgement | None, seen: Snapshot) -> Judgement | None:
@@ -175,7 +177,7 @@ class Attempt:
         now = self.clock()
         if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
-        if any(replica_of(pod) == "chief-0" and waiting.has_begun(pod) for pod in pods):
+        if any(is_chief(pod) and waiting.has_begun(pod) for pod in pods):
             self._beat_at = now
             self.backend.annotate_chief(self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"})
 
@@ -192,7 +194,7 @@ class Attempt:
         begun = sum(waiting.has_begun(pod) for pod in pods) >= waiting.wanted(job)
         self._running += passed if begun else 0
         gpus = sum(
-            self.spec.gpus_of(replica_of(pod).partition("-")[0])
+            self.spec.gpus_of(role_of(pod))
             for pod in pods
             if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
         )
@@ -209,13 +211,21 @@ def cancelled(why: str) -> Judgement:
     return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}", fix=fix)
 
 
-def words(judgement: Judgement, last_lines: Callable[[str, str], list[str]]) -> list[str]:
-    """Return the last words of the container that ended the job, else of the chief."""
+def words(
+    judgement: Judgement, main: str, last_lines: Callable[[str, str], list[str]]
+) -> list[str]:
+    """Return the last words of the container that ended the job, else of the chief.
+
+    Args:
+        judgement: On the job.
+        main: The main container of its kind.
+        last_lines: Returns the last lines of a replica and container.
+    """
     cause = judgement.cause
     if judgement.verdict in (Verdict.SUCCEEDED, Verdict.OPERATOR_ABSENT):
         return []
     if not cause:
-        return last_lines("chief-0", CONTAINER)
+        return last_lines("chief-0", main)
     # What the supervisor says when the program itself left no words is in the sentence already.
     if cause.message and cause.message not in MEANING.values():
         return cause.message.splitlines()

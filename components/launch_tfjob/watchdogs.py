@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
-from kfp_tfjob.jobs.status import is_chief, is_over, replica_of
+from kfp_tfjob.jobs.status import decides, is_chief, is_over, is_suspended, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.job import TrainOptions
 
@@ -23,7 +23,7 @@ class Snapshot:
     """A job at one moment.
 
     Attributes:
-        job: The TFJob.
+        job: With its status.
         pods: Its pods.
         silence: Seconds since the chief's last line; None while it cannot be heard.
         events: Returns what controllers said of the job and of pods that wait.
@@ -89,7 +89,7 @@ class JobLimits:
         self._began = now if self._began is None else self._began
         if (run_left := self.run_left - (now - self._began)) <= 0:
             return out_of_time(self.options)
-        if waiting.is_suspended(seen.job):
+        if is_suspended(seen.job):
             self.queued += passed
             self._since.clear()  # nothing else can be expected of it
             left = min(self.options.queue_timeout_seconds - self.queued, run_left)
@@ -243,7 +243,7 @@ def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether the operator should have decided: the chief is done, or any replica failed."""
     return any(
         pod["status"].get("phase") == "Failed"
-        or (pod["status"].get("phase") == "Succeeded" and is_chief(pod))
+        or (pod["status"].get("phase") == "Succeeded" and decides(pod))
         for pod in pods
     )
 
