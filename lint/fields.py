@@ -14,6 +14,7 @@ from kfp_tfjob.lint.document import show
 from kfp_tfjob.lint.job import Job, ensure, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.lint.schema import FIELDS, Violation, violations
+from kfp_tfjob.storage.words import did_you_mean
 
 _OLD = tuple(f"{TFJOB.group}/{version}" for version in ("v1beta1", "v1beta2", "v1alpha2"))
 _LONGEST = 63  # characters of the name of a Service
@@ -156,5 +157,5 @@ def _right(job: Job, item: Violation) -> Any:
 
 
 def _unknown(item: Violation) -> str:
-    meant = f"; did you mean {item.meant}?" if item.meant else ""
-    return f"there is no field {item.path[-1]}{meant}"
+    meant = did_you_mean(item.meant)
+    return f"there is no field {item.path[-1]}{meant and '; '}{meant}"

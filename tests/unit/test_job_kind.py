@@ -18,9 +18,9 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.cluster.stopping import orders
-from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION
