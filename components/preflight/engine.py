@@ -30,7 +30,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.trainer.model_code import Code, ModelCode
