@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
-from kfp_tfjob.options.kinds import expected
+from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
 

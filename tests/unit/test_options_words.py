@@ -3,10 +3,10 @@
 import pytest
 
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.kinds import expected
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainerOptions, TrainOptions
+from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError
 
 
