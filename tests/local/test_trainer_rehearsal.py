@@ -167,7 +167,7 @@ def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
 def test_preflight_refuses_before_anything_is_kept(
     store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     monkeypatch.setenv(CHOICE, "local")
     monkeypatch.setattr(
@@ -182,7 +182,7 @@ def test_preflight_refuses_before_anything_is_kept(
         + model("x = layers.Dens(units)(x)")
     )
     (tmp_path / "data.csv").write_text("a,b,y\n" + "1,2,yes\n2,3,no\n" * 20)
-    values = _defaults() | {
+    values = defaults() | {
         "data_uri": str(tmp_path / "data.csv"),
         "data_label": "y",
         "model_name": "m",
@@ -199,11 +199,11 @@ def test_preflight_refuses_before_anything_is_kept(
 def test_on_a_cluster_it_is_said_when_the_model_is_built(
     store: Store, base: S3Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     caplog.set_level(logging.INFO)
     step = Step("preflight", "r", Layout(base), store)
-    with preflight._rehearsing(step, _defaults()) as rehearsal:
+    with preflight._rehearsing(step, defaults()) as rehearsal:
         assert rehearsal is None
     assert "built for the first time when training starts" in caplog.text
 
@@ -211,10 +211,10 @@ def test_on_a_cluster_it_is_said_when_the_model_is_built(
 def test_a_process_that_dies_refuses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     caplog.set_level(logging.INFO)
-    values = _defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
+    values = defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
     with beside(job_spec(values), "r") as rehearsal:
         rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", ("a",), "y", "auto")
         assert rehearsal.problems() == []
