@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
-from kfp_tfjob.components.launch_tfjob.follower import Follower
+from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
