@@ -44,13 +44,13 @@ def trainer_steps(
 
     from kfp_tfjob.storage.address import S3Address
     from kfp_tfjob.trainer import user_code
-    from kfp_tfjob.trainer.config import Cluster, Config
+    from kfp_tfjob.trainer.config import Config, Topology
     from kfp_tfjob.trainer.inputs import distribute, open_split
     from kfp_tfjob.trainer.records import train_slices
     from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.step import Steps
+    from kfp_tfjob.trainer.train_step import TrainSteps
 
-    nowhere, cluster = S3Address("none"), Cluster(replicas_of_job)
+    nowhere, cluster = S3Address("none"), Topology(replicas_of_job)
     config = Config(nowhere, "", 1, batch, folder, folder, cluster=cluster, expected_gpus=0)
     replicas = Replicas.start(config)
     dataset, function = _dataset(folder), _model(name)
@@ -58,7 +58,7 @@ def trainer_steps(
     with replicas.strategy.scope():
         model = function(dataset)
         user_code.check(model, function, dataset, replicas.count)
-    steps, records = Steps(model, replicas, batch), open_split(dataset, "train")
+    steps, records = TrainSteps(model, replicas, batch), open_split(dataset, "train")
 
     def slices() -> Iterator[np.ndarray]:
         return train_slices(len(records), batch, 0, (0, 0), replicas.mine, replicas.count)

@@ -21,6 +21,7 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.exits import leave_last_words
@@ -204,7 +205,6 @@ def _writable(name: str, folder: Path) -> Finding:
 
 
 def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
-    from kfp_tfjob.storage import manifest as manifests
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader import verify
 
@@ -215,7 +215,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
     manifest = None
     try:
         store = Store()
-        manifest = store.read_manifest(address / manifests.NAME)
+        manifest = store.read_manifest(address / MANIFEST)
         problems: Sequence[Problem | str] = verify(store, address, manifest)
     except StepError as error:
         problems = error.problems

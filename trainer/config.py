@@ -37,7 +37,7 @@ _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Topology:
     """The replicas of the job.
 
     Attributes:
@@ -104,7 +104,7 @@ class Config:
     restarts: int = 0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: Topology = field(default_factory=Topology)
     expected_gpus: int | None = None
     replicas_on_this_machine: int = 1
 
@@ -194,10 +194,10 @@ class _Reader:
             return {}
         return parsed
 
-    def cluster(self, name: str) -> Cluster:
+    def cluster(self, name: str) -> Topology:
         value = self.object(name)
         if not value:
-            return Cluster()
+            return Topology()
         try:
             hosts = {kind: list(names) for kind, names in value["cluster"].items()}
             members = {kind: len(names) for kind, names in hosts.items()}
@@ -207,7 +207,7 @@ class _Reader:
             chief = (host.strip("[]"), int(port))
         except (KeyError, TypeError, ValueError, AttributeError):
             self._wrong(f"{name} is not valid", value, "cluster and task", "look at the TFJob")
-            return Cluster()
+            return Topology()
         if other := sorted({*members, kind} - {"chief", "worker"}):
             # A parameter server in the cluster makes TensorFlow wait for ever.
             self._wrong(
@@ -217,9 +217,9 @@ class _Reader:
                 "use only Chief and Worker, or give train_options a command of your own",
             )
         if kind == "chief":
-            return Cluster(sum(members.values()), chief_address=chief)
+            return Topology(sum(members.values()), chief_address=chief)
         place = members.get("chief", 0) + index
-        return Cluster(sum(members.values()), f"{kind} {index}", place, chief)
+        return Topology(sum(members.values()), f"{kind} {index}", place, chief)
 
     def options(self, name: str) -> Options:
         value = self.object(name)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.progress import Progress
+from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render
 
 
-def curves_html(progress: Progress, title: str) -> str:
+def curves_html(progress: TrainingHistory, title: str) -> str:
     """Return a page with a chart for each metric, the final values, and where the time went.
 
     Args:
