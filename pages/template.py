@@ -29,8 +29,8 @@ def render(template: str, /, **values: Any) -> str:
     """Return a page.
 
     Text is made safe by `storage.text`: control characters are shown, length is bounded, and
-    nothing in it becomes markup. Only `Markup` (HTML) and the results of the filters `code` and
-    `prose` and of `row` (Markdown) are taken as they are.
+    nothing in it becomes markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`,
+    `digits` and `literal` (Markdown) are taken as they are.
 
     Args:
         template: For instance `components/evaluate/report.html.j2`.
@@ -69,6 +69,8 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "code": _marked(text.code),
     "prose": _marked(text.prose),
+    "digits": _marked("{:.6g}".format),
+    "literal": _marked(repr),
     "short": text.short,
     "count": "{:,}".format,
 }
