@@ -161,8 +161,8 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         Config.from_environment({k: v for k, v in environment.items() if k != "TF_CONFIG"})
     except ConfigurationError as error:
         for problem in error.problems:
-            name = re.match(r"\w+", str(problem))
-            wrong.setdefault(name[0] if name else "", []).append(problem)
+            name = problem.path if isinstance(problem, Problem) else ""
+            wrong.setdefault(name.partition(".")[0], []).append(problem)
     try:
         cluster = Cluster.read(environment)
         place = f"{cluster.kind} {cluster.index}"
