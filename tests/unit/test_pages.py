@@ -12,7 +12,7 @@ from jinja2 import DictLoader
 from markdown_it import MarkdownIt
 
 from kfp_tfjob.components.evaluate import report as evaluation
-from kfp_tfjob.components.launch_tfjob.progress import Epoch, Progress
+from kfp_tfjob.components.launch_tfjob.progress import Epoch, TrainingHistory
 from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.pages import charts, template
@@ -64,7 +64,8 @@ def evaluation_page(case: str) -> str:
 
 def training_page() -> str:
     epochs = [Epoch(n, {HOSTILE: 1 / n, f"val_{HOSTILE}": 1e308 * (-1) ** n}) for n in (1, 2, 9)]
-    return curves_html(Progress(tuple(epochs), {HOSTILE: 0.5}, {HOSTILE: 1.0}, (HOSTILE,)), HOSTILE)
+    history = TrainingHistory(tuple(epochs), {HOSTILE: 0.5}, {HOSTILE: 1.0}, (HOSTILE,))
+    return curves_html(history, HOSTILE)
 
 
 def local_page(folder: Path) -> str:
@@ -77,7 +78,7 @@ PAGES = {
     "dataset, classification": lambda _: data_page(250, 120),
     "dataset, regression": lambda _: data_page(3, 0),
     "training": lambda _: training_page(),
-    "training without epochs": lambda _: curves_html(Progress(), HOSTILE),
+    "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
     "job": lambda _: job_html({"metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE),
     "local run": local_page,
 }
