@@ -44,7 +44,7 @@ def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
     """
     return render(
         "components/launch_tfjob/tfjob.html.j2",
-        title=f"TFJob {manifest['metadata']['name']}",
+        title=f"{manifest['kind']} {manifest['metadata']['name']}",
         tensorboard=tensorboard,
         lines=to_yaml(manifest).splitlines(),
     )

@@ -79,7 +79,9 @@ PAGES = {
     "dataset, regression": lambda _: data_page(3, 0),
     "training": lambda _: training_page(),
     "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
-    "job": lambda _: job_html({"metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE),
+    "job": lambda _: job_html(
+        {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE
+    ),
     "local run": local_page,
 }
 
