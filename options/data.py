@@ -28,15 +28,14 @@ Text = Annotated[str, BeforeValidator(_text)]
 class Split(Group):
     """How rows are divided."""
 
-    train: float = option(0.7, "Share of the rows the model learns from, above 0.", gt=0, lt=1)
+    train: float = option(0.7, "Share of the rows that the model learns from.", gt=0, lt=1)
     validation: float = option(
-        0.15, "Share of the rows that decide when training stops, above 0.", gt=0, lt=1
+        0.15, "Share of the rows that decide when training stops.", gt=0, lt=1
     )
-    test: float = option(
-        0.15, "Share of the rows that decide about promotion, above 0.", gt=0, lt=1
-    )
+    test: float = option(0.15, "Share of the rows that decide about promotion.", gt=0, lt=1)
     salt: Text = option(
-        "0", "Another text gives another division; with the same one, adding rows moves no old row."
+        "0",
+        "A different text gives a different split; with the same text, added rows move no old row.",
     )
 
     @field_validator("salt")
@@ -66,30 +65,26 @@ class DataOptions(Group):
     """The keys of `data_options`."""
 
     task: Literal["auto", "classification", "regression"] = option(
-        "auto", "What the label is: a class, a number, or whatever its values look like."
+        "auto", "The kind of label: classes, numbers, or `auto` for a guess from its values."
     )
     columns: tuple[Text, ...] | None = option(
         None,
-        "The feature columns, in the order in which the model gets them; without it"
-        " every column but the label and the dropped ones, in the order of the file.",
+        "The feature columns, in the order in which the model gets them; by default every"
+        " column but the label and the dropped ones, in the order of the file.",
     )
     drop: tuple[Text, ...] = option((), "Columns to leave out.")
-    split: Split = option(Split(), "How rows are divided.")
+    split: Split = option(Split(), "How rows are divided into train, validation and test.")
     on_bad_row: Literal["fail", "drop"] = option(
-        "fail", "Whether a row that does not parse ends the run or is left out."
+        "fail", "What happens to a row that does not parse: it ends the run, or it is dropped."
     )
-    max_bad_fraction: float = option(
-        0.1, "Share of the rows that may be left out, 0 to 1.", ge=0, le=1
-    )
+    max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
-        ",", "The character between two values of a CSV; `tab` and `space` are understood."
+        ",", "The character between two values of a CSV, or the word `tab` or `space`."
     )
     format: Literal["auto", "csv", "parquet"] = option(
-        "auto", "`csv`, `parquet`, or by the first bytes of each file."
+        "auto", "Format of the files; `auto` decides by the first bytes of each file."
     )
-    null_values: tuple[Text, ...] = option(
-        NULL_VALUES, "Texts in a CSV that stand for a missing value."
-    )
+    null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
     @field_validator("columns", "drop", "null_values", mode="before")
     @classmethod

@@ -20,7 +20,9 @@ DEFAULTS: dict[str, Any] = {
     "ephemeral_storage": "20Gi",
     "shared_memory": "2Gi",
     "run_as_user": 1000,
+    "grace_seconds": 60,
 }
+CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
 _BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
@@ -41,7 +43,7 @@ def _bytes(value: Any) -> str:
     text = _text(value)
     found = _BYTES.fullmatch(text)
     if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
-        # 512m is a valid quantity and means half a byte, and 16 means 16 bytes: nobody means that.
+        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both are typing errors.
         raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
     return text
 
@@ -126,7 +128,7 @@ class Toleration(Group):
 
 
 class Affinity(Group):
-    """An affinity, as Kubernetes spells it; what stands in its parts is left to Kubernetes."""
+    """An affinity, as Kubernetes spells it; Kubernetes checks its parts."""
 
     nodeAffinity: dict[str, Any] | None = None  # noqa: N815
     podAffinity: dict[str, Any] | None = None  # noqa: N815
@@ -134,7 +136,7 @@ class Affinity(Group):
 
 
 class Volume(Group):
-    """A claim (PVC) mounted into every container `tensorflow` it is named for."""
+    """A claim (PVC) to mount into the container `tensorflow`."""
 
     claim: ObjectName
     path: Path
@@ -142,48 +144,63 @@ class Volume(Group):
 
 
 class PodSettings(Group):
-    """What can be said of the pods of a replica type; what is not said is None."""
+    """The settings of the pods of a role; None for those that are not set."""
 
     cpu: Cpu | None = option(
-        None, "Cores of the container `tensorflow`, request and limit; 4 unless said."
+        None,
+        f"Cores of the container `tensorflow`, as request and limit. Default: {DEFAULTS['cpu']}.",
     )
     memory: Bytes | None = option(
-        None, "Bytes, request and limit; 16Gi unless said. shared_memory is part of it."
+        None,
+        "Memory of that container, as request and limit; shared_memory is part of it."
+        f" Default: {DEFAULTS['memory']}.",
     )
     gpu_resource: Key | None = option(
         None,
-        "The name GPUs are asked for by, nvidia.com/gpu or, for instance, that of a MIG slice.",
+        "The resource name of the GPUs, for instance that of a MIG slice. Default:"
+        f" {DEFAULTS['gpu_resource']}.",
     )
     ephemeral_storage: Bytes | None = option(
-        None, "Bytes of local disk for data, checkpoints and the model; 20Gi."
+        None,
+        "Local disk for data, checkpoints and the model. Default:"
+        f" {DEFAULTS['ephemeral_storage']}.",
     )
     shared_memory: Bytes | None = option(
-        None, "Bytes of /dev/shm, which NCCL uses between the GPUs of a replica; 2Gi."
+        None,
+        "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
+        f" {DEFAULTS['shared_memory']}.",
     )
-    node_selector: dict[Key, LabelValue] | None = option(None, "Labels a node must have.")
-    tolerations: tuple[Toleration, ...] | None = option(None, "Taints the pods tolerate.")
-    affinity: Affinity | None = option(None, "Preferences among nodes.")
+    node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pods tolerate.")
+    affinity: Affinity | None = option(None, "Rules and preferences for the choice of nodes.")
     env: dict[Variable, VariableValue] | None = option(
         None,
-        "Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them."
-        ' A value is a text or, so that no secret is a parameter, `{"secret": "NAME",'
-        ' "key": "KEY"}` of a Kubernetes Secret; one that does not exist ends the run.'
-        " In a local run it is the file secrets/NAME/KEY in --home.",
+        "Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them. A"
+        ' value is a text. To keep a secret out of the parameters, use `{"secret": "NAME",'
+        ' "key": "KEY"}`, which names a key of a Kubernetes Secret; the run ends if it'
+        " does not exist. A local run reads it from the file secrets/NAME/KEY in --home.",
     )
     volumes: tuple[Volume, ...] | None = option(None, "Claims to mount.")
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
-    scheduler: ObjectName | None = option(None, "Name of a scheduler other than the cluster's own.")
-    service_account: ObjectName | None = option(
-        None, "For access to a store without a Secret; no token is mounted by us."
+    scheduler: ObjectName | None = option(
+        None, "Name of a scheduler that replaces the cluster's default one."
     )
-    image_pull_secret: ObjectName | None = option(None, "For a private registry.")
-    annotations: dict[Key, Text] | None = option(None, "Of the pods.")
-    labels: dict[Key, LabelValue] | None = option(None, "Of the pods.")
-    run_as_user: int | None = option(None, "User id; 1000 unless said, and 0 is refused.", ge=1)
+    service_account: ObjectName | None = option(
+        None,
+        "Service account, for access to a store without a Secret; this project mounts no token.",
+    )
+    image_pull_secret: ObjectName | None = option(
+        None, "Name of the Secret for a private registry."
+    )
+    annotations: dict[Key, Text] | None = option(None, "Annotations of the pods.")
+    labels: dict[Key, LabelValue] | None = option(None, "Labels of the pods.")
+    run_as_user: int | None = option(
+        None, f"User id; 0 is refused. Default: {DEFAULTS['run_as_user']}.", ge=1
+    )
     grace_seconds: int | None = option(
         None,
-        "From SIGTERM to SIGKILL, 60 unless said; on the chief 600, for the sidecar has"
-        " to store what is left.",
+        f"Time between SIGTERM and SIGKILL. Default: {DEFAULTS['grace_seconds']}; on the"
+        f" chief {CHIEF_GRACE}, because the sidecar has to store the rest.",
         ge=1,
         le=_DAY,
     )
@@ -193,7 +210,7 @@ class AllSettings(PodSettings):
     """The settings of every pod, and those of the job."""
 
     queue: LabelValue | None = option(
-        None, "A LocalQueue of Kueue; it belongs to the job and not to a pod."
+        None, "A LocalQueue of Kueue; it applies to the job, not to a pod."
     )
 
 
@@ -201,15 +218,15 @@ class ChiefSettings(PodSettings):
     """The settings of the chief."""
 
     output_claim: ObjectName | None = option(
-        None, "A claim (PVC) for what the chief writes, where the node's disk is too small."
+        None, "A claim (PVC) for the output of the chief, if the node's disk is too small."
     )
 
 
 class ExtraSettings(PodSettings):
-    """The settings of replicas that only a user's own command knows what to do with."""
+    """The settings of replicas that only your own command can use."""
 
-    replicas: int = option(0, "How many there are.", ge=0, le=999)
-    gpus: int = option(0, "GPUs of each.", ge=0)
+    replicas: int = option(0, "How many replicas there are.", ge=0, le=999)
+    gpus: int = option(0, "GPUs of each replica.", ge=0)
 
 
 class EvaluatorSettings(ExtraSettings):
@@ -219,16 +236,19 @@ class EvaluatorSettings(ExtraSettings):
 
 
 class PodOptions(Group):
-    """`pod`: what the replica types have in common, and what is different for one of them."""
+    """The keys of `pod`: settings of all replicas, and of each role."""
 
-    all: AllSettings = option(AllSettings(), "For every pod.")
-    chief: ChiefSettings = option(ChiefSettings(), "For the chief, and `output_claim`.")
-    worker: PodSettings = option(PodSettings(), "For the workers.")
+    all: AllSettings = option(AllSettings(), "Settings of every pod.")
+    chief: ChiefSettings = option(ChiefSettings(), "Settings of the chief.")
+    worker: PodSettings = option(PodSettings(), "Settings of the workers.")
     ps: ExtraSettings = option(
         ExtraSettings(),
-        "For parameter servers, with `replicas` and `gpus`; they need train_options.command.",
+        "Settings of the parameter servers, with `replicas` and `gpus`; they need"
+        " train_options.command.",
     )
-    evaluator: EvaluatorSettings = option(EvaluatorSettings(), "For the evaluator, with the same.")
+    evaluator: EvaluatorSettings = option(
+        EvaluatorSettings(), "Settings of the evaluator, with the same keys."
+    )
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -241,15 +261,17 @@ class PodOptions(Group):
         return value
 
     def of(self, role: str) -> PodSettings:
-        """Return the settings of a role: its own, else those of `all`, else the defaults.
+        """Return the settings of a role: its own, then those of `all`, then DEFAULTS.
 
-        Dicts of names (env, labels, annotations, node_selector) are added up; every other key of
-        the role replaces that of `all`.
+        Dicts of names (env, labels, annotations, node_selector) are merged; every other key of the
+        role replaces that of `all`.
 
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.
         """
-        merged: dict[str, Any] = dict(DEFAULTS, grace_seconds=600 if role == "chief" else 60)
+        merged: dict[str, Any] = dict(DEFAULTS)
+        if role == "chief":
+            merged["grace_seconds"] = CHIEF_GRACE
         own: PodSettings = getattr(self, role)
         for settings in (self.all, own):
             for name in PodSettings.model_fields:

@@ -48,40 +48,40 @@ class ReduceLROnPlateau(CallbackArguments):
 class TrainerOptions(Group):
     """The keys of `train_options` that the trainer gets, as TRAIN_OPTIONS."""
 
-    seed: int = option(0, "Of the weights and of the order of the rows.", ge=0, lt=2**31)
+    seed: int = option(
+        0, "Seed of the weights, of the order of the rows and of dropout.", ge=0, lt=2**31
+    )
     class_weight: dict[str, Weight] | Literal["balanced"] | None = option(
-        None, "Weight by class, or `balanced`."
+        None, "Weight of each class, by its name; `balanced` gives every class the same sum."
     )
     early_stopping: EarlyStopping | None = option(None, "When to stop before the last epoch.")
     reduce_lr_on_plateau: ReduceLROnPlateau | None = option(
         None, "When to lower the learning rate."
     )
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = option(
-        False, "Whether to compute in 16 bits where that is safe, or a policy of Keras."
+        False, "Compute in 16 bits where that is safe: true, or a policy of Keras."
     )
     checkpoint_seconds: float = option(60, "The longest time between two checkpoints.", gt=0)
-    checkpoint_keep: int = option(3, "How many of the newest checkpoints stay.", ge=1)
+    checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
     checkpoint_best: str | None = option(
         "val_loss",
-        "The metric by which one more checkpoint stays, the best; null for none.",
+        "The metric that selects one more checkpoint to keep, the best; null for none.",
         min_length=1,
     )
     micro_batches: int = option(
-        1, "In how many parts, one after the other, a replica takes its rows of a step.", ge=1
+        1,
+        "How many parts a replica splits its rows of a step into, to take one after the other.",
+        ge=1,
     )
-    sync_batch_norm: bool = option(
-        False, "Whether every BatchNormalization is made a synchronized one."
-    )
-    jit_compile: bool = option(
-        False, "Whether XLA compiles the forward and the backward pass on GPUs."
-    )
+    sync_batch_norm: bool = option(False, "Make every BatchNormalization a synchronized one.")
+    jit_compile: bool = option(False, "Let XLA compile the forward and the backward pass on GPUs.")
     tf32: bool = option(
-        True, "Whether GPUs may round factors of float32 products to 10 bits, which is much faster."
+        True, "Let GPUs round the factors of float32 products to 10 bits, which is much faster."
     )
     deterministic_ops: bool = option(
         False,
-        "Whether to use only operations that give the same bits every time; GPUs need"
-        " it for that, and are slower.",
+        "Use only operations that give the same bits every time; slower on GPUs, which"
+        " need it for that.",
     )
 
     @property
@@ -94,19 +94,18 @@ class TrainOptions(TrainerOptions):
     """The keys of `train_options`: those of the trainer, and those of the launcher."""
 
     command: tuple[str, ...] = option(
-        (), "A user's own program instead of the project's trainer; its image has python3."
+        (), "Your own program instead of this project's trainer; its image needs python3."
     )
     stage_data: bool = option(
         True,
-        "Whether such a program finds the dataset in DATA_DIR; without it, it reads"
-        " DATASET_URI itself.",
+        "Download the dataset to DATA_DIR for your own program; if false, the program"
+        " reads DATASET_URI itself.",
     )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
     run_deadline_seconds: Seconds = option(
         7 * DAY,
-        "How long the whole run may take, from the claim of its first attempt, with"
-        " every pause and queue; a run that a person starts again has all of it once"
-        " more.",
+        "How long the whole run may take from its first attempt on, pauses and queues"
+        " included; a run that you start again gets this time again.",
     )
     start_timeout_seconds: Seconds = option(
         900, "How long a replica waits for the others to appear."
@@ -116,65 +115,65 @@ class TrainOptions(TrainerOptions):
     )
     max_restarts: int = option(
         10,
-        "How often the trainer of a replica that died is started again in its pod.",
+        "How often the trainer of a replica may be restarted in its pod.",
         ge=0,
         le=1000,
     )
     warm_spare: bool = option(
         False,
-        "Whether a replica keeps a second process with TensorFlow loaded, so that it"
-        " goes on two seconds after it died; it takes 0.6 GB of memory.",
+        "Keep a second process with TensorFlow loaded in each replica: training resumes"
+        " two seconds after a crash, for 0.6 GB of memory.",
     )
     max_attempts: int = option(
         3,
-        "How many attempts in a row may be lost to the infrastructure without having"
-        " stored a newer checkpoint; one that has stored one is free.",
+        "How many attempts in a row may fail because of the infrastructure without a"
+        " newer checkpoint in the store; an attempt that stores one does not count.",
         ge=1,
         le=99,
     )
     backoff_seconds: float = option(
         10,
-        "The pause before the second attempt; it doubles with every further one that"
+        "The pause before the second attempt; it doubles with every further attempt that"
         " stores no newer checkpoint.",
         ge=0,
         le=3600,
     )
     ttl_seconds: int = option(
         DAY,
-        "How long a finished TFJob and its pods stay for people to look at, and for the"
-        " launcher to read how it ended.",
+        "How long a finished job and its pods are kept, for people to inspect and for the"
+        " launcher to read the result.",
         ge=60,
     )
     operator_timeout_seconds: Seconds = option(
-        60, "How long the training operator may say nothing."
+        60, "How long the training operator may stay silent."
     )
     pending_timeout_seconds: Seconds = option(
         1800,
-        "How long pods may wait for a node, all attempts together; longer than a node"
-        " takes to be made.",
+        "How long pods may wait for a node, over all attempts; set it longer than your"
+        " cluster needs to add a node.",
     )
     partly_placed_seconds: Seconds = option(
         300, "How long some replicas may hold GPUs while others wait for them."
     )
     image_pull_timeout_seconds: Seconds = option(
-        300, "How long a container may fail to start for its image or its configuration."
+        300, "How long a container may fail to start because of its image or configuration."
     )
     queue_timeout_seconds: Seconds = option(
         7 * DAY,
-        "How long a job may be suspended in a queue; of the other limits it counts for"
-        " run_deadline_seconds alone.",
+        "How long a job may be suspended in a queue; of the other limits, only"
+        " run_deadline_seconds includes this time.",
     )
     stall_timeout_seconds: Seconds = option(3600, "How long the chief may log nothing.")
     orphan_timeout_seconds: Seconds = option(
-        1800, "After how long without its launcher the chief saves and stops."
+        1800, "How long the chief runs on without its launcher before it saves and stops."
     )
     cancel_grace_seconds: int = option(
-        60, "How long the chief may save and store when a person ends the run.", ge=1, le=3600
+        60, "How long the chief may save and store when you end the run.", ge=1, le=3600
     )
     api_timeout_seconds: Seconds = option(
         900,
-        "How long the API server may be away before the step fails; the job runs on"
-        " meanwhile, and a step that is started again takes it over.",
+        "How long the API server may be unreachable before the step fails; the job runs"
+        " on, and a restarted step takes it over.",
     )
 
     @pydantic.field_validator("command")

@@ -155,7 +155,9 @@ def explain_(parameter: str | None) -> None:
         )
     for path, text in shown.items():
         click.echo(path)
-        click.echo(fill(text, 100, initial_indent="    ", subsequent_indent="    "))
+        click.echo(
+            fill(text.replace("`", ""), 100, initial_indent="    ", subsequent_indent="    ")
+        )
 
 
 @main.command("compile")

@@ -1,9 +1,6 @@
 """The run parameters: one list everywhere, and every problem of a set of them at once."""
 
 import inspect
-import json
-import os
-from pathlib import Path
 
 import pytest
 from kfp.dsl.base_component import BaseComponent
@@ -61,26 +58,6 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
 
 def test_preflight_takes_every_parameter() -> None:
     assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | {"run_id"}
-
-
-def test_the_readme_has_their_defaults(repository: Path) -> None:
-    rows = ["| parameter | default | meaning |", "|---|---|---|"]
-    for name, parameter in PARAMETERS.items():
-        value = defaults()[name]
-        text = json.dumps(value) if isinstance(value, dict) else str(value)
-        shown = "**needed**" if parameter.is_required else f"`{text}`" if text else ""
-        rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
-    held(repository / "README.md", rows)
-
-
-def held(path: Path, rows: list[str]) -> None:
-    """Compare the table in a document with the rows it should have; WRITE_DOCS=1 writes them."""
-    text, table = path.read_text(), "\n".join(rows)
-    if os.environ.get("WRITE_DOCS"):
-        start = text.index(rows[0])
-        end = text.index("\n\n", start)
-        path.write_text(text[:start] + table + text[end:])
-    assert f"{table}\n" in path.read_text(), f"WRITE_DOCS=1 writes into {path.name}:\n{table}"
 
 
 def test_good_parameters_pass() -> None:
