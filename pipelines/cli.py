@@ -65,7 +65,7 @@ def _parameters(command):
         click.option(
             "--model",
             metavar="CODE",
-            help="model_code: model.py:build_model [default: trainer.models:mlp]",
+            help="model_code: model.py:build_model [default: kfp_tfjob.trainer.models:mlp]",
         ),
         click.option(
             "--set",

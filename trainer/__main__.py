@@ -7,6 +7,11 @@ also for a program of your own.
 
 from __future__ import annotations
 
+if __package__ == "trainer":  # `python -m trainer` in the root of a checkout
+    from kfp_tfjob.old_names import restart
+
+    restart("trainer")
+
 import argparse
 import errno
 import logging

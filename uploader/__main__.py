@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __package__ == "uploader":  # `python -m uploader` in the root of a checkout
+    from kfp_tfjob.old_names import restart
+
+    restart("uploader")
+
 import signal
 import sys
 from threading import Event
