@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.old_names import SHIMS
+
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group on purpose may hold the pipe; its lines are not waited for.
 _LAST_LINES_SECONDS = 2.0
@@ -104,7 +106,9 @@ def environment(
         own[item["name"]] = place(value, mounts)
     inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
-    return inherited | {"PATH": os.pathsep.join(programs)} | own | dict(extra)
+    modules = [*filter(None, [inherited.get("PYTHONPATH")]), str(SHIMS)]  # as in the images
+    inherited |= {"PATH": os.pathsep.join(programs), "PYTHONPATH": os.pathsep.join(modules)}
+    return inherited | own | dict(extra)
 
 
 class LocalContainer:

@@ -1,7 +1,7 @@
 """`python -m trainer`, the old name of `python -m kfp_tfjob.trainer`.
 
-The images have the folder `shims` on PYTHONPATH. This folder has no `__init__.py`, so any regular
-package `trainer` on the path wins.
+The folder `shims` belongs on PYTHONPATH. This one has no `__init__.py`, so any regular package
+`trainer` on the path wins.
 """
 
 from kfp_tfjob.old_names import restart
