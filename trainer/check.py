@@ -21,6 +21,7 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.exits import leave_last_words
@@ -160,8 +161,8 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         Config.from_environment({k: v for k, v in environment.items() if k != "TF_CONFIG"})
     except ConfigurationError as error:
         for problem in error.problems:
-            name = re.match(r"\w+", str(problem))
-            wrong.setdefault(name[0] if name else "", []).append(problem)
+            name = problem.path if isinstance(problem, Problem) else ""
+            wrong.setdefault(name.partition(".")[0], []).append(problem)
     try:
         cluster = Cluster.read(environment)
         place = f"{cluster.kind} {cluster.index}"
@@ -204,7 +205,6 @@ def _writable(name: str, folder: Path) -> Finding:
 
 
 def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
-    from kfp_tfjob.storage import manifest as manifests
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader import verify
 
@@ -215,7 +215,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
     manifest = None
     try:
         store = Store()
-        manifest = store.read_manifest(address / manifests.NAME)
+        manifest = store.read_manifest(address / MANIFEST)
         problems: Sequence[Problem | str] = verify(store, address, manifest)
     except StepError as error:
         problems = error.problems

@@ -105,13 +105,13 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.storage.manifest import NAME
+    from kfp_tfjob.storage.layout import MANIFEST
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader.folder import verify
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
-    manifest = store.read_manifest(address / NAME)
+    manifest = store.read_manifest(address / MANIFEST)
     DataError.raise_if(verify(store, address, manifest, arguments.workers))
     return 0
 

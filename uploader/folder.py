@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.words import counted, sized
 from kfp_tfjob.uploader.inventory import LocalFile, scan
@@ -73,7 +73,7 @@ def push(
         return manifest
     probed = store.probe(address)
     if there:
-        store.delete(address / manifests.NAME)
+        store.delete(address / MANIFEST)
 
     def send(file: LocalFile) -> ManifestObject:
         return store.send(folder / file.path, address / file.path, file.path)
@@ -84,7 +84,7 @@ def push(
         objects[file.path] = sent.result()
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
-    store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
+    store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
     log.info(
         "sent %s of %s to %s: %s",
         f"{len(missing):,}",
@@ -123,7 +123,7 @@ def pull(
     """
     from kfp_tfjob.storage.store import partial_of
 
-    manifest = store.read_manifest(address / manifests.NAME)
+    manifest = store.read_manifest(address / MANIFEST)
     keys = [item.key for item in manifest.objects]
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
     DataError.raise_if(
@@ -198,7 +198,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
 def manifest_at(store: Store, address: S3Address) -> Manifest | None:
     """Return the manifest of a directory, or None where there is none that can be read."""
     try:
-        return store.read_manifest(address / manifests.NAME)
+        return store.read_manifest(address / MANIFEST)
     except DataError:
         return None
 
@@ -252,10 +252,10 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     if not problems and not found.files:
         problems.append(Problem(f"{folder} holds no file to send"))
     problems += [problem for path in found.files if (problem := name_problem(path))]
-    if manifests.NAME in found.files:
+    if MANIFEST in found.files:
         problems.append(
             Problem(
-                f"{folder} holds a file {manifests.NAME}",
+                f"{folder} holds a file {MANIFEST}",
                 expected="another name: the store keeps the manifest of the folder there",
                 fix="rename the file, or put everything one folder deeper",
             )

@@ -12,10 +12,10 @@ from typing import Any
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.components.launch_tfjob.follower import Follower
-from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, log_name, pods_of

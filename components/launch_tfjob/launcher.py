@@ -26,13 +26,13 @@ from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
 from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -43,7 +43,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.manifest import NAME as MANIFEST
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.trainer.model_code import Code, ModelCode
@@ -230,6 +230,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
                 received=wanted.source,
                 expected="kfp_tfjob.trainer.models, or a module of your own train_image",
                 fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
+                path="model_code",
             )
         ]
     return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
