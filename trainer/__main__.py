@@ -7,7 +7,8 @@ also for a program of your own.
 
 from __future__ import annotations
 
-if __package__ == "trainer":  # `python -m trainer` in the root of a checkout
+# In the root of a checkout.
+if __name__ == "__main__" and __package__ == "trainer":
     from kfp_tfjob.old_names import restart
 
     restart("trainer")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-if __package__ == "uploader":  # `python -m uploader` in the root of a checkout
+# In the root of a checkout.
+if __name__ == "__main__" and __package__ == "uploader":
     from kfp_tfjob.old_names import restart
 
     restart("uploader")

@@ -73,8 +73,7 @@ def test_a_pipeline_of_the_user_uses_a_step_beside_its_own_components(
         (tmp_path / package / "__init__.py").write_text("NAME = 'mine'\n")
     (tmp_path / "own.py").write_text(
         """
-import components
-import trainer
+import components, trainer
 from kfp import compiler, dsl
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 

@@ -164,7 +164,7 @@ def test_all_problems_come_at_once() -> None:
 
 def test_a_wrong_environment_costs_no_import_of_tensorflow(tmp_path: Path) -> None:
     program = (
-        "import sys, trainer.supervisor, trainer.__main__ as main\n"
+        "import sys, kfp_tfjob.trainer.__main__ as main\n"
         "code = main.main(['--epochs', '0'])\n"
         "assert code == 2 and 'tensorflow' not in sys.modules and 'boto3' not in sys.modules"
     )
