@@ -32,9 +32,10 @@ from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES, UPLOADER
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.supervisor.pack import NAME
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
-SUPERVISOR = ("python3", "-S")
+SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
@@ -225,7 +226,7 @@ class _Replica:
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
         container = self._container(CONTAINER, spec.image, resources, list(last.values()))
-        container["command"] = [*SUPERVISOR, "$(JOB_DIR)/supervisor.py", "--", *command]
+        container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(
