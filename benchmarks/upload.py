@@ -49,7 +49,7 @@ NO_OP_SECONDS, RSS_MIB = 0.030, 96
 
 
 @dataclass(frozen=True)
-class Run:
+class Measurement:
     """One run of one tool: seconds, and MiB at the peak."""
 
     wall: float
@@ -82,7 +82,7 @@ def workloads(folder: Path, quick: bool) -> dict[str, Path]:
     return {name: folder / name for name in plans}
 
 
-def measure(line: list[str], target: Target, core: int | None) -> Run | str:
+def measure(line: list[str], target: Target, core: int | None) -> Measurement | str:
     """Run a command to its end; return its last words instead when it failed."""
     cpu, requests = target.cpu(), target.requests()
     began = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(line: list[str], target: Target, core: int | None) -> Run | str:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         return words.decode(errors="replace").strip()[-200:] or f"exit {process.returncode}"
-    return Run(
+    return Measurement(
         wall,
         usage.ru_utime + usage.ru_stime,
         usage.ru_maxrss / 1024,
@@ -130,10 +130,10 @@ def measure_warm(folder: Path, target: Target, prefix: str, core: int | None) ->
     return found, requests
 
 
-def medians(runs: list[Run]) -> Run:
+def medians(runs: list[Measurement]) -> Measurement:
     """Return the median of each figure."""
     columns = zip(*(asdict(run).values() for run in runs), strict=True)
-    return Run(*(statistics.median(column) for column in columns))
+    return Measurement(*(statistics.median(column) for column in columns))
 
 
 def compare(
@@ -143,16 +143,16 @@ def compare(
     repeats: int,
     core: int | None,
     chance: random.Random,
-) -> dict[tuple[str, str], list[Run]]:
+) -> dict[tuple[str, str], list[Measurement]]:
     """Let the tools take turns on every workload."""
-    runs: dict[tuple[str, str], list[Run]] = {}
+    runs: dict[tuple[str, str], list[Measurement]] = {}
     for repeat in range(repeats):
         for load, folder in loads.items():
             for name in chance.sample(sorted(all_tools), len(all_tools)):
                 prefix = f"{load}-{name}-{repeat}"
                 line = all_tools[name].command(folder, target.endpoint, prefix)
                 found = measure(line, target, core)
-                if isinstance(found, Run):
+                if isinstance(found, Measurement):
                     runs.setdefault((load, name), []).append(found)
                 elif name.startswith("ours"):
                     raise SystemExit(f"{' '.join(line)} failed: {found}")
@@ -161,7 +161,9 @@ def compare(
     return runs
 
 
-def table(target: Target, runs: dict[tuple[str, str], list[Run]], all_tools: dict) -> list[str]:
+def table(
+    target: Target, runs: dict[tuple[str, str], list[Measurement]], all_tools: dict
+) -> list[str]:
     """Return the figures as a Markdown table."""
     lines = [
         "",
@@ -201,7 +203,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=place) as name:
         loads = workloads(Path(name), arguments.quick)
 
-        def less(target: Target, chosen: dict[str, Path]) -> dict[tuple[str, str], list[Run]]:
+        def less(
+            target: Target, chosen: dict[str, Path]
+        ) -> dict[tuple[str, str], list[Measurement]]:
             found = compare(target, chosen, all_tools, min(repeats, FEWER), client, chance)
             print("\n".join(table(target, found, all_tools)), flush=True)
             return found

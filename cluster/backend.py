@@ -35,7 +35,7 @@ class Backend(Protocol):
         """Return the ownerReference of jobs, so that they go with their run; None without one."""
         ...
 
-    def watched_run(
+    def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> AbstractContextManager[Callable[[], str]]:
         """While it is open, stop every job of a run as soon as the run itself is ended.
@@ -67,7 +67,7 @@ class Backend(Protocol):
         """Return the pods of a job: metadata.labels, status.phase and the container statuses."""
         ...
 
-    def watch(self, name: str, timeout: float) -> None:
+    def wait_for_change(self, name: str, timeout: float) -> None:
         """Wait until a job or a pod of it is not what `get` last showed, or `timeout` seconds."""
         ...
 

@@ -19,7 +19,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import Object
-from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotThereError, transient, translate
+from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotFoundError, transient, translate
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.retry import Patience
 
@@ -119,7 +119,7 @@ class ClusterClient:
         """
         try:
             return self.request("GET", path, query)
-        except NotThereError:
+        except NotFoundError:
             return None
 
     def list(self, path: str, **query: str) -> list[Object]:
@@ -135,7 +135,7 @@ class ClusterClient:
         """Set annotations of an object.
 
         Raises:
-            NotThereError: It is gone.
+            NotFoundError: It is gone.
             ForbiddenError: RBAC.
             ClusterUnavailableError: The patience is used up.
         """
@@ -155,7 +155,7 @@ class ClusterClient:
         """
         try:
             self.request("DELETE", path, {"propagationPolicy": propagation})
-        except NotThereError:
+        except NotFoundError:
             return
 
     def request(
@@ -169,7 +169,7 @@ class ClusterClient:
         """Make one call, repeated while its errors are of the passing kind.
 
         Raises:
-            NotThereError: 404.
+            NotFoundError: 404.
             JobExistsError: The name is taken.
             JobRefusedError: The object is not accepted.
             ForbiddenError: RBAC.

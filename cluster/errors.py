@@ -34,7 +34,7 @@ class OperatorAbsentError(ConfigurationError):
     verdict = "operator_absent"
 
 
-class NotThereError(StepError):
+class NotFoundError(StepError):
     """There is no such object."""
 
 
@@ -76,7 +76,7 @@ def translate(error: ApiException, what: str) -> StepError:
     """
     said, status = message(error), error.status
     if status == 404:
-        return NotThereError(Problem(f"there is nothing to {what}", received=said))
+        return NotFoundError(Problem(f"there is nothing to {what}", received=said))
     if status == 409:
         return JobExistsError(Problem(f"cannot {what}", received=said))
     if status == 403 and "admission webhook" in said:

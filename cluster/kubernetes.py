@@ -21,7 +21,7 @@ from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
 from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
     ForbiddenError,
-    NotThereError,
+    NotFoundError,
     OperatorAbsentError,
     transient,
     translate,
@@ -29,9 +29,9 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_end import was_terminated
-from kfp_tfjob.cluster.run_watch import RunWatch
+from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.cluster.stopping import orders
-from kfp_tfjob.cluster.watching import Watching
+from kfp_tfjob.cluster.watching import JobWatcher
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.retry import Patience
@@ -62,7 +62,7 @@ class KubernetesBackend:
     ) -> None:
         self._api = api
         self._operator_seconds, self._lost_node_seconds = operator_seconds, lost_node_seconds
-        self._watching: dict[str, Watching] = {}
+        self._watching: dict[str, JobWatcher] = {}
         self._logs: dict[str, PodLogs] = {}
         self._lock = threading.Lock()
 
@@ -84,14 +84,14 @@ class KubernetesBackend:
         return None
 
     @contextmanager
-    def watched_run(
+    def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> Iterator[Callable[[], str]]:
         """Stop the jobs as soon as the run is ended; only a pod of Kubeflow Pipelines has one."""
         if not os.environ.get(POD_NAME):
             yield lambda: ""
             return
-        with RunWatch(self._api, run_id, owner, self._running, seconds) as watch:
+        with WorkflowWatcher(self._api, run_id, owner, self._running, seconds) as watch:
             yield lambda: watch.why_ended
 
     def create(self, manifest: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class KubernetesBackend:
             patience.run(what, call, transient)
         except ApiException as error:
             found = translate(error, what)
-            if isinstance(found, NotThereError) and "namespaces" not in str(found):
+            if isinstance(found, NotFoundError) and "namespaces" not in str(found):
                 raise _no_operator("this cluster does not know TFJobs", found) from error
             raise found from error
         except ClusterUnavailableError as error:
@@ -154,7 +154,7 @@ class KubernetesBackend:
         gone = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in there]
         return [*listed, *gone]
 
-    def watch(self, name: str, timeout: float) -> None:
+    def wait_for_change(self, name: str, timeout: float) -> None:
         """Wait until the job or a pod of it has changed since `get`, at most `timeout` seconds."""
         self._watched(name).wait(timeout)
 
@@ -205,7 +205,7 @@ class KubernetesBackend:
         """
         try:
             self._api.annotate(self._api.core("pods", f"{name}-chief-0"), values)
-        except NotThereError:
+        except NotFoundError:
             return  # it is not made yet, or ended just now
 
     def cancel(self, name: str, run: str, seconds: int) -> None:
@@ -220,7 +220,7 @@ class KubernetesBackend:
         for order in before:
             try:
                 self._api.request(order.method, order.path, order.query, order.body, order.content)
-            except NotThereError:
+            except NotFoundError:
                 continue
             except StepError as error:
                 log.warning("%s may have its whole grace period to end: %s", name, error)
@@ -301,10 +301,10 @@ class KubernetesBackend:
             followed = dict(self._watching)
         return [name for name, seen in followed.items() if not (seen.job and is_over(seen.job))]
 
-    def _watched(self, name: str) -> Watching:
+    def _watched(self, name: str) -> JobWatcher:
         with self._lock:  # lines are read in a thread of their own
             if name not in self._watching:
-                self._watching[name] = Watching(self._api, name)
+                self._watching[name] = JobWatcher(self._api, name)
             return self._watching[name]
 
 

@@ -43,7 +43,7 @@ _SKEW = timedelta(seconds=3)
 _NEWS, _TERMINATED, _CLOSED = "news", "terminated", "closed"
 
 
-class RunWatch:
+class WorkflowWatcher:
     """Watches until it is closed; without a Workflow it does nothing.
 
     Args:
@@ -81,7 +81,7 @@ class RunWatch:
         """What ended the run; nothing while it is wanted."""
         return self._why
 
-    def __enter__(self) -> RunWatch:
+    def __enter__(self) -> WorkflowWatcher:
         """Begin; where this is the main thread, SIGTERM is listened to."""
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)

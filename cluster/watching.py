@@ -27,7 +27,7 @@ _LONGEST_PAUSE = 10.0
 _TOGETHER = 0.1  # changes of many pods come in a burst; they are looked at once
 
 
-class Watching:
+class JobWatcher:
     """Watches until it is closed.
 
     Args:

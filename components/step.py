@@ -107,7 +107,7 @@ class Step:
 
 
 @dataclass
-class Report:
+class FailureReport:
     """Where a failure is recorded besides the log: in the store, once `step` is set."""
 
     step: Step | None = None
@@ -155,7 +155,7 @@ def step(
 
 
 @contextmanager
-def reported(name: str) -> Iterator[Report]:
+def reported(name: str) -> Iterator[FailureReport]:
     """Turn the errors of the body into failure.json and an exit code.
 
     Yields:
@@ -165,7 +165,7 @@ def reported(name: str) -> Iterator[Report]:
         SystemExit: As of `step`.
     """
     log_to_stdout()
-    report = Report()
+    report = FailureReport()
     try:
         _not_again(name)
         yield report

@@ -69,7 +69,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Ended:
+class ContainerFailure:
     """A container that ended with an error.
 
     Attributes:
@@ -112,7 +112,7 @@ class Judgement:
 
     verdict: Verdict
     sentence: str
-    cause: Ended | None = None
+    cause: ContainerFailure | None = None
     fix: str = ""
 
     @property

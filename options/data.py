@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from kfp_tfjob.components.prepare_data.tfrecord import CODEC_VERSION
 from kfp_tfjob.options.parse import Group
+from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b

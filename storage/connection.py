@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from kfp_tfjob.storage.pace import Pace
+from kfp_tfjob.storage.pace import ReplyDeadline
 
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
@@ -56,7 +56,7 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
-        self._seconds, self._pace = seconds, Pace(seconds)
+        self._seconds, self._pace = seconds, ReplyDeadline(seconds)
         self._buffer = bytearray(_RECEIVED)
         self._received = b""  # and not used yet
         self._poll = select.poll()
@@ -101,7 +101,7 @@ class Connection:
                 self._socket.sendall(head)
         except (BrokenPipeError, ConnectionResetError):
             self.reusable = False  # a server that refuses early says why and hangs up
-        self._pace = Pace(self._seconds)
+        self._pace = ReplyDeadline(self._seconds)
         status, found = 100, {}
         while 100 <= status < 200:
             status, found = self._head()

@@ -1,11 +1,56 @@
-"""Where everything lies below `output_uri`: the only place that knows names (ARCHITECTURE.md)."""
+"""The names of everything that is stored: the only place that knows them (ARCHITECTURE.md).
+
+The files in OUTPUT_DIR have the same names as the objects that mirror them, below `output/`.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from kfp_tfjob.storage import manifest
 from kfp_tfjob.storage.address import S3Address
+
+# Below output_uri.
+DATASETS, RUNS, MODELS = "datasets", "runs", "models"
+
+# In every folder that is complete; the last object written.
+MANIFEST = "manifest.json"
+
+# In the folder of a dataset.
+SCHEMA, STATISTICS = "schema.json", "statistics.json"
+SCHEMA_FORMAT = "kfp-tfjob/schema/1"
+CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it when their bytes change
+
+# In the folder of a run. Those of ATTEMPTS begin with the number of the attempt.
+ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
+_FAILURE = "failure"
+FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
+VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
+_ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
+
+# In OUTPUT_DIR.
+MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
+PROGRESS, COMPLETION = "progress.jsonl", "completion.json"
+SAVED_MODEL = "saved_model.pb"  # in MODEL
+CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
+
+# In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.
+UPLOADER = ".uploader"
+FLUSH_REQUEST, FLUSH_REPLY = "flush-request.json", "flush-reply.json"
+UPLOADER_STATE, UPLOADER_JOURNAL = "state.json", "journal.jsonl"
+UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
+
+# In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
+VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
+
+
+def attempt_record(name: str) -> tuple[int, int] | None:
+    """Return the attempt and uploader that a name in ATTEMPTS is the claim of, or None.
+
+    The launcher's claim has uploader 0.
+    """
+    match = _ATTEMPT_RECORD.fullmatch(name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 @dataclass(frozen=True)
@@ -17,51 +62,78 @@ class RunLayout:
     @property
     def manifest(self) -> S3Address:
         """The manifest of the whole output, written once, after completion."""
-        return self.base / manifest.NAME
+        return self.base / MANIFEST
 
     @property
     def attempts(self) -> S3Address:
-        """The prefix of the claimed attempts, `NNNN.json`."""
-        return self.base / "attempts"
+        """The prefix of the records of attempts."""
+        return self.base / ATTEMPTS
+
+    def attempt(self, number: int) -> S3Address:
+        """The launcher's claim of an attempt."""
+        return self.attempts / f"{number:04d}.json"
+
+    def attempt_end(self, number: int) -> S3Address:
+        """The record of how an attempt ended."""
+        return self.attempts / f"{number:04d}.end.json"
+
+    def uploader(self, attempt: int, number: int) -> S3Address:
+        """The claim of a sidecar of an attempt."""
+        return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
 
     @property
     def code(self) -> S3Address:
         """The user's model code as it was at the start, with its manifest."""
-        return self.base / "code"
+        return self.base / CODE
 
     @property
     def output(self) -> S3Address:
-        """What the chief wrote."""
-        return self.base / "output"
+        """The files that the chief wrote."""
+        return self.base / OUTPUT
 
     @property
     def model(self) -> S3Address:
         """The SavedModel."""
-        return self.output / "model"
+        return self.output / MODEL
 
     @property
     def logs(self) -> S3Address:
-        """What TensorBoard reads."""
-        return self.output / "logs"
+        """The files for TensorBoard."""
+        return self.output / LOGS
 
     @property
     def checkpoints(self) -> S3Address:
         """The step directories, each with a manifest of its own."""
-        return self.output / "checkpoints"
+        return self.output / CHECKPOINTS
+
+    @property
+    def progress(self) -> S3Address:
+        """The lines in which the chief reports its progress."""
+        return self.output / PROGRESS
 
     @property
     def completion(self) -> S3Address:
         """The record that the trainer of an attempt ended with success."""
-        return self.output / "completion.json"
+        return self.output / COMPLETION
 
     @property
     def evaluation(self) -> S3Address:
-        """The verdict and the report."""
-        return self.base / "evaluation"
+        """The prefix of the verdict and the report."""
+        return self.base / EVALUATION
+
+    @property
+    def verdict(self) -> S3Address:
+        """The verdict of the gate."""
+        return self.evaluation / VERDICT
+
+    @property
+    def report(self) -> S3Address:
+        """The evaluation for people."""
+        return self.evaluation / REPORT
 
     def failure(self, suffix: str) -> S3Address:
-        """The record of what ended the run: `json` for programs, `md` for people."""
-        return self.base / f"failure.{suffix}"
+        """The record of the failure that ended the run: `json` for programs, `md` for people."""
+        return self.base / f"{_FAILURE}.{suffix}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +144,7 @@ class ModelLayout:
 
     def version(self, number: int) -> S3Address:
         """The directory of one published version."""
-        return self.base / "versions" / str(number)
+        return self.versions / str(number)
 
     @property
     def versions(self) -> S3Address:
@@ -111,12 +183,12 @@ class Layout:
 
     def dataset(self, digest: str) -> S3Address:
         """The directory of a prepared dataset."""
-        return self.root / "datasets" / digest
+        return self.root / DATASETS / digest
 
     def run(self, run_id: str) -> RunLayout:
         """The directory of a run."""
-        return RunLayout(self.root / "runs" / run_id)
+        return RunLayout(self.root / RUNS / run_id)
 
     def model(self, name: str) -> ModelLayout:
         """The directory of a model."""
-        return ModelLayout(self.root / "models" / name)
+        return ModelLayout(self.root / MODELS / name)

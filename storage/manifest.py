@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from kfp_tfjob.storage.documents import LONGEST, parse
 from kfp_tfjob.storage.errors import DataError, Problem
 
-NAME = "manifest.json"
 FORMAT = "kfp-tfjob/manifest/1"
 Value = TypeVar("Value")
 

@@ -29,7 +29,7 @@ PIECE = 64 << 10  # bytes
 _JOINING_SECONDS = 900.0  # the longest that a store may take for the reply to a POST
 
 
-class Pace:
+class ReplyDeadline:
     """The waiting for one reply.
 
     Args:
@@ -79,7 +79,7 @@ def install(client: Any) -> None:
 class _Source(io.RawIOBase):
     """What a reply is read from, in place of the socket's own file."""
 
-    def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: Pace) -> None:
+    def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: ReplyDeadline) -> None:
         self._raw, self._connection, self._pace = raw, connection, pace
         self._seconds = connection.gettimeout()
 
@@ -101,7 +101,7 @@ class _Response(HTTPResponse):
         super().__init__(sock, *args, **kwargs)
         if seconds := sock.gettimeout():  # the read timeout of the client
             joins = kwargs.get("method") == "POST"
-            pace = Pace(seconds, 1, _JOINING_SECONDS) if joins else Pace(seconds)
+            pace = ReplyDeadline(seconds, 1, _JOINING_SECONDS) if joins else ReplyDeadline(seconds)
             source = _Source(self.fp.detach(), sock, pace)
             self.fp = io.BufferedReader(source)
 

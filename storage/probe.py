@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import logging
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.failures import MISMATCH, RENEWABLE, code_of, transient
 from kfp_tfjob.storage.link import Checking, Link
-
-if TYPE_CHECKING:
-    from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +22,6 @@ _MOST_SKEW = 60.0  # seconds; a store refuses requests from 15 minutes on
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
 _MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
 _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
-# Of stores that look first and write later one lets several win in every second of such races, one
-# in every fourth; more races would cost every run more than the warning is worth.
-_RACES, _RUNNERS = 4, 6
 
 
 @dataclass(frozen=True)
@@ -108,44 +99,3 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
         deletes = False
         log.warning("%s", Problem("objects cannot be deleted there", received=error))
     return Probed(link.checking, skew, latency, deletes)
-
-
-class Creating(enum.Enum):
-    """What a store makes of several conditional creates of one object."""
-
-    ONE_WINS = "one wins"
-    RACES = "of those that come at the same moment several win"
-    OVERWRITES = "all win: what is there is overwritten"
-
-
-def probe_creating(store: Store, prefix: S3Address) -> Creating:
-    """Create some objects from several threads at once, then once more, and delete them.
-
-    A store that looks whether the object is there, and writes it later, is found out most of
-    the time, not always.
-
-    Args:
-        store: The store.
-        prefix: Where to write.
-
-    Raises:
-        StepError: As of `Store.create` and `Store.delete`.
-    """
-    name = f".probe-{uuid.uuid4().hex[:8]}"
-
-    def wins(number: int, runner: int) -> bool:
-        try:
-            store.create(prefix / f"{name}-{number}", f"{runner}\n".encode())
-        except ObjectExistsError:
-            return False
-        return True
-
-    winners = []
-    with ThreadPoolExecutor(_RUNNERS) as pool:
-        for number in range(_RACES):
-            winners.append(sum(pool.map(wins, [number] * _RUNNERS, range(_RUNNERS))))
-        again = wins(0, _RUNNERS)
-        list(pool.map(lambda number: store.delete(prefix / f"{name}-{number}"), range(_RACES)))
-    if again:
-        return Creating.OVERWRITES
-    return Creating.RACES if max(winners) > 1 else Creating.ONE_WINS

@@ -18,7 +18,7 @@ from kfp_tfjob.supervisor.log import log
 from kfp_tfjob.supervisor.restarts import Restarts
 from kfp_tfjob.supervisor.spare import start_spare
 from kfp_tfjob.supervisor.stop import Stop
-from kfp_tfjob.supervisor.tf_config import Cluster
+from kfp_tfjob.supervisor.tf_config import Topology
 
 _POLL_SECONDS = 0.05
 _PEER_SECONDS = 10.0  # between two lines about peers that are missing
@@ -41,7 +41,7 @@ class Supervisor:
         self.command, self.variables = list(command), variables
         self._stop = Stop(early)
         self._words = last_words.place(variables)
-        self._environment, self._cluster = Environment(), Cluster()
+        self._environment, self._cluster = Environment(), Topology()
         self._restarts = Restarts(0)
         self._patience = math.inf  # seconds that are left to wait for the peers
         self._spare: Child | None = None
@@ -52,7 +52,7 @@ class Supervisor:
         adopt_orphans()
         try:
             self._environment = told = Environment.read(self.variables)
-            self._cluster = Cluster.read(self.variables)
+            self._cluster = Topology.read(self.variables)
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
         self._restarts, self._patience = Restarts(told.max_restarts), told.start_deadline

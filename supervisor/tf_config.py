@@ -13,7 +13,7 @@ _LOOK = "look at the TFJob"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Topology:
     """Which replica this is, and where the others are.
 
     Attributes:
@@ -28,7 +28,7 @@ class Cluster:
     members: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, variables: Mapping[str, str]) -> Cluster:
+    def read(cls, variables: Mapping[str, str]) -> Topology:
         """Read TF_CONFIG and compare it with EXPECTED_REPLICAS.
 
         Raises:
@@ -64,7 +64,7 @@ class Cluster:
         return cluster
 
     @classmethod
-    def _parse(cls, text: str) -> Cluster:
+    def _parse(cls, text: str) -> Topology:
         try:
             config = json.loads(text)
             members = config["cluster"].items()

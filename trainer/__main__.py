@@ -92,7 +92,7 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.loop import Training
-    from kfp_tfjob.trainer.peer_watch import PeerWatch
+    from kfp_tfjob.trainer.peer_watch import PeerMonitor
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.staging import check_writable, compare_datasets, stage
 
@@ -104,7 +104,7 @@ def train(config: Config, started: float) -> None:
         started = time.monotonic()
         log.info("taking over, with TensorFlow loaded")
 
-    replicas, watch = None, PeerWatch(config.cluster.name)
+    replicas, watch = None, PeerMonitor(config.cluster.name)
     try:
         replicas = Replicas.start(config, chief_leaves=died)
         signals = _Signals()

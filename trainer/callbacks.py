@@ -22,7 +22,7 @@ from kfp_tfjob.trainer import callback_state
 from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.step import innermost
+from kfp_tfjob.trainer.train_step import innermost
 from kfp_tfjob.trainer.user_code import FAILURES, where
 
 log = logging.getLogger(__name__)

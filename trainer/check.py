@@ -21,10 +21,11 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor.completion import COMPLETION
 from kfp_tfjob.supervisor.environment import Environment, Refused
-from kfp_tfjob.supervisor.tf_config import Cluster
+from kfp_tfjob.supervisor.tf_config import Topology
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.exits import leave_last_words
 from kfp_tfjob.trainer.nvidia import ask_driver, device_nodes
@@ -166,7 +167,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             name = re.match(r"\w+", str(problem))
             wrong.setdefault(name[0] if name else "", []).append(problem)
     try:
-        cluster = Cluster.read(environment)
+        cluster = Topology.read(environment)
         place = f"{cluster.kind} {cluster.index}"
     except Refused as error:
         wrong["TF_CONFIG"] = [str(error)]
@@ -207,7 +208,6 @@ def _writable(name: str, folder: Path) -> Finding:
 
 
 def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
-    from kfp_tfjob.storage import manifest as manifests
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader import verify
 
@@ -218,7 +218,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
     manifest = None
     try:
         store = Store()
-        manifest = store.read_manifest(address / manifests.NAME)
+        manifest = store.read_manifest(address / MANIFEST)
         problems: Sequence[Problem | str] = verify(store, address, manifest)
     except StepError as error:
         problems = error.problems

@@ -14,7 +14,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.supervisor import environment as contract
 from kfp_tfjob.supervisor.environment import Refused
-from kfp_tfjob.supervisor.tf_config import Cluster
+from kfp_tfjob.supervisor.tf_config import Topology
 
 # The variables that the trainer reads, and what --help says of them.
 VARIABLES = {
@@ -85,7 +85,7 @@ class Config:
     restarts: int = 0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: Topology = field(default_factory=Topology)
     expected_gpus: int | None = None
     replicas_on_this_machine: int = 1
 
@@ -175,12 +175,12 @@ class _Reader:
             return {}
         return parsed
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Topology:
         try:
-            cluster = Cluster.read(self.environment)
+            cluster = Topology.read(self.environment)
         except Refused as error:
             self._wrong(error.what, error.received or None, error.expected or None, error.fix)
-            return Cluster()
+            return Topology()
         if other := sorted({*cluster.members, cluster.kind} - {"chief", "worker"}):
             # A parameter server in the cluster makes TensorFlow wait without end.
             self._wrong(

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.trainer.arguments import COLUMNS, argument_names, to_json
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
 _ROWS = 64  # random ones that a model is asked about when nothing else tells what it answers
 

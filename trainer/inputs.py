@@ -11,11 +11,11 @@ import tensorflow as tf
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer import memory
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import Records
+from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 
 
-def open_split(dataset: Dataset, split: str) -> Records:
+def open_split(dataset: Dataset, split: str) -> TFRecords:
     """Return the records of a split.
 
     Raises:
@@ -31,7 +31,7 @@ def open_split(dataset: Dataset, split: str) -> Records:
                 fix="prepare the dataset again",
             )
         )
-    records = Records(shards)
+    records = TFRecords(shards)
     expected = dataset.rows.get(split, 0)
     if len(records) != expected:
         raise DataError(
@@ -48,7 +48,7 @@ def open_split(dataset: Dataset, split: str) -> Records:
 def distribute(
     strategy: tf.distribute.Strategy,
     dataset: Dataset,
-    records: Records,
+    records: TFRecords,
     slices: Callable[[], Iterable[np.ndarray]],
     size: int | None,
     weights: np.ndarray | None = None,

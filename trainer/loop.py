@@ -28,13 +28,13 @@ from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.drift import compare_weights
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split
-from kfp_tfjob.trainer.pace import Run, TimeSplit
-from kfp_tfjob.trainer.progress import Progress
+from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
+from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
-from kfp_tfjob.trainer.state import Running, State
-from kfp_tfjob.trainer.step import Steps, jit_compile_here
+from kfp_tfjob.trainer.state import EvaluationState, State
+from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 
 log = logging.getLogger(__name__)
 # Signals are seen and lines are written between two runs of steps only.
@@ -44,7 +44,7 @@ _SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a chec
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainingResult:
     """How a training ended.
 
     Attributes:
@@ -90,7 +90,7 @@ class Training:
         self.steps_per_epoch = len(self._records) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
         options = config.options
-        self._steps = Steps(
+        self._steps = TrainSteps(
             model,
             replicas,
             self.batch,
@@ -120,12 +120,12 @@ class Training:
             config.options.checkpoint_keep,
             self._best_checkpoint(names),
         )
-        self._progress: Progress | None = None
+        self._progress: ProgressWriter | None = None
         self._time, self._started = TimeSplit(), False
         self._run_length = 1
         self._saved = time.monotonic()
 
-    def run(self) -> Result:
+    def run(self) -> TrainingResult:
         """Train to the end.
 
         Raises:
@@ -140,7 +140,7 @@ class Training:
         if self.replicas.chief:
             output = self.config.output_dir
             board = "TensorBoard" not in self._callbacks.names
-            self._progress = Progress(
+            self._progress = ProgressWriter(
                 output, self._position, epochs, total, self.batch, self.replicas, board
             )
         log.info(
@@ -163,11 +163,11 @@ class Training:
         self._steps.finish()
         self._call("on_train_end", metrics)
         compare_weights(self.replicas, self.model.weights)
-        return Result(self._position, metrics, self._state.weights_sha256())
+        return TrainingResult(self._position, metrics, self._state.weights_sha256())
 
     def finish(
         self,
-        result: Result,
+        result: TrainingResult,
         start: float,
         train: float,
         export: float,
@@ -232,7 +232,7 @@ class Training:
         supervised.steps(before.step, before.step + steps)
         start = time.monotonic()
         ran = self._steps.train(self._batches, steps)
-        run = Run(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)
+        run = StepTimes(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)
         at += ran.done
         self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
         if not math.isfinite(ran.loss):
@@ -262,7 +262,7 @@ class Training:
             if self._progress:
                 self._progress.report(self._position, metrics)
 
-    def _evaluate(self, running: Running) -> dict[str, float]:
+    def _evaluate(self, running: EvaluationState) -> dict[str, float]:
         self.model.reset_metrics()
         self._call("on_test_begin")
         at, all_steps, every = 0, self._evaluation.steps, self._callbacks.test_steps
@@ -274,13 +274,13 @@ class Training:
             at += steps
             if every and (at % every == 0 or at == all_steps):
                 self._call("on_test_batch_end", at - 1, self._steps.results())
-            self._control(Run(time.monotonic() - start), steps, False, running)
+            self._control(StepTimes(time.monotonic() - start), steps, False, running)
         metrics = self._steps.results()
         self._call("on_test_end", metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _control(
-        self, run: Run, steps: int, save: bool, running: Running | None = None
+        self, run: StepTimes, steps: int, save: bool, running: EvaluationState | None = None
     ) -> tuple[bool, bool, np.ndarray]:
         """Agree with the other replicas on what comes next.
 
@@ -291,7 +291,7 @@ class Training:
             running: What to save beside the variables, when it is not that of this moment.
 
         Returns:
-            Whether to save and whether to report, and (processes, 3) what `Run.to_words` gave.
+            Whether to save and whether to report, and (processes, 3) the words of all `StepTimes`.
 
         Raises:
             StoppedError: Somebody was told to stop.
@@ -313,7 +313,7 @@ class Training:
             raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
         return bool(saves), bool(reports), agreed[4:].reshape(runs.shape)
 
-    def _count(self, run: Run, runs: np.ndarray) -> None:
+    def _count(self, run: StepTimes, runs: np.ndarray) -> None:
         """Count the time of some training steps."""
         if not self._started:
             self._started = True
@@ -324,7 +324,7 @@ class Training:
         self._time.seconds["data"] += run.data
         self._time.seconds["communication"] += run.communication
         if self._progress:
-            self._progress.pace.add([Run.from_words(words) for words in runs])
+            self._progress.pace.add([StepTimes.from_words(words) for words in runs])
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the callbacks; every process has to."""
@@ -332,7 +332,7 @@ class Training:
             if self._callbacks.call(hook, *arguments):
                 self._state.share_weights()
 
-    def _save(self, running: Running) -> None:
+    def _save(self, running: EvaluationState) -> None:
         with self._time.spent_on("checkpoint"):
             # The others would take as long as their copy, and get the same updates everywhere.
             compare_weights(self.replicas, self.model.non_trainable_weights)

@@ -47,7 +47,7 @@ class TimeSplit:
 
 
 @dataclass(frozen=True)
-class Run:
+class StepTimes:
     """Some steps, as one process saw them.
 
     Attributes:
@@ -60,9 +60,9 @@ class Run:
     data: float = 0.0
     communication: float = 0.0
 
-    def __add__(self, other: Run) -> Run:
+    def __add__(self, other: StepTimes) -> StepTimes:
         """Return both together."""
-        return Run(
+        return StepTimes(
             self.seconds + other.seconds,
             self.data + other.data,
             self.communication + other.communication,
@@ -74,7 +74,7 @@ class Run:
         return np.minimum(found, np.iinfo(np.int32).max).astype(np.int32)
 
     @classmethod
-    def from_words(cls, words: np.ndarray) -> Run:
+    def from_words(cls, words: np.ndarray) -> StepTimes:
         """Return what `to_words` was made of."""
         return cls(*(words / 1e6).tolist())
 
@@ -88,7 +88,7 @@ class Pace:
     """
 
     processes: int
-    _runs: list[Run] = field(default_factory=list)
+    _runs: list[StepTimes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with nothing."""
@@ -96,10 +96,10 @@ class Pace:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._runs = [Run()] * self.processes
+        self._runs = [StepTimes()] * self.processes
 
-    def add(self, runs: Sequence[Run]) -> None:
-        """Count some more steps, one `Run` for each process."""
+    def add(self, runs: Sequence[StepTimes]) -> None:
+        """Count some more steps, one `StepTimes` for each process."""
         self._runs = [mine + new for mine, new in zip(self._runs, runs, strict=True)]
 
     @property

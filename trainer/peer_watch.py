@@ -29,7 +29,7 @@ _QUIET_SECONDS = 30.0  # networks close connections on which nothing is said
 _ALIVE, _FAREWELL = b".", b"!"
 
 
-class PeerWatch:
+class PeerMonitor:
     """Ends this process when one that it depends on has died.
 
     Args:

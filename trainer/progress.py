@@ -23,7 +23,7 @@ _EPOCH_LINE_SECONDS = 0.5  # short epochs are not all worth a line
 _WORTH_SAYING = 0.05  # smaller shares are in progress.jsonl only
 
 
-class Progress:
+class ProgressWriter:
     """Of the chief.
 
     Args:

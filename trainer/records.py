@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<Q")
 _BEFORE, _AFTER = 12, 4  # bytes around a record: its length and the two checksums
 
 
-class Records:
+class TFRecords:
     """The records of some TFRecord files, in the order of the files.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.records import Records
+from kfp_tfjob.trainer.records import TFRecords
 
 _BYTES = 2  # the wire type of what has a length: texts, messages, packed numbers
 _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
@@ -29,7 +29,7 @@ class Rows:
         records: Of the split.
     """
 
-    def __init__(self, dataset: Dataset, records: Records) -> None:
+    def __init__(self, dataset: Dataset, records: TFRecords) -> None:
         self._columns, self._classes = dataset.num_features, dataset.num_classes
         self._classification = dataset.task == CLASSIFICATION
         self._records = records

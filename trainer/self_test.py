@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
-from kfp_tfjob.trainer.step import INSTALL, leave_sums_to_us
+from kfp_tfjob.trainer.train_step import INSTALL, leave_sums_to_us
 
 log = logging.getLogger(__name__)
 _ROWS = 4  # of each half of the example

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer import arguments
+from kfp_tfjob.trainer import signature_columns
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
@@ -65,7 +65,7 @@ class ServedModel:
             self._loaded = tf.saved_model.load(str(folder))  # kept: signatures hold no variables
         except Exception as error:
             raise self._unusable("cannot be loaded", error) from error
-        self._mapping = arguments.read(folder)
+        self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
         found = next((key for key in SIGNATURES if key in signatures), None)
         if found is None:
@@ -213,7 +213,7 @@ def _columns(
     """
     ways = [[mapping.get(name, "") for name in features]] if mapping else []
     replaced = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in features]
-    for names in (*ways, features, arguments.argument_names(features), replaced):
+    for names in (*ways, features, signature_columns.argument_names(features), replaced):
         columns = {name: index for index, name in enumerate(names)}
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns

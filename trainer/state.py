@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _PACK = 16 << 20  # bytes of the variables that are broadcast together
 
 
-class Running(NamedTuple):
+class EvaluationState(NamedTuple):
     """What changes while the weights stay as they are, that is, during an evaluation.
 
     Attributes:
@@ -77,10 +77,10 @@ class State:
         self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
-    def running(self) -> Running:
+    def running(self) -> EvaluationState:
         """Return the state of this moment beside the variables."""
         random = {at: self._variables[at][1].numpy() for at in self._random}
-        return Running(self._metric_sums(), self._callbacks.state(), random)
+        return EvaluationState(self._metric_sums(), self._callbacks.state(), random)
 
     @property
     def saving(self) -> bool:
@@ -92,7 +92,7 @@ class State:
         """Which checkpoint is the best, on the chief: metric, step and value; else empty."""
         return self._best.state if self._best else {}
 
-    def save(self, position: Position, running: Running) -> None:
+    def save(self, position: Position, running: EvaluationState) -> None:
         """Begin to write a checkpoint on the chief; every process has to call this.
 
         It returns when the state is copied and a checkpoint that was still being written is there.

@@ -22,7 +22,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer import batch_norm, randomness
 from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.step import innermost
+from kfp_tfjob.trainer.train_step import innermost
 
 BuildModel = Callable[..., keras.Model]
 # A sys.exit() of the user's code would end this process as if the model were trained.

@@ -39,7 +39,7 @@ exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.uploader.watch import Settings, watch
+    from kfp_tfjob.uploader.watch import Settings, run_sidecar
 
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
@@ -68,7 +68,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     # away and once that it is back.
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
-    return watch(settings, store, _ENDED)
+    return run_sidecar(settings, store, _ENDED)
 
 
 def _push(arguments: argparse.Namespace) -> int:
@@ -100,13 +100,13 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.storage.manifest import NAME
+    from kfp_tfjob.storage.layout import MANIFEST
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader.folder import verify
 
     store = Store(arguments.endpoint, arguments.region)
     address = S3Address.parse(arguments.address)
-    manifest = store.read_manifest(address / NAME)
+    manifest = store.read_manifest(address / MANIFEST)
     DataError.raise_if(verify(store, address, manifest, arguments.workers))
     return 0
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.words import counted, sized
 from kfp_tfjob.uploader.inventory import LocalFile, scan
-from kfp_tfjob.uploader.parallel import WORKERS, Progress, each, workers_for
+from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
@@ -73,18 +73,18 @@ def push(
         return manifest
     probed = store.probe(address)
     if there:
-        store.delete(address / manifests.NAME)
+        store.delete(address / MANIFEST)
 
     def send(file: LocalFile) -> ManifestObject:
         return store.send(folder / file.path, address / file.path, file.path)
 
-    progress = Progress("sending", len(missing), sum(file.size for file in missing))
+    progress = TransferProgress("sending", len(missing), sum(file.size for file in missing))
     workers = workers or workers_for(probed.latency)
     for file, sent in each(send, missing, workers, progress.tick):
         objects[file.path] = sent.result()
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
-    store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
+    store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
     log.info(
         "sent %s of %s to %s: %s",
         f"{len(missing):,}",
@@ -123,7 +123,7 @@ def pull(
     """
     from kfp_tfjob.storage.store import partial_of
 
-    manifest = store.read_manifest(address / manifests.NAME)
+    manifest = store.read_manifest(address / MANIFEST)
     keys = [item.key for item in manifest.objects]
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
     DataError.raise_if(
@@ -146,7 +146,7 @@ def pull(
     def fetch(item: ManifestObject) -> None:
         store.fetch(address / item.key, folder, item)
 
-    progress = Progress("fetching", len(missing), sum(item.size for item in missing))
+    progress = TransferProgress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
     for item, fetched in each(fetch, missing, workers or WORKERS, progress.tick):
         if isinstance(error := fetched.error, DataError):
@@ -181,7 +181,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
     def prove(item: ManifestObject) -> None:
         store.prove(base / item.key, item)
 
-    progress = Progress("proving", len(manifest.objects), manifest.size)
+    progress = TransferProgress("proving", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
     for item, proof in each(prove, manifest.objects, workers or WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
@@ -198,7 +198,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
 def manifest_at(store: Store, address: S3Address) -> Manifest | None:
     """Return the manifest of a directory, or None where there is none that can be read."""
     try:
-        return store.read_manifest(address / manifests.NAME)
+        return store.read_manifest(address / MANIFEST)
     except DataError:
         return None
 
@@ -219,7 +219,7 @@ def same_content(
         file for path, file in files.items() if path in known and known[path].size == file.size
     ]
     found = []
-    progress = Progress("comparing", len(alike), sum(file.size for file in alike))
+    progress = TransferProgress("comparing", len(alike), sum(file.size for file in alike))
     sums = each(lambda file: file_crc64nvme(folder / file.path), alike, tick=progress.tick)
     for file, checksum in sums:
         progress.add(file.size)
@@ -252,10 +252,10 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     if not problems and not found.files:
         problems.append(Problem(f"{folder} holds no file to send"))
     problems += [problem for path in found.files if (problem := name_problem(path))]
-    if manifests.NAME in found.files:
+    if MANIFEST in found.files:
         problems.append(
             Problem(
-                f"{folder} holds a file {manifests.NAME}",
+                f"{folder} holds a file {MANIFEST}",
                 expected="another name: the store keeps the manifest of the folder there",
                 fix="rename the file, or put everything one folder deeper",
             )

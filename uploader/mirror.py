@@ -17,9 +17,8 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
@@ -29,7 +28,7 @@ from kfp_tfjob.uploader.folder import name_problem
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
 from kfp_tfjob.uploader.journal import Journal, Stored
 from kfp_tfjob.uploader.ownership import FencedError
-from kfp_tfjob.uploader.parallel import Progress, each, workers_for
+from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class Mirror:
     def missing(self, scan: Scan) -> list[str]:
         """Return, sorted, the paths that are not in the store as the scan saw them."""
         steps, _ = _by_step(scan)
-        manifest = manifests.NAME
+        manifest = MANIFEST
         return sorted(
             [path for path, file in scan.files.items() if not self._journal.has(file)]
             + [
@@ -194,7 +193,7 @@ class Mirror:
                     self._published.pop(step, None)
                     self._journal.publish(step, False)
                     self._journal.forget([p for p in self._stored if step_of(p) == step])
-                    self._store.delete(address / manifests.NAME)
+                    self._store.delete(address / MANIFEST)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
                 except FencedError:
@@ -295,7 +294,7 @@ class Mirror:
             # Half sent, or written anew: nobody may trust it meanwhile. What lies there is not
             # compared, because a step is also written anew after it was found to be damaged.
             self._journal.publish(step, False)
-            self._store.delete(address / manifests.NAME)
+            self._store.delete(address / MANIFEST)
         self._remote.add(step)
         sent = self._send((file for file in sorted(files) if not self._journal.has(file)), ended)
         if not all(map(self._journal.has, files)):
@@ -309,15 +308,15 @@ class Mirror:
             {"step": step, "files": sorted(f.path for f in plain if not name_problem(f.path))},
         )
         self._check_owner(True)
-        self._store.write(address / manifests.NAME, manifest.to_bytes(), "application/json")
+        self._store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
         self._published[step] = files
         self._journal.publish(step)
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
-    def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> Progress:
+    def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> TransferProgress:
         """Send files at the same time, and remember those that arrived."""
         files = list(files)
-        progress = Progress("storing", len(files), sum(file.size for file in files))
+        progress = TransferProgress("storing", len(files), sum(file.size for file in files))
 
         def tick() -> None:
             progress.tick()
@@ -391,7 +390,7 @@ def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFil
     plain = []
     for path, file in scan.files.items():
         step = step_of(path)
-        if step is None or f"checkpoints/{step}/{manifests.NAME}" in scan.files:
+        if step is None or f"checkpoints/{step}/{MANIFEST}" in scan.files:
             plain.append(file)
         else:
             steps.setdefault(step, []).append(file)

@@ -36,7 +36,7 @@ class FencedError(StepError):
     verdict = "fenced"
 
 
-class AnotherRunError(ConfigurationError):
+class DifferentRunError(ConfigurationError):
     """The prefix belongs to another run."""
 
 
@@ -64,7 +64,7 @@ class Ownership:
 
         Raises:
             FencedError: A higher attempt owns the run, or a newer uploader this one.
-            AnotherRunError: The prefix belongs to another run.
+            DifferentRunError: The prefix belongs to another run.
             StepError: The store did not answer.
         """
         while not self._life:
@@ -150,7 +150,7 @@ class Ownership:
         except (ValueError, KeyError, TypeError):
             whose = "unknown"
         if whose != self._run_id:
-            raise AnotherRunError(
+            raise DifferentRunError(
                 Problem(
                     f"{self._run.base} belongs to another run",
                     received=f"run {self._run_id!r}",

@@ -30,7 +30,7 @@ def workers_for(latency: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Generic[Result]):
+class CallOutcome(Generic[Result]):
     """How a call ended.
 
     Attributes:
@@ -53,7 +53,7 @@ def each(
     items: Iterable[Item],
     workers: int = WORKERS,
     tick: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Item, Ended[Result]]]:
+) -> Iterator[tuple[Item, CallOutcome[Result]]]:
     """Call a function for every item in threads, and yield each ended call in the caller's thread.
 
     Items are taken as workers come free, so a caller stops early by ending `items`; what has begun
@@ -69,7 +69,7 @@ def each(
         The item, and how its call ended.
     """
     items, taking, stopped = iter(items), Lock(), Event()
-    ended: SimpleQueue[tuple[Item, Ended[Result]] | None] = SimpleQueue()
+    ended: SimpleQueue[tuple[Item, CallOutcome[Result]] | None] = SimpleQueue()
 
     def work() -> None:
         """Take items until there are none: handing them out would cost two switches each."""
@@ -78,9 +78,9 @@ def each(
                 with taking:
                     item = next(items)
                 try:
-                    outcome = Ended(call(item))
+                    outcome = CallOutcome(call(item))
                 except Exception as error:
-                    outcome = Ended(None, error)
+                    outcome = CallOutcome(None, error)
                 ended.put((item, outcome))
         except StopIteration:
             return
@@ -106,7 +106,7 @@ def each(
             worker.result()  # raises what went wrong with taking items
 
 
-class Progress:
+class TransferProgress:
     """Counts files and bytes, and says how far things are every few seconds.
 
     Args:

@@ -65,7 +65,7 @@ class Settings:
     workers: int = 0
 
 
-def watch(settings: Settings, store: Store, ended: Event) -> int:
+def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
     """Mirror the folder until `ended`, then store what is left.
 
     Args:
@@ -80,7 +80,7 @@ def watch(settings: Settings, store: Store, ended: Event) -> int:
     Raises:
         ConfigurationError: Another sidecar has the folder, or another run the prefix.
     """
-    from kfp_tfjob.uploader.ownership import AnotherRunError, FencedError
+    from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
 
     with _only_one(settings.folder):
         sidecar = _Sidecar(settings, store, ended)
@@ -88,7 +88,7 @@ def watch(settings: Settings, store: Store, ended: Event) -> int:
             return sidecar.run()
         except FencedError as error:
             return sidecar.stand_aside(error)
-        except AnotherRunError as error:
+        except DifferentRunError as error:
             write(settings.folder, State(error.verdict, error.code, str(error)), ended=True)
             raise
         finally:
@@ -159,14 +159,14 @@ class _Sidecar:
 
     def _begin(self, request: Request | None = None) -> bool:
         """Probe the store and claim the run, once; tell whether that is done."""
-        from kfp_tfjob.uploader.ownership import AnotherRunError, FencedError
+        from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
 
         if self._ready:
             return True
         try:
             self._store.probe(self._settings.run)
             self._owner.claim()
-        except (AnotherRunError, FencedError):
+        except (DifferentRunError, FencedError):
             raise
         except StepError as error:
             self._mirror.note("the run", error)

@@ -25,7 +25,7 @@ from typing import Any
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError, Object
 from kfp_tfjob.cluster.local.container import now
-from kfp_tfjob.cluster.local.pod import Machine, Pod
+from kfp_tfjob.cluster.local.pod import LocalPod, Machine
 from kfp_tfjob.jobs.tfjob import CONTAINER
 from kfp_tfjob.storage.errors import Problem
 
@@ -90,7 +90,7 @@ class LocalBackend:
         """Return None: jobs end with this process."""
         return None
 
-    def watched_run(
+    def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> AbstractContextManager[Callable[[], str]]:
         """Return a context that never ends a run: a signal to the command line does."""
@@ -122,7 +122,7 @@ class LocalBackend:
         job = self._jobs.get(name)
         return [pod.to_dict() for pod in job.pods] if job else []
 
-    def watch(self, name: str, timeout: float) -> None:
+    def wait_for_change(self, name: str, timeout: float) -> None:
         """Wait for a change since `get`, at most `timeout` seconds."""
         if job := self._jobs.get(name):
             job.wait_for_change(timeout)
@@ -209,13 +209,13 @@ class _Job:
         for role, spec in self._specs.items():
             hosts = [f"127.0.0.1:{ports.pop()}" for _ in range(spec["replicas"])]
             cluster[role.lower()] = hosts
-        self._by_role: dict[str, list[Pod]] = {}
+        self._by_role: dict[str, list[LocalPod]] = {}
         for role, spec in self._specs.items():
             kind = role.lower()
             for index in range(spec["replicas"]):
                 task = {"type": kind, "index": index}
                 config = {"cluster": cluster, "task": task, "environment": "cloud"}
-                pod = Pod(
+                pod = LocalPod(
                     name=f"{self._name}-{kind}-{index}",
                     labels=_labels(self._name, kind, index),
                     template=spec["template"],
@@ -229,11 +229,11 @@ class _Job:
                 self._by_role.setdefault(role, []).append(pod)
 
     @property
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[LocalPod]:
         return [pod for pods in self._by_role.values() for pod in pods]
 
     @property
-    def chief(self) -> Pod:
+    def chief(self) -> LocalPod:
         return self._by_role["Chief"][0]
 
     @property

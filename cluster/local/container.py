@@ -107,7 +107,7 @@ def environment(
     return inherited | {"PATH": os.pathsep.join(programs)} | own | dict(extra)
 
 
-class Container:
+class LocalContainer:
     """A process in a group of its own, read line by line.
 
     Args:

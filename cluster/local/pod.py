@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.cluster.local.container import Container, PodInfo, environment, expand, place
+from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.jobs.tfjob import CONTAINER
 
 # A person who waits for a laptop does not wait as long as a node does.
@@ -39,7 +39,7 @@ class _NotMadeError(Exception):
     """A container lacks something that its environment names."""
 
 
-class Pod:
+class LocalPod:
     """A pod from its start to its end.
 
     Args:
@@ -79,9 +79,9 @@ class Pod:
         self._tf_config, self._extra, self._line = tf_config, dict(extra), line
         self._tell = changed
         self._volumes: dict[str, Path] = {}
-        self._init: list[Container] = []
-        self._sidecars: list[Container] = []
-        self._main: list[Container] = []
+        self._init: list[LocalContainer] = []
+        self._sidecars: list[LocalContainer] = []
+        self._main: list[LocalContainer] = []
         self._change = threading.Condition(threading.RLock())
         self._unmade: dict[str, Any] | None = None
         self._stopping = False
@@ -203,7 +203,7 @@ class Pod:
         self._wait(self._main, self._spec.get("activeDeadlineSeconds"))
         return not self.reason and not any(container.exit_code for container in self._main)
 
-    def _wait(self, containers: list[Container], deadline: float | None = None) -> None:
+    def _wait(self, containers: list[LocalContainer], deadline: float | None = None) -> None:
         """Wait for containers, and end them when the pod's time is up or it is to stop."""
         end = time.monotonic() + deadline if deadline else None
         with self._change:
@@ -231,7 +231,7 @@ class Pod:
                         sidecar.kill()
                 self._change.wait(left if left > 0 else None)
 
-    def _container(self, spec: Mapping[str, Any], restarts: bool = False) -> Container:
+    def _container(self, spec: Mapping[str, Any], restarts: bool = False) -> LocalContainer:
         mounts = {
             mount["mountPath"]: self._volumes[mount["name"]]
             for mount in spec.get("volumeMounts", [])
@@ -249,7 +249,7 @@ class Pod:
             raise _NotMadeError from error
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
-        return Container(
+        return LocalContainer(
             name=name,
             command=[place(expand(word, values), mounts) for word in words],
             environment=values,

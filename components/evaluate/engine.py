@@ -22,7 +22,7 @@ from kfp_tfjob.components.evaluate.predictions import (
 )
 from kfp_tfjob.components.evaluate.rows import TestData
 from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.verdict import Judged, build
+from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.address import S3Address
@@ -109,7 +109,7 @@ def run(
     if rival and rival.predictions is not None:
         scored = {"model": predictions, rival.name: rival.predictions, "baseline": baseline}
     confidence = options.confidence if options else _CONFIDENCE
-    judged = Judged(
+    judged = EvaluatedModel(
         model_name=model_name,
         model_uri=str(model),
         run_id=manifest.run_id,

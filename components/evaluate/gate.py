@@ -58,7 +58,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GateDecision:
     """What the gate decided.
 
     Attributes:
@@ -91,7 +91,7 @@ def decide(
     baseline: Predictions,
     champion: Rival | None,
     classes: list[str] | None = None,
-) -> Decision:
+) -> GateDecision:
     """Judge a challenger.
 
     Args:
@@ -104,7 +104,7 @@ def decide(
     metric = _primary_metric(options, challenger)
     if options is None:
         reason = "the gate is empty, and an empty gate blesses nothing"
-        return Decision(False, (reason,), metric, "", (Check("gate", False, reason),))
+        return GateDecision(False, (reason,), metric, "", (Check("gate", False, reason),))
     measured = estimate(challenger, metric, classes)
     checks = [_finite(metric, measured.value, challenger, classes)]
     checks += [
@@ -134,7 +134,7 @@ def decide(
     # The last check is the comparison, or what stands in its place.
     reasons = failed or (checks[-1].explanation,)
     blessed = not failed
-    return Decision(blessed, reasons, metric, options.mode, tuple(checks), comparison, against)
+    return GateDecision(blessed, reasons, metric, options.mode, tuple(checks), comparison, against)
 
 
 def _primary_metric(options: GateOptions | None, predictions: Predictions) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kfp_tfjob.components.evaluate.gate import Decision, Rival
+from kfp_tfjob.components.evaluate.gate import GateDecision, Rival
 from kfp_tfjob.components.evaluate.scored import Scored
 from kfp_tfjob.storage.champion import Champion
 
@@ -15,7 +15,7 @@ FORMAT = "kfp-tfjob/verdict/1"
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluatedModel:
     """What a verdict is about; publish refuses it for anything else.
 
     Attributes:
@@ -40,8 +40,8 @@ class Judged:
 
 
 def build(
-    decision: Decision,
-    judged: Judged,
+    decision: GateDecision,
+    judged: EvaluatedModel,
     scored: Mapping[str, Scored],
     confidence: float,
     champion: Champion | None,

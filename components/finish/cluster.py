@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
-from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of

@@ -50,7 +50,7 @@ CANCELLED = Failure(
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunReport:
     """How a run ended.
 
     Attributes:
@@ -97,7 +97,7 @@ def _patience() -> Patience:
     return _SHORT_PATIENCE if local_failure("preflight") else _PATIENCE
 
 
-def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
+def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     """Read what the run left and say how it ended.
 
     A run that failed also gets `failure.md` beside `failure.json`, because KFP loses whatever a
@@ -123,12 +123,12 @@ def run(step: Step, model_name: str, left: Left | None = None) -> Ending:
         step.store.write(step.run.failure("json"), failure.to_bytes())
     if failure is None:
         log.info("the run is done: %s", "; ".join(verdict["reasons"]))
-        return Ending(summary(step, model_name) + about, None)
+        return RunReport(summary(step, model_name) + about, None)
     markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)) + about)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     _log(failure)
     log.info("the same and more is in %s", step.run.failure("md"))
-    return Ending(markdown, failure)
+    return RunReport(markdown, failure)
 
 
 def _log(failure: Failure) -> None:

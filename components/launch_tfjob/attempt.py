@@ -12,10 +12,10 @@ from typing import Any
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.components.launch_tfjob.follower import Follower
-from kfp_tfjob.components.launch_tfjob.judge import judge
-from kfp_tfjob.components.launch_tfjob.remedy import remedy, secret_remedy
+from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.launch_tfjob.watchdogs import Seen, Watchdogs
+from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, log_name, pods_of
@@ -95,7 +95,7 @@ class Attempt:
         follower.start()
         options = self.spec.options
         grace = float(self.spec.pod.of("chief").grace_seconds or 0)
-        watchdogs = Watchdogs(options, grace, self.waited, self.run_left, self.clock)
+        watchdogs = JobLimits(options, grace, self.waited, self.run_left, self.clock)
         job: Object | None = None
         given_up: Judgement | None = None
         while given_up is None:
@@ -105,12 +105,12 @@ class Attempt:
                 break
             self._count(latest, follower.pods)
             silence = self.backend.silence(self.name)
-            seen = Seen(latest, follower.pods, silence, lambda: follower.events)
+            seen = Snapshot(latest, follower.pods, silence, lambda: follower.events)
             given_up = self._with_remedy(watchdogs.look(seen), seen)
             if given_up is None:
                 self._beat(follower.pods)
                 longest = min(follower.pause, self._beat_seconds)
-                self.backend.watch(self.name, min(longest, watchdogs.next_limit))
+                self.backend.wait_for_change(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # whoever saw the end has stopped the job
@@ -134,7 +134,7 @@ class Attempt:
         said = [Mask()(line) for line in words(judgement, last_lines)]
         return Outcome(judgement, said, end)
 
-    def _with_remedy(self, found: Judgement | None, seen: Seen) -> Judgement | None:
+    def _with_remedy(self, found: Judgement | None, seen: Snapshot) -> Judgement | None:
         """Add to a verdict on pods that wait which parameter to change, and whether it is final."""
         if found is None or found.fix:
             return found
@@ -148,7 +148,7 @@ class Attempt:
             return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
         return replace(found, fix=fix)
 
-    def _lacks_room(self, seen: Seen) -> str:
+    def _lacks_room(self, seen: Snapshot) -> str:
         """Say why the cluster as it is can never hold the job; nothing where that is not known.
 
         A later attempt comes after a node was lost or while nodes are on their way, and without

@@ -26,13 +26,13 @@ from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.judge import judge
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
-from kfp_tfjob.components.launch_tfjob.progress import Progress, read
+from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -43,7 +43,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.manifest import NAME as MANIFEST
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Launched:
     job_name: str
     attempts: int
     manifest: Mapping[str, Any]
-    progress: Progress
+    progress: TrainingHistory
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -404,7 +404,7 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
         JobFailedError: With the last words of the replica that failed first.
     """
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
-    with backend.watched_run(step.run_id, owner, seconds) as ended:
+    with backend.watch_workflow(step.run_id, owner, seconds) as ended:
         return Launcher(step, spec, backend, owner, _is_retry(), ended).run()
 
 

@@ -29,7 +29,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingHistory:
     """A whole training.
 
     Attributes:
@@ -45,18 +45,18 @@ class Progress:
     dropped: tuple[str, ...] = ()
 
 
-def read(store: Store, run: RunLayout) -> Progress:
+def read(store: Store, run: RunLayout) -> TrainingHistory:
     """Return the progress of a run; a user's own program may have left none."""
     try:
         return parse(store.read(run.output / "progress.jsonl").decode(errors="replace"))
     except ObjectNotFoundError:
-        return Progress()
+        return TrainingHistory()
     except DataError as error:
         log.warning("the progress of the training is not shown: %s", error)
-        return Progress()
+        return TrainingHistory()
 
 
-def parse(text: str) -> Progress:
+def parse(text: str) -> TrainingHistory:
     """Read the lines of progress.jsonl; a line that is cut off is passed over."""
     epochs: dict[int, Epoch] = {}
     final: Mapping[str, float] = {}
@@ -77,7 +77,7 @@ def parse(text: str) -> Progress:
     ordered = tuple(epochs[number] for number in sorted(epochs))
     if not final:
         final = dict(ordered[-1].metrics) if ordered else {}
-    return Progress(ordered, final, seconds, tuple(sorted(dropped)))
+    return TrainingHistory(ordered, final, seconds, tuple(sorted(dropped)))
 
 
 def _numbers(values: Mapping[str, object] | None) -> dict[str, float]:

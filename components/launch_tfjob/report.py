@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.progress import Progress
+from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.storage.text import html as escape
 
@@ -24,7 +24,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px }
 """
 
 
-def curves_html(progress: Progress, title: str) -> str:
+def curves_html(progress: TrainingHistory, title: str) -> str:
     """Return a page with a chart for each metric, the final values, and where the time went.
 
     Args:

@@ -28,7 +28,7 @@ from kfp_tfjob.storage.words import counted
 from kfp_tfjob.supervisor.completion import COMPLETION
 from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.parallel import WORKERS, Progress, each
+from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def _fetch_files(
     if not objects:
         return {}
     size = sum(item.size for item in objects)
-    progress = Progress("restoring", len(objects), size)
+    progress = TransferProgress("restoring", len(objects), size)
     what = counted(len(objects), "file")
     log.info("restoring %s beside the checkpoint, %.1f MB", what, size / 1e6)
     failed = {item.address.key[start:]: "the store is away" for item in objects}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION, RUN_LABEL, TASK_LABEL
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Verdict

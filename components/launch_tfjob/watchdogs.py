@@ -19,7 +19,7 @@ _MOMENT = 5.0  # a Secret or a policy may be changed while the job is made
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """A job at one moment.
 
     Attributes:
@@ -36,7 +36,7 @@ class Seen:
 
 
 @dataclass
-class Watchdogs:
+class JobLimits:
     """The limits of one job; told of every look at it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Watchdogs:
     _last: float | None = None
     _began: float | None = None
 
-    def look(self, seen: Seen) -> Judgement | None:
+    def look(self, seen: Snapshot) -> Judgement | None:
         """Return a verdict when a limit is over."""
         if is_over(seen.job):
             return None
@@ -99,7 +99,7 @@ class Watchdogs:
             self.next_limit = min(self.next_limit, left)
         return None
 
-    def _limits(self, seen: Seen) -> dict[str, tuple[bool, float, Verdict]]:
+    def _limits(self, seen: Snapshot) -> dict[str, tuple[bool, float, Verdict]]:
         """Return for everything that may be wrong whether it is, how long it may be, and a name."""
         options = self.options
         unscheduled = waiting.unscheduled(seen.pods)
@@ -152,18 +152,18 @@ class Watchdogs:
             ),
         }
 
-    def _is_cared_for(self, seen: Seen) -> bool:
+    def _is_cared_for(self, seen: Snapshot) -> bool:
         """Tell whether an operator has seen the job; one that cannot make pods writes no status."""
         conditions = (seen.job.get("status") or {}).get("conditions")
         return bool(conditions) or bool(waiting.not_made(seen.events()))
 
-    def _is_pending(self, seen: Seen) -> bool:
+    def _is_pending(self, seen: Snapshot) -> bool:
         if not self._is_cared_for(seen):
             return False  # that is the operator's fault
         begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
         return len(begun) < waiting.wanted(seen.job)
 
-    def _sentence(self, name: str, seen: Seen, limit: float) -> str:
+    def _sentence(self, name: str, seen: Snapshot, limit: float) -> str:
         unscheduled = waiting.unscheduled(seen.pods) or waiting.not_made(seen.events())[-1:]
         match name:
             case "no status":
@@ -205,7 +205,7 @@ def out_of_time(options: TrainOptions) -> Judgement:
     )
 
 
-def _never(seen: Seen) -> str:
+def _never(seen: Snapshot) -> str:
     """Say which quota can never hold the job; nothing where it may have to wait."""
     for refusal in quota.exceeded(waiting.not_made(seen.events())):
         if why := refusal.never(seen.job):
@@ -213,7 +213,7 @@ def _never(seen: Seen) -> str:
     return ""
 
 
-def _reasons(seen: Seen) -> list[str]:
+def _reasons(seen: Snapshot) -> list[str]:
     """Return for each pod that has begun nothing what the cluster says of it, if it does."""
     found = []
     for pod in seen.pods:
@@ -231,7 +231,7 @@ def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _unknown(seen: Seen) -> list[str]:
+def _unknown(seen: Snapshot) -> list[str]:
     waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting.has_begun(pod)]
     missing = waiting.wanted(seen.job) - len(seen.pods)
     return [f"{name} has begun nothing" for name in waiting_pods] or [f"{missing} were not made"]

@@ -14,11 +14,11 @@ from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
     ForbiddenError,
-    NotThereError,
+    NotFoundError,
     webhook_is_away,
 )
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
-from kfp_tfjob.components.launch_tfjob.remedy import parameter as decided_by
+from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.options.job import PodSettings
@@ -145,7 +145,7 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
         kept = api.request("POST", api.tfjobs(), {"dryRun": "All"}, manifest)
     except JobExistsError:
         return  # the run is started again
-    except NotThereError as error:
+    except NotFoundError as error:
         yield Problem(
             "this cluster does not know TFJobs",
             received=str(error),

@@ -17,7 +17,7 @@ from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
-from kfp_tfjob.components.step import Report, Step, open_step
+from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.jobs.secret_values import plain_secrets
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
@@ -30,7 +30,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.trainer.model_code import Code, ModelCode
@@ -63,7 +63,7 @@ class Checked:
     table: str
 
 
-def run(report: Report, run_id: str, values: Mapping[str, Any]) -> Checked:
+def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checked:
     """Check a run.
 
     Args:

@@ -43,7 +43,7 @@ class Block:
     lost: int = 0
 
 
-class Records:
+class CsvRecords:
     """The blocks of one CSV.
 
     Args:

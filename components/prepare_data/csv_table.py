@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, Records
+from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, CsvRecords
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows, empty
@@ -33,7 +33,7 @@ class CsvTable:
         self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
     ) -> None:
         self._name, self._options = name, options
-        self._records = Records(stream, name, options.delimiter, block)
+        self._records = CsvRecords(stream, name, options.delimiter, block)
         self._blocks = iter(self._records)
         self._first = self._take_header()
         self._nulls = frozenset(options.null_values)

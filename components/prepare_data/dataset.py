@@ -14,22 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.progress import Progress
+from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import Shards
 from kfp_tfjob.components.prepare_data.spill import split_of
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
-from kfp_tfjob.components.prepare_data.tfrecord import CODEC_VERSION, Encoder
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage import manifest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-
-SCHEMA, STATISTICS = "schema.json", "statistics.json"
-_SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
         DataError: What lies there as its manifest is none.
     """
     try:
-        found = store.read_manifest(base / manifest.NAME)
+        found = store.read_manifest(base / MANIFEST)
     except ObjectNotFoundError:
         return None
     sizes = {item.address: item.size for item in store.list(base)}
@@ -113,7 +110,7 @@ def write(
     shards = Shards(store, base, folder, encoder, rows)
     statistics = Statistics(names, label)
     fractions = list(options.split.fractions.values())
-    progress = Progress("wrote")
+    progress = ProgressLog("wrote")
     for part in scan.spill.bins():
         if label.classes is None:
             part = part[~np.isnan(part["number"])]  # labels that are text are bad rows
@@ -144,7 +141,7 @@ def write(
         _write_json(store, base, STATISTICS, described),
     ]
     whole = Manifest.of("dataset", objects, details=details)
-    store.write(base / manifest.NAME, whole.to_bytes(), "application/json")
+    store.write(base / MANIFEST, whole.to_bytes(), "application/json")
     return Prepared(str(base), digest, rows, schema, described, reused=False)
 
 
@@ -167,7 +164,7 @@ def _schema(
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
     return {
-        "format": _SCHEMA_FORMAT,
+        "format": SCHEMA_FORMAT,
         **comparable,
         "schema_digest": sha256(text.encode()).hexdigest(),
         "codec": {"version": CODEC_VERSION, "layout": "packed"},

@@ -10,7 +10,7 @@ _SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-class Progress:
+class ProgressLog:
     """Counts rows and bytes, and says how many now and then.
 
     Args:

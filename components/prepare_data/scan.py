@@ -10,7 +10,7 @@ from pathlib import Path
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
-from kfp_tfjob.components.prepare_data.progress import Progress
+from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
@@ -60,7 +60,7 @@ def read(source: Source, data_label: str, options: DataOptions, folder: Path, bl
         DataError: A file cannot be read, or has not the columns it should have.
     """
     scan: Scan | None = None
-    progress = Progress("read")
+    progress = ProgressLog("read")
     fractions = list(options.split.fractions.values())
     for file in source.files:
         with open_table(source, file, options, block) as table:

@@ -15,8 +15,6 @@ import struct
 import google_crc32c
 import numpy as np
 
-# Another number is another dataset_digest: raise it whenever the bytes of a shard change.
-CODEC_VERSION = 1
 _MASK_DELTA = 0xA282EAD8
 _FLOAT_LIST, _INT64_LIST = 2, 3  # field numbers in tf.train.Feature
 

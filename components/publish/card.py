@@ -8,7 +8,7 @@ from typing import Any
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.text import code, prose, row
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.arguments import COLUMNS
+from kfp_tfjob.trainer.signature_columns import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
 

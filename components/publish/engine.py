@@ -29,10 +29,9 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.layout import ModelLayout
-from kfp_tfjob.storage.manifest import NAME as MANIFEST
+from kfp_tfjob.storage.layout import MANIFEST, ModelLayout
 from kfp_tfjob.storage.model_names import check_model_name
-from kfp_tfjob.trainer.arguments import read as read_arguments
+from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
 
 _MODEL = "output/model"  # below runs/<run_id>

@@ -28,7 +28,7 @@ _MOST_ROWS = 15
 
 
 @dataclass(frozen=True)
-class Result:
+class SyncResult:
     """The proven output of a run.
 
     Attributes:
@@ -71,7 +71,7 @@ class Result:
         return "\n".join(lines) + "\n"
 
 
-def run(step: Step) -> Result:
+def run(step: Step) -> SyncResult:
     """Prove the output of a run.
 
     Args:
@@ -101,7 +101,7 @@ def run(step: Step) -> Result:
         counted(len(manifest.objects), "object"),
         counted(manifest.size, "byte"),
     )
-    return Result(str(step.run.base / _MODEL), manifest)
+    return SyncResult(str(step.run.base / _MODEL), manifest)
 
 
 def _manifest(step: Step) -> Manifest:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.cluster.run_watch import RunWatch
+from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.components.preflight import cluster as preflight
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
@@ -180,7 +180,7 @@ def test_a_workflow_that_has_not_changed_for_long_can_be_watched(launch, workflo
         other.patch({"spec": {"number": number}})
     api = client_of(launch.kubeconfig, launch.namespace)
     owner = {key: workflow.get()["metadata"][key] for key in ("name", "uid")}
-    watch = RunWatch(api, launch.step.run_id, owner, tuple, 60)
+    watch = WorkflowWatcher(api, launch.step.run_id, owner, tuple, 60)
     query = {"fieldSelector": f"metadata.name={owner['name']}", "watch": "true"}
     query |= {"timeoutSeconds": "1", "resourceVersion": watch._list(api, (5, 30))}
     assert not [line for line in api.lines(api.workflow(""), query, 30) if b"ERROR" in line]

@@ -11,7 +11,7 @@ import pytest
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import end_jobs_on
 from kfp_tfjob.components.images import TOOLS
-from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.jobs.judge import judge
 from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
 from tests.cluster.workflows import Workflow
 from tests.cluster.workloads import container, pod

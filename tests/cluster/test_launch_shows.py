@@ -98,7 +98,7 @@ def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
             began = time.monotonic()
             while seen["metadata"]["annotations"].get("change") != str(changes):
                 assert time.monotonic() - began < 40, f"change {changes} was missed"
-                backend.watch(name, 30)
+                backend.wait_for_change(name, 30)
                 seen = backend.get(name)
                 backend.pods(name)
             slowest = max(slowest, time.monotonic() - began)

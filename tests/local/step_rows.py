@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.supervisor.tf_config import Cluster
+from kfp_tfjob.supervisor.tf_config import Topology
 from kfp_tfjob.trainer.config import Config, Options
 from kfp_tfjob.trainer.load import load
 
@@ -33,7 +33,7 @@ from kfp_tfjob.trainer.drift import compare_weights  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
 from kfp_tfjob.trainer.records import train_slices  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
-from kfp_tfjob.trainer.step import Steps  # noqa: E402
+from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
 
 BATCH, STEPS, SEED = 48, 24, 5
 layers, optimizers = keras.layers, keras.optimizers
@@ -396,7 +396,7 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
         user_code.check(model, row.model, dataset, replicas.count, options)
     self_test.check_loss(model, dataset, replicas, options)
     self_test.check_metrics(model, dataset, replicas)
-    steps = Steps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
+    steps = TrainSteps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
     randomness.separate(model, replicas)
     batches = _batches(dataset, replicas, options)
     losses = [steps.train(batches, 1).loss]
@@ -482,7 +482,7 @@ def _results(names: list[str], dataset: Dataset, replicas: Replicas) -> dict[str
 def main() -> None:
     dataset = Dataset.load(Path(sys.argv[1]))
     names = sys.argv[2:]
-    cluster = Cluster.read(os.environ)
+    cluster = Topology.read(os.environ)
     if os.environ.get("LOGICAL"):
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = [tf.config.LogicalDeviceConfiguration()] * 2

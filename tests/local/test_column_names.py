@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer import arguments
+from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.serving import Task
 
@@ -60,7 +60,7 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
         )
         np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
 
-        mapping = arguments.read(folder / "model")
+        mapping = signature_columns.read(folder / "model")
         served = tf.saved_model.load(str(folder / "model")).signatures["serve"]
         row = {mapping[column]: tf.constant(rows[3:4, at]) for at, column in enumerate(columns)}
         np.testing.assert_allclose(served(**row)["prediction"], expected[3:4], rtol=1e-4, atol=1e-5)
@@ -85,7 +85,7 @@ def test_the_example_of_the_model_card_runs(
     verdict = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
     champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
     statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
-    mapping = arguments.read(tmp_path / "model")
+    mapping = signature_columns.read(tmp_path / "model")
     card = render("m", champion, verdict, mapping, statistics)
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})
@@ -112,7 +112,7 @@ def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None
         return {"prediction": 100 * age_1 + 10 * arg__c0 + Z}
 
     tf.saved_model.save(tf.Module(), str(tmp_path), signatures={"serve": serve})
-    path = tmp_path / arguments.COLUMNS
+    path = tmp_path / signature_columns.COLUMNS
     path.parent.mkdir()
     path.write_text(
         '[{"column": "_c0", "argument": "age_1"}, {"column": "Age", "argument": "arg__c0"},'

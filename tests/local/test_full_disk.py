@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_tfjob import uploader
-from kfp_tfjob.cluster.local.container import Container
+from kfp_tfjob.cluster.local.container import LocalContainer
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes, run
@@ -139,7 +139,7 @@ def test_a_container_that_cannot_begin_on_a_full_disk_has_ended(mount: Mount) ->
     disk = mount(1 << 20)
     fill(disk)
     changed = threading.Event()
-    container = Container("c", ["true"], dict(os.environ), disk, False, print, changed.set)
+    container = LocalContainer("c", ["true"], dict(os.environ), disk, False, print, changed.set)
     assert container.ended.wait(60)
     assert changed.is_set() and "terminated" in container.status["state"]
 

@@ -429,7 +429,7 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
 def test_sigterm_ends_the_launcher_and_its_job(tmp_path, s3, store, base, script, repository):
     """The launcher in a process of its own, as a step has it."""
     body = f"""
-import components.launch_tfjob.engine as engine
+import kfp_tfjob.components.launch_tfjob.engine as engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -477,7 +477,7 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
     """Stopping a job looks like a chief that was lost, which costs an attempt otherwise."""
     why = ["its Workflow was deleted"] if when == "before its job" else []
     ended = nullcontext(lambda: "".join(why))
-    monkeypatch.setattr(backend, "watched_run", lambda *_: ended)
+    monkeypatch.setattr(backend, "watch_workflow", lambda *_: ended)
 
     def lose() -> None:
         _wait_for((tmp_path / "chief-0.1.json").exists)

@@ -17,11 +17,10 @@ from trainer_jobs import SECONDS, STEPS, Job, Start
 
 from kfp_tfjob.components.launch_tfjob.restore import restore
 from kfp_tfjob.components.launch_tfjob.setup import Task, run
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
@@ -92,7 +91,7 @@ def test_the_newest_and_the_best_checkpoint_come_back(
     layout = RunLayout(base)
     for step, best in {3: None, 5: 3, 7: 5, 9: 5}.items():
         _checkpoint(store, layout, tmp_path, step, best)
-    store.delete(layout.checkpoints / "9" / manifests.NAME)  # it was being stored when the pod died
+    store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
     environment = {
         "JOB_DIR": str(tmp_path / "job"),
         "OUTPUT_DIR": str(tmp_path / "output"),
@@ -219,7 +218,7 @@ def test_the_largest_files_are_left_out_where_there_is_no_space(
 def test_a_training_that_begins_anew_finds_nothing_of_the_old_one(
     stored: RunLayout, store: Store, tmp_path: Path
 ) -> None:
-    store.delete(stored.checkpoints / "5" / manifests.NAME)
+    store.delete(stored.checkpoints / "5" / MANIFEST)
     assert restore(store, stored, tmp_path / "second") is None
     assert not scan(tmp_path / "second").files
 
@@ -293,7 +292,7 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     jobs: Start, store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     layout = RunLayout(base / "runs" / "moved")
-    manifest = layout.checkpoints / str(3 * STEPS) / manifests.NAME
+    manifest = layout.checkpoints / str(3 * STEPS) / MANIFEST
     output, log = tmp_path / "0" / "output", tmp_path / "sidecar.log"
 
     def stored() -> Manifest | None:

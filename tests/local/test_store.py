@@ -19,7 +19,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.link import Checking
-from kfp_tfjob.storage.probe import Creating, probe_creating
+from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from tests.faults.proxy import (

@@ -14,8 +14,8 @@ import tiny_dataset
 from trainer_jobs import Start
 
 from kfp_tfjob.pipelines.local.s3_server import Server
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 
@@ -124,9 +124,9 @@ def damaged(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 def _rewrite_manifest(store: Store, address: S3Address, change: Callable) -> None:
-    old = store.read_manifest(address / manifests.NAME)
+    old = store.read_manifest(address / MANIFEST)
     new = Manifest.of(old.kind, change(old), details=old.details)
-    store.write(address / manifests.NAME, new.to_bytes())
+    store.write(address / MANIFEST, new.to_bytes())
 
 
 def _check(jobs: Start, case: Case, tmp_path: Path) -> None:

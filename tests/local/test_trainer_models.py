@@ -14,9 +14,9 @@ import pytest
 import tiny_dataset
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer.arguments import argument_names
 from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.signature_columns import argument_names
 
 FEATURES = len(tiny_dataset.FEATURES)
 
@@ -231,11 +231,11 @@ def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
 
     from kfp_tfjob.trainer import models
     from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.step import Steps
+    from kfp_tfjob.trainer.train_step import TrainSteps
 
     alone = Replicas(tf.distribute.get_strategy())
     with pytest.raises(ConfigurationError, match="micro_batches 3 for 10 rows.*divisor of 10"):
-        Steps(models.mlp(classes), alone, 10, micro_batches=3)
+        TrainSteps(models.mlp(classes), alone, 10, micro_batches=3)
 
 
 def _measured(result: Any) -> Any:
@@ -271,11 +271,11 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
 
     from kfp_tfjob.trainer import user_code
     from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.step import Steps
+    from kfp_tfjob.trainer.train_step import TrainSteps
 
     def results(model: Any) -> dict[str, float]:
         user_code.check(model, _measured, classes, 1)
-        return Steps(model, Replicas(tf.distribute.get_strategy()), 10).results()
+        return TrainSteps(model, Replicas(tf.distribute.get_strategy()), 10).results()
 
     named = lambda value: {"low": value, "high": value + 1}  # noqa: E731
     assert results(_measured(named)) == {"loss": 0.0, "low": 0.0, "high": 1.0}
@@ -298,7 +298,7 @@ def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
 
 
 def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    from kfp_tfjob.trainer.step import jit_compile_here
+    from kfp_tfjob.trainer.train_step import jit_compile_here
 
     assert not jit_compile_here(False)
     assert not caplog.messages

@@ -67,9 +67,9 @@ def test_a_replica_that_hears_nothing_of_tensorflow_ends_with_its_peer(jobs: Sta
 
 JOINS = """
 import sys, threading, time
-from kfp_tfjob.trainer.peer_watch import PeerWatch
+from kfp_tfjob.trainer.peer_watch import PeerMonitor
 
-watch = PeerWatch("worker 0")
+watch = PeerMonitor("worker 0")
 join = (("127.0.0.1", int(sys.argv[1])), bytes(16))
 threading.Thread(target=watch._join, args=join, daemon=True).start()
 time.sleep(60)

@@ -14,7 +14,7 @@ from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.components.preflight.rehearsal import beside
-from kfp_tfjob.components.step import Report, Step
+from kfp_tfjob.components.step import FailureReport, Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
@@ -185,7 +185,7 @@ def test_preflight_refuses_before_anything_is_kept(
         "pod": {"all": {"env": {"MINE": "1"}}},
     }
     with pytest.raises(ConfigurationError, match=r"has no attribute 'Dens' \(.*model.py, line"):
-        preflight.run(Report(), "run-1", values)
+        preflight.run(FailureReport(), "run-1", values)
     assert list(store.list(base)) == []
 
 

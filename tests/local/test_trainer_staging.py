@@ -12,9 +12,9 @@ import pytest
 import tiny_dataset
 from trainer_jobs import STEPS, Start
 
-from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.staging import check_writable, stage
@@ -66,12 +66,12 @@ def test_what_an_earlier_life_brought_is_not_fetched_again(
 def test_the_disk_is_looked_at_before_anything_is_fetched(
     store: Store, proxy: FaultProxy, dataset: S3Address, tmp_path: Path
 ) -> None:
-    old = store.read_manifest(dataset / manifests.NAME)
+    old = store.read_manifest(dataset / MANIFEST)
     huge = [
         replace(item, size=10**15) if item.key == "train-00001.tfrecord" else item
         for item in old.objects
     ]
-    store.write(dataset / manifests.NAME, Manifest.of(old.kind, huge).to_bytes())
+    store.write(dataset / MANIFEST, Manifest.of(old.kind, huge).to_bytes())
     with pytest.raises(ConfigurationError) as found:
         stage(Store(proxy.endpoint), dataset, tmp_path / "data")
     (problem,) = found.value.problems

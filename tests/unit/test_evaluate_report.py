@@ -19,7 +19,7 @@ from kfp_tfjob.components.evaluate.predictions import (
     constant_regression,
 )
 from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.verdict import Judged, build
+from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.trainer.serving import Task
@@ -77,7 +77,7 @@ def evaluated(case: str) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
     decision = decide(parse_gate(GATE), predictions, baseline, rival, names)
     everyone = {"model": predictions, "champion 7": baseline, "baseline": baseline}
     scored = {who: Scored.of(one, 0.95, names) for who, one in everyone.items()}
-    judged = Judged(NASTY, "s3://b/m", "r1", "m", "w", "d", "s", GATE)
+    judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "d", "s", GATE)
     return task, build(decision, judged, scored, 0.95, champion, rival), scored
 
 

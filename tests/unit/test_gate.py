@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate.gate import Decision, Rival, decide
+from kfp_tfjob.components.evaluate.gate import GateDecision, Rival, decide
 from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
     Predictions,
@@ -142,7 +142,7 @@ CASES = {
 }
 
 
-def judge(case: Case) -> Decision:
+def judge(case: Case) -> GateDecision:
     return decide(parse_gate(case.gate), case.challenger, BASELINE, case.champion, CLASSES)
 
 

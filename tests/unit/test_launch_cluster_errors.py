@@ -10,7 +10,7 @@ from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, _lines
 from kfp_tfjob.cluster.errors import (
     ForbiddenError,
-    NotThereError,
+    NotFoundError,
     transient,
     translate,
     webhook_is_away,
@@ -36,7 +36,7 @@ def error(status: int, message: str = "", reason: str = "") -> ApiException:
         (403, "pods is forbidden: exceeded quota: q", JobRefusedError, 2, "refused"),
         (403, RBAC, ForbiddenError, 2, "user_error"),
         (401, "Unauthorized", ForbiddenError, 2, "user_error"),
-        (404, "not found", NotThereError, 1, "failed"),
+        (404, "not found", NotFoundError, 1, "failed"),
         (409, "already exists", JobExistsError, 1, "failed"),
         (422, "is invalid", JobRefusedError, 2, "refused"),
         (400, "strict decoding error", JobRefusedError, 2, "refused"),

@@ -4,7 +4,7 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.jobs import masking
 from kfp_tfjob.jobs.masking import MASK, Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
-from kfp_tfjob.jobs.verdict import Ended, Judgement, Verdict
+from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 
 PREFIX = "training.kubeflow.org/"
 
@@ -25,7 +25,7 @@ WAITING = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 PENDING = pod("worker", 1, "Pending", {}, conditions=[WAITING], containerStatuses=[])
 CONDITION = {"type": "Failed", "status": "True", "message": "1 Worker replica(s) failed."}
 JOB = {"metadata": {"namespace": "team-a"}, "status": {"conditions": [CONDITION]}}
-CAUSE = Ended("worker-0", "tensorflow", 3, "Error", "", "")
+CAUSE = ContainerFailure("worker-0", "tensorflow", 3, "Error", "", "")
 
 
 def end(attempt: int = 2) -> AttemptEnd:

@@ -4,7 +4,7 @@ import json
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from kfp_tfjob.components.launch_tfjob.progress import Progress, parse
+from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, parse
 from kfp_tfjob.components.launch_tfjob.report import curves_html
 
 
@@ -34,7 +34,9 @@ def test_values_that_are_not_finite_are_dropped_and_named():
 
 
 def test_lines_of_a_foreign_program_do_no_harm():
-    assert parse('hello\n[1]\n{"event": "epoch"}\n{"event": 3, "metrics": 4}\n') == Progress()
+    assert (
+        parse('hello\n[1]\n{"event": "epoch"}\n{"event": 3, "metrics": 4}\n') == TrainingHistory()
+    )
 
 
 def _svgs(page: str) -> list[ElementTree.Element]:
@@ -70,4 +72,4 @@ def test_the_page_needs_nothing_from_outside_and_shows_every_metric():
 
 def test_one_epoch_and_none_make_a_page_too():
     assert _svgs(curves_html(parse(lines(epoch(1, loss=0.0))), "t"))[0].find("circle") is not None
-    assert "no epochs" in curves_html(Progress(), "t")
+    assert "no epochs" in curves_html(TrainingHistory(), "t")

@@ -13,7 +13,7 @@ from kfp_tfjob.cluster import pod_logs
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.pod_logs import PodLogs
-from kfp_tfjob.cluster.watching import Watching
+from kfp_tfjob.cluster.watching import JobWatcher
 
 PREFIX = "training.kubeflow.org/"
 LABELS = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
@@ -111,7 +111,7 @@ def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
 
 def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
     server.pod = CHIEF | {"spec": {"containers": [{"env": "x" * 200_000}]}}
-    watching = Watching(api, "j")
+    watching = JobWatcher(api, "j")
     wait_for(lambda: watching.pods)
     watching.close()
     assert watching.pods == [server.pod]

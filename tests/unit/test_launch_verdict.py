@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.judge import judge
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.status import condition
 from kfp_tfjob.jobs.verdict import Verdict
 

@@ -10,7 +10,7 @@ from launch_parameters import DEFAULTS
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
-from kfp_tfjob.components.launch_tfjob.remedy import remedy, secret_remedy
+from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.watchdogs import Seen, Watchdogs
+from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
 from kfp_tfjob.options.job import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
@@ -61,22 +61,47 @@ NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = 
 @pytest.mark.parametrize(
     ("seen", "limit", "verdict", "words"),
     [
-        (Seen(job(), []), 60, "operator_absent", "no status for 60 s"),
-        (Seen(job(), [], events=lambda: QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
-        (Seen(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
-        (Seen(job("Created"), []), 100, "unschedulable", "2 were not made"),
-        (Seen(job("Running"), PARTLY), 30, "partly_placed", "worker-0 hold their nodes while"),
-        (Seen(job("Created"), PULLING), 20, "image_pull", "tensorflow of chief-0: ImagePullBack"),
-        (Seen(job("Created"), BROKEN), 20, "user_error", "CreateContainerConfigError: said"),
-        (Seen(job("Suspended", suspend=True), []), 500, "unschedulable", "suspended in its queue"),
-        (Seen(job("Running"), [pod("chief-0", "Succeeded")]), 60, "operator_absent", "has ended"),
-        (Seen(job("Running"), [BOTH[0], pod("worker-0", "Failed")]), 60, "operator_absent", "has"),
-        (Seen(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
-        (Seen(job(), [], events=lambda: FORBIDDEN), 5, "refused", "violates PodSecurity"),
-        (Seen(job("Created"), NO_SECRET), 5, "user_error", "Secret s has no key k; chief-0 needs"),
+        (Snapshot(job(), []), 60, "operator_absent", "no status for 60 s"),
+        (Snapshot(job(), [], events=lambda: QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
+        (Snapshot(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
+        (Snapshot(job("Created"), []), 100, "unschedulable", "2 were not made"),
+        (Snapshot(job("Running"), PARTLY), 30, "partly_placed", "worker-0 hold their nodes while"),
+        (
+            Snapshot(job("Created"), PULLING),
+            20,
+            "image_pull",
+            "tensorflow of chief-0: ImagePullBack",
+        ),
+        (Snapshot(job("Created"), BROKEN), 20, "user_error", "CreateContainerConfigError: said"),
+        (
+            Snapshot(job("Suspended", suspend=True), []),
+            500,
+            "unschedulable",
+            "suspended in its queue",
+        ),
+        (
+            Snapshot(job("Running"), [pod("chief-0", "Succeeded")]),
+            60,
+            "operator_absent",
+            "has ended",
+        ),
+        (
+            Snapshot(job("Running"), [BOTH[0], pod("worker-0", "Failed")]),
+            60,
+            "operator_absent",
+            "has",
+        ),
+        (Snapshot(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
+        (Snapshot(job(), [], events=lambda: FORBIDDEN), 5, "refused", "violates PodSecurity"),
+        (
+            Snapshot(job("Created"), NO_SECRET),
+            5,
+            "user_error",
+            "Secret s has no key k; chief-0 needs",
+        ),
         # Pods that are there hold their nodes while a quota keeps the others from being made.
         (
-            Seen(job("Created"), [BOTH[0]], events=lambda: QUOTA),
+            Snapshot(job("Created"), [BOTH[0]], events=lambda: QUOTA),
             30,
             "partly_placed",
             "chief-0 hold their nodes while others wait: exceeded quota: gpus",
@@ -85,7 +110,7 @@ NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = 
 )
 def test_a_limit_is_over(seen, limit, verdict, words):
     now = 0.0
-    dogs = Watchdogs(OPTIONS, clock=lambda: now)
+    dogs = JobLimits(OPTIONS, clock=lambda: now)
     for now in range(0, limit, 5):  # noqa: B020 - the clock reads it
         assert dogs.look(seen) is None, now
         assert dogs.next_limit <= limit - now or verdict == "unschedulable"
@@ -95,10 +120,10 @@ def test_a_limit_is_over(seen, limit, verdict, words):
 
 
 def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not():
-    dogs = Watchdogs(OPTIONS, clock=lambda: 0.0)
-    assert dogs.look(Seen(job("Running"), BOTH, silence=39)) is None
-    assert dogs.look(Seen(job("Running"), BOTH, silence=None)) is None
-    assert dogs.look(Seen(job("Running"), BOTH, silence=40)).verdict == "stalled"
+    dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
+    assert dogs.look(Snapshot(job("Running"), BOTH, silence=39)) is None
+    assert dogs.look(Snapshot(job("Running"), BOTH, silence=None)) is None
+    assert dogs.look(Snapshot(job("Running"), BOTH, silence=40)).verdict == "stalled"
 
 
 def test_a_quota_that_can_never_hold_the_job_ends_it_at_once():
@@ -107,20 +132,21 @@ def test_a_quota_that_can_never_hold_the_job_ends_it_at_once():
     never = job()
     for replica in never["spec"]["tfReplicaSpecs"].values():
         replica["template"] = {"spec": {"containers": []}}
-    found = Watchdogs(OPTIONS, clock=lambda: 0.0).look(Seen(never, [], events=lambda: events))
+    found = JobLimits(OPTIONS, clock=lambda: 0.0).look(Snapshot(never, [], events=lambda: events))
     assert found.verdict == "unschedulable" and not found.verdict.recoverable
     assert found.sentence == (f"the job asks for 2 pods, and quota gpus allows 1 in all: {text}")
     enough = text.replace("limited: pods=1", "limited: pods=2")
     events[0]["message"] = enough
     assert (
-        Watchdogs(OPTIONS, clock=lambda: 0.0).look(Seen(never, [], events=lambda: events)) is None
+        JobLimits(OPTIONS, clock=lambda: 0.0).look(Snapshot(never, [], events=lambda: events))
+        is None
     )
 
 
-@pytest.mark.parametrize("seen", [Seen(job("Running"), BOTH), Seen(job(suspend=True), [])])
+@pytest.mark.parametrize("seen", [Snapshot(job("Running"), BOTH), Snapshot(job(suspend=True), [])])
 def test_the_run_has_a_deadline_of_its_own(seen):
     now = 0.0
-    dogs = Watchdogs(OPTIONS, run_left=50, clock=lambda: now)
+    dogs = JobLimits(OPTIONS, run_left=50, clock=lambda: now)
     assert dogs.look(seen) is None and dogs.next_limit <= 50
     now = 49
     assert dogs.look(seen) is None and dogs.next_limit <= 1
@@ -131,8 +157,8 @@ def test_the_run_has_a_deadline_of_its_own(seen):
 
 def test_time_in_a_queue_counts_apart():
     now = 0.0
-    dogs = Watchdogs(OPTIONS, clock=lambda: now)
-    waits, queued = Seen(job("Created"), WAITING), Seen(job("Suspended", suspend=True), [])
+    dogs = JobLimits(OPTIONS, clock=lambda: now)
+    waits, queued = Snapshot(job("Created"), WAITING), Snapshot(job("Suspended", suspend=True), [])
     for now, seen in ((0, waits), (90, waits), (95, queued), (395, queued), (400, waits)):
         assert dogs.look(seen) is None, now
     now = 450
@@ -144,20 +170,20 @@ def test_time_in_a_queue_counts_apart():
 
 def test_what_was_wrong_for_a_moment_is_forgotten():
     now = 0.0
-    dogs = Watchdogs(OPTIONS, clock=lambda: now)
-    broken, well = Seen(job("Created"), PULLING), Seen(job("Running"), BOTH)
+    dogs = JobLimits(OPTIONS, clock=lambda: now)
+    broken, well = Snapshot(job("Created"), PULLING), Snapshot(job("Running"), BOTH)
     for now, seen in ((0, broken), (19, broken), (20, well), (21, broken), (40, broken)):
         assert dogs.look(seen) is None, now
 
 
 def test_waiting_of_earlier_attempts_counts():
     now = 0.0
-    dogs = Watchdogs(OPTIONS, waited=95, clock=lambda: now)
-    assert dogs.look(Seen(job("Running"), PARTLY)) is None
+    dogs = JobLimits(OPTIONS, waited=95, clock=lambda: now)
+    assert dogs.look(Snapshot(job("Running"), PARTLY)) is None
     now = 5
-    assert dogs.look(Seen(job("Running"), PARTLY)).verdict == "partly_placed"
+    assert dogs.look(Snapshot(job("Running"), PARTLY)).verdict == "partly_placed"
 
 
 def test_a_job_that_is_over_is_left_alone():
-    dogs = Watchdogs(OPTIONS, clock=lambda: 0.0)
-    assert dogs.look(Seen(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
+    dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
+    assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None

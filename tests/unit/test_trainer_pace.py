@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from kfp_tfjob.trainer.pace import Pace, Run, TimeSplit
+from kfp_tfjob.trainer.pace import Pace, StepTimes, TimeSplit
 
 
 def test_the_slowest_is_who_does_not_wait_for_the_others():
     pace = Pace(3)
     for _ in range(2):
-        pace.add([Run(1.0, 0.1, 0.6), Run(1.0, 0.0, 0.5), Run(1.0, 0.2, 0.0)])
+        pace.add([StepTimes(1.0, 0.1, 0.6), StepTimes(1.0, 0.0, 0.5), StepTimes(1.0, 0.2, 0.0)])
     figures = pace.figures()
     assert figures["data_share"] == 0.1
     assert figures["slowest"]["replica"] == "worker 1"
@@ -20,14 +20,14 @@ def test_the_slowest_is_who_does_not_wait_for_the_others():
 
 def test_who_is_alone_is_not_slow():
     pace = Pace(1)
-    pace.add([Run(2.0, 1.0, 0.0)])
+    pace.add([StepTimes(2.0, 1.0, 0.0)])
     assert pace.figures() == {"data_share": 0.5, "slowest": None}
 
 
 def test_a_run_travels_as_whole_numbers():
-    run = Run(1.5, 0.25, 1e-6)
-    assert Run.from_words(run.to_words()) == run
-    assert Run(1e9).to_words()[0] == np.iinfo(np.int32).max
+    run = StepTimes(1.5, 0.25, 1e-6)
+    assert StepTimes.from_words(run.to_words()) == run
+    assert StepTimes(1e9).to_words()[0] == np.iinfo(np.int32).max
 
 
 def test_the_parts_of_the_time_make_the_whole():

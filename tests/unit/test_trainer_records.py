@@ -11,7 +11,7 @@ import pytest
 
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.records import (
-    Records,
+    TFRecords,
     epoch_order,
     evaluation_slices,
     train_batch_size,
@@ -30,7 +30,7 @@ def test_records_are_found_across_shards_in_any_order(tmp_path: Path) -> None:
     first = _shard(tmp_path / "0", [b"a", b"", b"ccc"])
     empty = _shard(tmp_path / "1", [])
     last = _shard(tmp_path / "2", [b"dddd"])
-    records = Records([first, empty, last])
+    records = TFRecords([first, empty, last])
     assert len(records) == 4
     assert records.take(np.array([3, 0, 2, 1])) == [b"dddd", b"a", b"ccc", b""]
 
@@ -46,7 +46,7 @@ def test_records_are_found_across_shards_in_any_order(tmp_path: Path) -> None:
     ],
 )
 def test_records_of_one_length_are_found_as_others_are(tmp_path: Path, names: list[bytes]) -> None:
-    records = Records([_shard(tmp_path / "0", names)])
+    records = TFRecords([_shard(tmp_path / "0", names)])
     assert records.take(np.arange(len(records))) == names
 
 
@@ -55,7 +55,7 @@ def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path, missing: int) -> Non
     path = _shard(tmp_path / "train-00000.tfrecord", [b"abcdefg", b"hijklmn"])
     path.write_bytes(path.read_bytes()[:-missing])
     with pytest.raises(DataError, match="train-00000.tfrecord is cut off"):
-        Records([path])
+        TFRecords([path])
 
 
 def test_every_epoch_has_another_order_of_all_rows() -> None:
@@ -117,7 +117,7 @@ def test_shards_of_very_different_sizes_are_evaluated_exactly_once(
     sizes = [100, 0, 1, 36]
     names = [[b"%d-%d" % (shard, row) for row in range(size)] for shard, size in enumerate(sizes)]
     paths = [_shard(tmp_path / str(at), content) for at, content in enumerate(names)]
-    records = Records(paths)
+    records = TFRecords(paths)
     slices = evaluation_slices(len(records), 24, processes)
     seen = [
         [bytes(item) for step in slices for item in records.take(step[process])]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import Records
+from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 
 
@@ -33,7 +33,7 @@ def _rows(folder: Path, columns: int, classes: int | None, shards: Sequence[byte
     for shard in shards:
         paths.append(folder / f"train-{len(paths):05d}.tfrecord")
         paths[-1].write_bytes(shard)
-    return Rows(_dataset(columns, classes), Records(paths))
+    return Rows(_dataset(columns, classes), TFRecords(paths))
 
 
 def _framed(*records: bytes) -> bytes:

@@ -24,7 +24,7 @@ _REDUCE = "_all_reduce_sum_gradients"
 INSTALL = "install the versions of uv.lock"
 
 
-class Ran(NamedTuple):
+class StepsResult(NamedTuple):
     """What became of some steps.
 
     The seconds are those of this process, taken inside the compiled loop.
@@ -44,7 +44,7 @@ class Ran(NamedTuple):
     communication_seconds: float
 
 
-class Steps:
+class TrainSteps:
     """The compiled functions over some steps.
 
     Args:
@@ -85,7 +85,7 @@ class Steps:
                 self._forward_and_backward, autograph=False, jit_compile=True
             )
 
-    def train(self, iterator: Iterator[Any], steps: int) -> Ran:
+    def train(self, iterator: Iterator[Any], steps: int) -> StepsResult:
         """Train some steps; stop after one whose loss is not finite."""
         number = tf.constant(steps)
         if not self._traced:
@@ -98,7 +98,7 @@ class Steps:
                     log.warning("%s", text)
             self._traced = True
         done, loss, data, communication = self._train(iterator, number)
-        return Ran(int(done), float(loss), float(data), float(communication))
+        return StepsResult(int(done), float(loss), float(data), float(communication))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
         """Update the metrics with some steps of another split."""

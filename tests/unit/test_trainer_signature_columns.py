@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer import arguments
-from kfp_tfjob.trainer.arguments import argument_names
+from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.serving import _columns
+from kfp_tfjob.trainer.signature_columns import argument_names
 
 # Few letters, so that names meet.
 NAMES = st.text(st.sampled_from("aAbB_1 .-%Äß年나"), max_size=4) | st.text(max_size=8)
@@ -43,16 +43,16 @@ def test_the_order_of_the_columns_changes_no_argument(columns: list[str], random
 
 
 def write(folder: Path, text: str) -> Path:
-    path = folder / arguments.COLUMNS
+    path = folder / signature_columns.COLUMNS
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return folder
 
 
 def test_the_file_says_it_again(tmp_path: Path) -> None:
-    assert arguments.read(tmp_path) == {}
+    assert signature_columns.read(tmp_path) == {}
     columns = ["a b", "나이", 'a"\n']
-    mapping = arguments.read(write(tmp_path, arguments.to_json(columns)))
+    mapping = signature_columns.read(write(tmp_path, signature_columns.to_json(columns)))
     assert list(mapping) == columns and list(mapping.values()) == argument_names(columns)
 
 
@@ -61,7 +61,7 @@ def test_the_file_says_it_again(tmp_path: Path) -> None:
 )
 def test_a_file_that_maps_nothing_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataError, match="columns.json of the model cannot be read"):
-        arguments.read(write(tmp_path, text))
+        signature_columns.read(write(tmp_path, text))
 
 
 def test_names_stay_readable() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_tfjob.jobs.status import condition, is_being_deleted, replica_of, true_condition
 from kfp_tfjob.jobs.tfjob import CONTAINER, UPLOADER
-from kfp_tfjob.jobs.verdict import Ended, Judgement, Verdict
+from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.supervisor import exit_codes
 
 # A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
@@ -103,7 +103,7 @@ def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
     return _Removed(at, f"{replica} was deleted while it ran", at < failed_at)
 
 
-def _speaks_before(item: Ended, removed: _Removed) -> bool:
+def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
     """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
     if item.reason == "OOMKilled" or item.code in exit_codes.USER_ERRORS:
         return True
@@ -138,7 +138,7 @@ def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
     return None
 
 
-def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
+def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
     status = pod["status"]
     for item in (
         *(status.get("initContainerStatuses") or []),
@@ -147,7 +147,7 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
         ended = item.get("state", {}).get("terminated")
         # A sidecar's exit code does not count, here as on a cluster.
         if ended and ended["exitCode"] and item["name"] in (CONTAINER, "setup"):
-            yield Ended(
+            yield ContainerFailure(
                 replica_of(pod),
                 item["name"],
                 int(ended["exitCode"]),
@@ -157,7 +157,7 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[Ended]:
             )
 
 
-def _of_containers(causes: list[Ended]) -> Judgement:
+def _of_containers(causes: list[ContainerFailure]) -> Judgement:
     """Judge by exit codes, of which there are many: a replica that is lost takes others with it.
 
     Codes 2, 3 and 4 are only ever given on purpose, so they speak first. Code 1 is what any program

@@ -1,0 +1,146 @@
+"""The import graph: which room may import which, parsed from the source of every module."""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# A module imports from its own room and from those to the right of it.
+GRAPH = (
+    "pipelines > components > lint > trainer > options > cluster > pages > jobs > uploader"
+    " > storage > supervisor"
+)
+ROOMS = GRAPH.split(" > ")
+TO_COME = {"pages"}
+PACKAGE = "kfp_tfjob"
+# What every step may import, besides its own folder and the rooms.
+SHARED = {"components.step", "components.summary", "components.images", "components"}
+BARE = re.compile(rf"^\s*(?:import|from)\s+(?:{'|'.join(ROOMS)})(?:\.[\w.]+)?(?:\s|$)", re.M)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the rooms by its name within the package."""
+    paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    names = {path.relative_to(ROOT).with_suffix("").as_posix(): path for path in paths}
+    return {name.replace("/", ".").removesuffix(".__init__"): path for name, path in names.items()}
+
+
+MODULES = modules()
+
+
+def imported(name: str, path: Path) -> set[str]:
+    """Every absolute name that a module imports anywhere, in functions and TYPE_CHECKING too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = f"{PACKAGE}.{name}".split(".")
+            if path.name == "__init__.py":
+                above.append("__init__")
+            base = ".".join(above[: -node.level]) + "." if node.level else ""
+            found |= {f"{base}{node.module or ''}".rstrip(".") + f".{it.name}" for it in node.names}
+    return found
+
+
+def of_the_project(names: set[str]) -> set[str]:
+    """The modules of the rooms among imported names."""
+    found = set()
+    for name in names:
+        if name.partition(".")[0] == PACKAGE and name != PACKAGE:
+            own = name.removeprefix(f"{PACKAGE}.")
+            found.add(own if own in MODULES else own.rpartition(".")[0])
+    return found
+
+
+NAMES = {name: imported(name, path) for name, path in MODULES.items()}
+EDGES = {name: of_the_project(names) for name, names in NAMES.items()}
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def step(module: str) -> str | None:
+    """The step that a module belongs to, if it is one of a step's folder."""
+    parts = module.split(".")
+    inside = len(parts) > 2 or (ROOT / "components" / parts[-1]).is_dir()
+    return parts[1] if parts[0] == "components" and len(parts) > 1 and inside else None
+
+
+def test_every_room_is_there_and_every_import_is_a_module():
+    assert {room(name) for name in MODULES} >= set(ROOMS) - TO_COME
+    unknown = {(a, b) for a, targets in EDGES.items() for b in targets if b not in MODULES}
+    assert not unknown
+
+
+def test_no_arrow_points_up():
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in EDGES.items()
+        for target in targets
+        if ROOMS.index(room(target)) < ROOMS.index(room(module))
+        and (module, target) != ("jobs.verdict", "trainer.supervisor")
+    ]
+    assert not wrong
+
+
+def test_no_circle():
+    graph = defaultdict(set)
+    for module, targets in EDGES.items():
+        graph[module] |= targets - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" <- ".join(error.args[1])) from error
+
+
+def test_the_supervisor_imports_the_standard_library_only():
+    for module, names in NAMES.items():
+        if room(module) == "supervisor":
+            assert {target.split(".")[0] for target in EDGES[module]} <= {"supervisor"}
+            others = {name.partition(".")[0] for name in names} - {PACKAGE}
+            assert others <= set(sys.stdlib_module_names), module
+
+
+def test_no_engine_imports_kfp():
+    users = {
+        module
+        for module, names in NAMES.items()
+        if any(name.partition(".")[0] in ("kfp", "kfp_kubernetes") for name in names)
+    }
+    assert users  # or this test finds nothing any more
+    wrong = [it for it in users if room(it) != "pipelines" and not it.endswith(".component")]
+    assert not wrong
+
+
+def test_no_step_imports_another():
+    """Preflight may: its work is to ask the checks of the other steps."""
+    for module, targets in EDGES.items():
+        mine = step(module)
+        if room(module) == "components" and mine != "preflight":
+            others = {target for target in targets if step(target) not in (None, mine)}
+            assert not others, module
+        if mine:
+            assert {it for it in targets if room(it) == "components" and not step(it)} <= SHARED
+
+
+def test_no_room_is_imported_without_the_package():
+    """Also not in programs that tests hold as text."""
+    folders = [*ROOMS, "tests", "examples", "benchmarks", PACKAGE]
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0].strip()}"
+        for path in paths
+        if path != Path(__file__) and room(path.relative_to(ROOT).as_posix()) != "supervisor"
+        for found in BARE.finditer(path.read_text())
+    ]
+    assert not wrong
+
+
+def test_the_page_shows_the_same_graph():
+    blocks = re.findall(r"```\n(.*?)```", (ROOT / "ARCHITECTURE.md").read_text(), re.S)
+    assert [block.strip() for block in blocks if block.startswith("pipelines >")] == [GRAPH]
