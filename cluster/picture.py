@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.storage.words import listed
 
 _NAMES = 2  # of pods in one state
 _REASONS = 2
@@ -21,7 +22,7 @@ def picture(
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
     Args:
-        job: The TFJob.
+        job: With its spec.
         pods: Every pod there has been, as it was seen last.
         events: What controllers said of the job and of pods that wait.
     """
@@ -71,8 +72,7 @@ def _exit_code(pod: Mapping[str, Any]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return listed(names, _NAMES)
 
 
 def _short(text: str) -> str:

@@ -6,29 +6,30 @@ listed here; from the pod template down they are those of the Kubernetes client.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
+from kfp_tfjob.storage.words import nearest
 
-JOB = "TFJob"
+JOB = TFJOB.name
 FIELDS: dict[str, dict[str, str]] = {
     JOB: {
         "apiVersion": "str",
         "kind": "str",
         "metadata": "V1ObjectMeta",
-        "spec": "TFJobSpec",
+        "spec": f"{JOB}Spec",
         "status": "object",
     },
-    "TFJobSpec": {
+    f"{JOB}Spec": {
         "enableDynamicWorker": "bool",
         "runPolicy": "RunPolicy",
         "successPolicy": "str",
-        "tfReplicaSpecs": "dict(str, ReplicaSpec)",
+        TFJOB.replicas_key: "dict(str, ReplicaSpec)",
     },
     "RunPolicy": {
         "activeDeadlineSeconds": "int",
@@ -143,8 +144,7 @@ def violations(
             if key in known:
                 yield from violations(item, known[key], (*path, key), kind)
             else:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-                yield Violation((*path, key), kind, "", item, close[0] if close else "")
+                yield Violation((*path, key), kind, "", item, nearest(key, known, alike=0.8))
 
 
 @cache

@@ -54,14 +54,18 @@ class Refused(Exception):
     """The environment is not what the job manifest promised.
 
     Args:
+        variable: Which variable is wrong.
         what: What is wrong, as a sentence without a full stop.
         received: What was given; empty for nothing.
         expected: What would have been right.
         fix: What to do now.
     """
 
-    def __init__(self, what: str, received: str = "", expected: str = "", fix: str = "") -> None:
-        self.what, self.received, self.expected, self.fix = what, received, expected, fix
+    def __init__(
+        self, variable: str, what: str, received: str = "", expected: str = "", fix: str = ""
+    ) -> None:
+        self.variable, self.what = variable, what
+        self.received, self.expected, self.fix = received, expected, fix
         parts = (("", what), ("Received: ", received), ("Expected: ", expected), ("Fix: ", fix))
         super().__init__(" ".join(f"{label}{text}." for label, text in parts if text))
 
@@ -105,14 +109,14 @@ class Environment:
         def whole(name: str) -> int:
             text = variables.get(name) or "0"
             if not text.isdecimal():
-                raise Refused(f"{name} is not valid", repr(text), "a whole number, 0 or more")
+                raise Refused(name, f"{name} is not valid", repr(text), "a whole number, 0 or more")
             return int(text)
 
         def seconds(name: str) -> float:
             text = variables.get(name) or "0"
             found = duration.parse(text)
             if found is None:
-                raise Refused(f"{name} is not valid", repr(text), duration.GRAMMAR)
+                raise Refused(name, f"{name} is not valid", repr(text), duration.GRAMMAR)
             return found
 
         def folder(name: str) -> Path | None:

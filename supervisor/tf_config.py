@@ -9,7 +9,7 @@ from typing import Mapping, Sequence
 from kfp_tfjob.supervisor.environment import Refused
 
 _TRAINS = ("chief", "worker")
-_LOOK = "look at the TFJob"
+_VARIABLE, _LOOK = "TF_CONFIG", "look at the TFJob"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Topology:
         cluster = cls._parse(text) if text else cls()
         if "master" in cluster.members or cluster.kind == "master":
             raise Refused(
+                _VARIABLE,
                 "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know",
                 fix="call it Chief in the job manifest",
             )
@@ -47,6 +48,7 @@ class Topology:
         if expected and expected != str(cluster.size):
             chiefs, workers = (len(cluster.members.get(kind, ())) for kind in _TRAINS)
             raise Refused(
+                _VARIABLE,
                 f"TF_CONFIG names {chiefs} chief and {workers} workers"
                 if cluster.members
                 else "there is no TF_CONFIG, so this replica is alone",
@@ -56,6 +58,7 @@ class Topology:
         wrong = cluster._contradiction()
         if wrong:
             raise Refused(
+                _VARIABLE,
                 f"TF_CONFIG is not valid: {wrong}",
                 text[:500],
                 "a different address name:port for each replica, and this replica among them",
@@ -75,6 +78,7 @@ class Topology:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(
+                _VARIABLE,
                 f"TF_CONFIG is not valid: {type(error).__name__}: {error}",
                 text[:500],
                 "a JSON object with cluster and task",

@@ -88,6 +88,7 @@ def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> l
                 received=callback.monitor,
                 expected=f"one of {', '.join(metrics)}",
                 fix="correct monitor, or add the metric to model.compile",
+                path=f"{name}.monitor",
             )
         ]
     try:
@@ -99,6 +100,7 @@ def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> l
                 received="mode auto",
                 expected="mode min or max",
                 fix=f"give {name} a mode",
+                path=f"{name}.mode",
             )
         ]
     return []

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor.completion import COMPLETION
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.tf_config import Topology
-from kfp_tfjob.trainer.config import VARIABLES, Config
+from kfp_tfjob.trainer.config import VARIABLES, Config, problem_of
 from kfp_tfjob.trainer.exits import leave_last_words
 from kfp_tfjob.trainer.nvidia import ask_driver, device_nodes
 
@@ -164,17 +164,17 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         Config.from_environment({k: v for k, v in environment.items() if k not in of_cluster})
     except ConfigurationError as error:
         for problem in error.problems:
-            name = re.match(r"\w+", str(problem))
-            wrong.setdefault(name[0] if name else "", []).append(problem)
+            name = problem.path if isinstance(problem, Problem) else ""
+            wrong.setdefault(name.partition(".")[0], []).append(problem)
     try:
         cluster = Topology.read(environment)
         place = f"{cluster.kind} {cluster.index}"
     except Refused as error:
-        wrong["TF_CONFIG"] = [str(error)]
+        wrong[error.variable] = [problem_of(error)]
     try:
         Environment.read(environment)
     except Refused as error:
-        wrong.setdefault(str(error).partition(" ")[0], [str(error)])
+        wrong.setdefault(error.variable, [problem_of(error)])
     for name in (*VARIABLES, *_OTHERS):
         value = environment.get(name, "")
         if name in wrong:

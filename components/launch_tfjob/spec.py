@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components import images
+from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.options.job import PodOptions, TrainOptions
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.storage.address import S3Address
@@ -18,7 +19,7 @@ from kfp_tfjob.supervisor.environment import VARIABLES
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 # Variables the manifest sets itself; a user's own value would break the contract of a replica.
-RESERVED = frozenset(VARIABLES)
+RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in KINDS))
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class JobSpec:
                 return int(value)
             expected = f"a whole number from {least} on"
             problems.append(
-                Problem(f"{name} is not valid", repr(value), expected, f"correct {name}")
+                Problem(f"{name} is not valid", repr(value), expected, f"correct {name}", name)
             )
             return least
 
@@ -189,6 +190,7 @@ class JobSpec:
                 received=repr(self.storage_secret),
                 expected="small letters, digits, - and .; a blank name would be an invalid pod",
                 fix="name the Secret with the keys of the store; it may be one that does not exist",
+                path="storage_secret",
             )
         if not self.image or re.search(r"\s", self.image):
             yield Problem(
@@ -196,6 +198,7 @@ class JobSpec:
                 received=repr(self.image),
                 expected="REGISTRY/NAME:TAG without white space",
                 fix="name the image whose python3 has TensorFlow",
+                path="train_image",
             )
 
     def _wrong_model(self) -> Iterator[Problem]:
@@ -205,18 +208,24 @@ class JobSpec:
                 received=repr(self.hyperparameters),
                 expected="a JSON object with the keyword arguments of the model function",
                 fix="correct model_hyperparameters",
+                path="model_hyperparameters",
             )
         else:
             try:
                 json.dumps(dict(self.hyperparameters), allow_nan=False)
             except (TypeError, ValueError) as error:
-                yield Problem("model_hyperparameters is not JSON", received=str(error))
+                yield Problem(
+                    "model_hyperparameters is not JSON",
+                    received=str(error),
+                    path="model_hyperparameters",
+                )
         if not self.options.command and not _ENTRY.fullmatch(self.model_entry):
             yield Problem(
                 "there is neither a model function nor a command",
                 received=repr(self.model_entry),
                 expected="module:function",
                 fix="correct model_code, or set train_options.command to your own program",
+                path="model_code",
             )
         if self.options.command and self.options.warm_spare:
             yield Problem(
@@ -224,6 +233,8 @@ class JobSpec:
                 received=f"command {self.options.command[0]}",
                 expected="no command: a program of your own is never started a second time",
                 fix="remove train_options.warm_spare",
+                path="train_options.warm_spare",
+                suggestion="false",
             )
         for kind in ("ps", "evaluator"):
             if getattr(self.pod, kind).replicas and not self.options.command:
@@ -232,6 +243,8 @@ class JobSpec:
                     received=getattr(self.pod, kind).replicas,
                     expected="0, because the trainer of this project uses chief and workers only",
                     fix=f"set train_options.command, or remove pod.{kind}",
+                    path=f"pod.{kind}.replicas",
+                    suggestion="0",
                 )
 
     def _wrong_batch(self) -> Iterator[Problem]:
@@ -239,13 +252,15 @@ class JobSpec:
         if self.options.command or self.batch_size % ranks == 0:
             return
         below = self.batch_size // ranks * ranks
-        near = " or ".join(str(size) for size in (below, below + ranks) if size)
+        near = [str(size) for size in (below, below + ranks) if size]
         yield Problem(
             "train_batch_size does not divide over all replicas",
             received=self.batch_size,
             expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",
-            fix=f"set train_batch_size to {near}",
+            fix=f"set train_batch_size to {' or '.join(near)}",
+            path="train_batch_size",
+            suggestion=near[0],
         )
 
     def _wrong_pod(self, role: str) -> Iterator[Problem]:
@@ -256,6 +271,7 @@ class JobSpec:
                 received=name,
                 expected="a name the job does not use itself",
                 fix=f"remove pod.{role}.env.{name}",
+                path=f"pod.{role}.env.{name}",
             )
         paths = [volume.path for volume in settings.volumes or ()]
         for path in sorted(set(paths)):
@@ -265,4 +281,5 @@ class JobSpec:
                     received=path,
                     expected="a path of its own, outside /kfp-tfjob, /dev, /etc and /proc",
                     fix="mount the claim elsewhere",
+                    path=f"pod.{role}.volumes",
                 )

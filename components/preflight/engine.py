@@ -225,6 +225,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
                 received=wanted.source,
                 expected="kfp_tfjob.trainer.models, or a module of your own train_image",
                 fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
+                path="model_code",
             )
         ]
     return code, list(code.problems(wanted.function, values["model_hyperparameters"]))

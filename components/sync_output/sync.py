@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.text import code, row
 from kfp_tfjob.storage.words import counted
@@ -94,7 +94,11 @@ def run(step: Step) -> SyncResult:
                 fix="let the training write its model to $OUTPUT_DIR/model",
             )
         )
-    problems += _capped(verify(step.store, step.run.base, manifest))
+    problems += first(
+        verify(step.store, step.run.base, manifest),
+        _MOST_PROBLEMS,
+        "objects are missing or differ",
+    )
     DataError.raise_if(problems)
     log.info(
         "the output is whole: %s, %s",
@@ -146,14 +150,6 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         received = f"run {whose[0]}, attempt {whose[1]}"
         return [Problem(f"{step.run.completion} is of another attempt", received, expected, fix)]
     return []
-
-
-def _capped(problems: list[Problem]) -> list[Problem]:
-    """Return the first problems, and one that counts the others."""
-    more = len(problems) - _MOST_PROBLEMS
-    if more <= 0:
-        return problems
-    return [*problems[:_MOST_PROBLEMS], Problem(f"{more} more objects are missing or differ")]
 
 
 def _first_names(manifest: Manifest) -> str:
