@@ -43,9 +43,9 @@ class JobWatcher:
         self._job: Object | None = None
         self._closed = threading.Event()
         job = {"fieldSelector": f"metadata.name={name}"}
-        pods = {"labelSelector": f"training.kubeflow.org/job-name={name}"}
+        pods = {"labelSelector": api.kind.pods_of(name)}
         for path, query, take in (
-            (api.tfjobs(), job, self._take_job),
+            (api.jobs(), job, self._take_job),
             (api.core("pods"), pods, self._take_pod),
         ):
             threading.Thread(
@@ -54,7 +54,7 @@ class JobWatcher:
 
     @property
     def job(self) -> Object | None:
-        """The job as an event showed it last; None when it is gone or was not seen yet."""
+        """The job as an event showed it last; None when it is gone or not known yet."""
         return self._job
 
     @property
@@ -65,7 +65,7 @@ class JobWatcher:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody waits for changes any more."""
+        """Whether the watches have been closed."""
         return self._closed.is_set()
 
     def seen(self) -> None:

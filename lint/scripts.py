@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.corrections import Correction
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.job import Container, Job, Replica, ensure_list, items, text
@@ -51,7 +52,7 @@ def undefined_variable(job: Job) -> Iterator[Found]:
     """
     for replica, container in job.every_container():
         own = [text(variable, "name") for variable in container.env]
-        given = {"TF_CONFIG"} if container == replica.trainer and job.total > 1 else set()
+        given = set(TFJOB.variables) if container == replica.trainer and job.total > 1 else set()
         elsewhere = bool(container.body.get("envFrom"))
         for path, word in container.words:
             yield from _undefined(container, path, word, given | set(own), elsewhere)
@@ -63,17 +64,19 @@ def undefined_variable(job: Job) -> Iterator[Found]:
 
 @error("let the script end with the exit code of its work: set -e, and no exit 0")
 def always_green(job: Job) -> Iterator[Found]:
-    """Whatever happened before, the container ends with 0: a failed job or upload is green."""
+    """The container always exits with code 0, so a failed job or upload counts as a success."""
     for _, container in job.every_container():
         careful = any(_CAREFUL.search(word) for _, word in container.words)
         for path, word in container.words:
             if _SWALLOW.search(word) or (not careful and _exits_green(word)):
-                yield Found(path, f"the script of {container.name} ends with 0 after a failure")
+                yield Found(
+                    path, f"the script of {container.name} exits with code 0 after a failure"
+                )
 
 
 @error("write set -o pipefail, or leave tee out: the log of the container is kept anyway")
 def piped_away(job: Job) -> Iterator[Found]:
-    """A pipe ends with the exit code of tee, so a training that failed is green."""
+    """A pipe has the exit code of tee, so a failed training counts as a success."""
     for _, container in job.every_container():
         for path, word in container.words:
             if _PIPE.search(word) and not _PIPE_STATUS.search(word):
@@ -84,7 +87,7 @@ def piped_away(job: Job) -> Iterator[Found]:
 def stale_marker(job: Job) -> Iterator[Found]:
     """A volume that outlives the pod still has the file of the run before.
 
-    What waits for it goes on at once, with the old result.
+    A script that waits for the file continues at once, with the old result.
     """
     for replica, container in job.every_container():
         lasting = _lasting_mounts(replica, container)

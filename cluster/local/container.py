@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.old_names import SHIMS
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
@@ -67,7 +68,7 @@ class PodInfo:
             return None
 
     def missing(self, name: str, key: str) -> str:
-        """Say in the words of the kubelet what a reference to a Secret lacks."""
+        """Say what a reference to a Secret lacks, worded as the kubelet does."""
         if (self.secrets / name).is_dir():
             return f"couldn't find key {key} in Secret {self.metadata.get('namespace')}/{name}"
         return f'secret "{name}" not found'
@@ -78,8 +79,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is that of this program without TF_CONFIG, then what the manifest says; the programs of the
-    checkout and of its virtual environment are found.
+    It is that of this program without what an operator sets, then what the manifest says; the
+    programs of the checkout and of its virtual environment are found.
 
     Args:
         container: From the manifest.
@@ -104,7 +105,8 @@ def environment(
         else:
             value = expand(item.get("value", ""), own)
         own[item["name"]] = place(value, mounts)
-    inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    operators = frozenset().union(*(kind.variables for kind in KINDS))
+    inherited = {key: value for key, value in os.environ.items() if key not in operators}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
     modules = [*filter(None, [inherited.get("PYTHONPATH")]), str(SHIMS)]  # as in the images
     inherited |= {"PATH": os.pathsep.join(programs), "PYTHONPATH": os.pathsep.join(modules)}
@@ -251,4 +253,4 @@ def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # nobody is left in it
+        return  # the group has no process left

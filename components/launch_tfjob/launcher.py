@@ -1,13 +1,13 @@
-"""Runs a training until its output is proven or somebody has to mend something.
+"""Runs a training until its output is proven or a person has to fix something.
 
-1. An output that is complete is the end: whoever starts again finds it and does no work.
+1. If the output is complete, do nothing: the run is done.
 2. Look at the newest attempt: one that runs is adopted, one that failed is told apart (start.py).
 3. Otherwise claim the next attempt in the store; the highest number owns the run.
 4. Create its job and follow it: every line, every change of a pod, every limit (attempt.py).
-5. When it has ended, judge it by its status, its pods and what lies in the store.
+5. When it has ended, judge it by its status, its pods and what is stored.
 6. Where the infrastructure was at fault, try again from the newest stored checkpoint, as long as
-   attempts store newer ones (claim.py); otherwise fail with the words of the replica that failed
-   first.
+   attempts store newer ones (claim.py); otherwise fail with the last lines of the replica that
+   failed first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -60,7 +63,7 @@ class Launched:
     Attributes:
         job_name: The job of the attempt that completed it.
         attempts: How many attempts the run has used, this one included.
-        manifest: The TFJob of that attempt.
+        manifest: The job of that attempt.
         progress: What the chief reported; its `final` are the metrics.
         gpu_hours: GPUs held times hours by name; empty for a training without GPUs.
     """
@@ -94,6 +97,7 @@ class Launcher:
         spec: What was asked for.
         backend: Where jobs run.
         owner: The ownerReference of the jobs; None without one.
+        kind: Of the jobs.
         retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
         ended: Tells what ended the whole run; nothing while it is wanted.
         clock: Seconds that never go back; a seam for tests.
@@ -104,6 +108,7 @@ class Launcher:
     spec: JobSpec
     backend: Backend
     owner: Mapping[str, Any] | None = None
+    kind: JobKind = DEFAULT
     retry: bool = False
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
@@ -113,7 +118,7 @@ class Launcher:
         """Train.
 
         Raises:
-            JobFailedError: With the last words of the replica that failed first.
+            JobFailedError: With the last lines of the replica that failed first.
             ConfigurationError: A job of this name is not ours.
         """
         if done := self._completed():
@@ -152,19 +157,13 @@ class Launcher:
                 waited,
                 self.ended,
                 run_left,
+                partial(self._has_completed, attempt),
                 self.clock,
             ).follow()
+            self._keep(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
-                if self._completed() == attempt:
-                    self._keep(outcome.end)
-                    return self._launched(attempt)
-                judgement = Judgement(
-                    Verdict.STORE_UNAVAILABLE,
-                    "the job succeeded, but its output is not complete in the store",
-                )
-                self.backend.delete(manifest["metadata"]["name"])
-            self._keep(outcome.end)
+                return self._launched(attempt)
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
@@ -204,12 +203,12 @@ class Launcher:
                 self.sleep(_LOOK_AGAIN_SECONDS)
                 continue
             if action == Action.REFUSE:
-                raise _not_ours(name, found)
+                raise _not_ours(manifest, found)
             if action == Action.ADOPT:
                 return manifest
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
-                raise _failure(judgement, words(judgement, lambda *_: []))
+                raise _failure(judgement, words(judgement, self.kind.container, lambda *_: []))
             if found == Found.NOTHING and self.retry and (earlier := self._recorded()):
                 raise earlier
             if found == Found.FAILED_FOR_NOW:
@@ -225,7 +224,7 @@ class Launcher:
         if earlier.step != self.step.name or not earlier.final:
             return None
         if earlier.verdict == Verdict.CANCELLED:
-            return None  # whoever starts it again wants it
+            return None  # a person who starts it again wants it
         return JobFailedError(earlier.code, earlier.verdict, earlier.message)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
@@ -242,7 +241,7 @@ class Launcher:
         except JobExistsError:
             found = start.look_at(self.backend.get(name), [], manifest)
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
-                raise _not_ours(name, found) from None
+                raise _not_ours(manifest, found) from None
             log.info("%s is there already and is taken over", name)
 
     def _fail_if_ended(self, made: str = "") -> None:
@@ -264,6 +263,9 @@ class Launcher:
         except StepError as error:
             log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
 
+    def _has_completed(self, attempt: int) -> bool:
+        return self._completed() == attempt
+
     def _completed(self) -> int:
         """Return the attempt whose output is complete in the store, or 0."""
         store, run = self.step.store, self.step.run
@@ -277,7 +279,7 @@ class Launcher:
                 Problem(
                     f"{run.base} has the manifest of one attempt and the completion of another",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
-                    fix="start a new run; somebody else wrote into this one",
+                    fix="start a new run; a different program wrote into this one",
                 )
             )
         return attempt
@@ -356,19 +358,20 @@ class Launcher:
         )
 
     def _keep_claim(self, claim: Claim) -> dict[str, Any]:
-        """Return the job of an attempt that is now ours, or nothing when somebody else has it."""
+        """Return the job of an attempt that is now ours, or nothing if a launcher was faster."""
         manifest = self._manifest(claim.attempt)
         name = manifest["metadata"]["name"]
         record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
         try:
             self.step.store.create(self.step.run.attempts / f"{claim.attempt:04d}.json", record)
         except ObjectExistsError:
-            log.info("attempt %d was claimed by another launcher", claim.attempt)
+            log.info("attempt %d was claimed by a different launcher", claim.attempt)
             return {}
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
-        return build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
+        identity = Identity(self.step.run_id, attempt, owner=self.owner, kind=self.kind)
+        return build_job(self.spec, identity)
 
     def _launched(self, attempt: int) -> Launched:
         manifest = self._manifest(attempt)
@@ -401,11 +404,11 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
         backend: Where jobs run.
 
     Raises:
-        JobFailedError: With the last words of the replica that failed first.
+        JobFailedError: With the last lines of the replica that failed first.
     """
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds) as ended:
-        return Launcher(step, spec, backend, owner, _is_retry(), ended).run()
+        return Launcher(step, spec, backend, owner, retry=_is_retry(), ended=ended).run()
 
 
 def _is_retry() -> bool:
@@ -414,11 +417,12 @@ def _is_retry() -> bool:
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
-def _not_ours(name: str, found: Found) -> ConfigurationError:
+def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
+    name = f"{manifest['kind']} {manifest['metadata']['name']}"
     if found is Found.OTHER_SPEC:
         return ConfigurationError(
             Problem(
-                f"the TFJob {name} of this run was made with other parameters, or by a different"
+                f"{name} of this run was made with other parameters, or by a different"
                 " version of kfp-tfjob",
                 received=f"a job with {found}",
                 expected="the job that this version makes from the parameters of the run",
@@ -428,10 +432,10 @@ def _not_ours(name: str, found: Found) -> ConfigurationError:
         )
     return ConfigurationError(
         Problem(
-            f"there is a TFJob {name} already that this run did not make",
+            f"{name} exists already, and this run did not make it",
             received=f"a job with {found}",
             expected="the same run, Workflow and spec hash",
-            fix="start a new run, or delete that job if nobody needs it",
+            fix="start a new run, or delete that job if it is not needed",
         )
     )
 
@@ -439,5 +443,5 @@ def _not_ours(name: str, found: Found) -> ConfigurationError:
 def _failure(judgement: Judgement, words: list[str]) -> JobFailedError:
     message = str(Problem(judgement.sentence, fix=judgement.remedy))
     if words:
-        message += "\n".join([" Its last words:", *(f"    {line}" for line in words)])
+        message += "\n".join([" Its last lines:", *(f"    {line}" for line in words)])
     return JobFailedError(judgement.code, str(judgement.verdict), message)

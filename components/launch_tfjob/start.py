@@ -22,10 +22,10 @@ class Found(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED_FOR_NOW = "failed, and the infrastructure was at fault"
-    FAILED_FOR_GOOD = "failed, and the user has to mend something"
+    FAILED_FOR_GOOD = "failed, and the user has to fix something"
     BEING_DELETED = "being deleted"
-    OTHER_SPEC = "another spec"
-    OTHER_OWNER = "another owner"
+    OTHER_SPEC = "a different spec"
+    OTHER_OWNER = "a different owner"
 
 
 class Action(StrEnum):
@@ -67,7 +67,7 @@ def look_at(
     """Say what became of an attempt.
 
     Args:
-        job: The TFJob of that name, or None.
+        job: The job of that name, or None.
         pods: Its pods.
         wanted: The manifest this launcher would create for the same attempt.
     """
