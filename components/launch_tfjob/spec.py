@@ -9,22 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components import images
-from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT, KINDS
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 # Variables the manifest sets itself; a user's own value would break the contract of a replica.
-RESERVED = frozenset(
-    "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
-    " TRAIN_OPTIONS JOB_DIR DATA_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
-    " START_DEADLINE MAX_RESTARTS WARM_SPARE RESTARTS SUPERVISOR_PIPE ORPHAN_TIMEOUT PODINFO_DIR"
-    " FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR HOME TMPDIR".split()
-).union(*(kind.variables for kind in KINDS))
+RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in KINDS))
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,7 @@ class JobSpec:
         tools_image: Of `setup` and `uploader`.
         options: The rest of the train_ group.
         pod: The pod group.
+        kind: Of the job.
     """
 
     output_uri: str
@@ -68,6 +66,7 @@ class JobSpec:
     tools_image: str
     options: TrainOptions
     pod: PodOptions
+    kind: JobKind = DEFAULT
 
     @property
     def replicas(self) -> int:
