@@ -31,19 +31,19 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     decides: what it stored is proven by the launcher in any case.
 
     Args:
-        job: With its status; None when it is gone although nobody here deleted it.
-        pods: Every pod as it was seen last.
+        job: With its status; None if it was deleted, and not by its launcher.
+        pods: Every pod in its last known state.
     """
     pods = list(pods)
     if job is None:
-        return Judgement(Verdict.CANCELLED, "the job was deleted by somebody else")
+        return Judgement(Verdict.CANCELLED, "the job was deleted from outside")
     failed = job_condition(job, "failed")
     chief = next((pod for pod in pods if decides(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
     if failed is None and is_being_deleted(job):
-        return Judgement(Verdict.CANCELLED, "the job is being deleted by somebody else")
+        return Judgement(Verdict.CANCELLED, "the job is being deleted from outside")
     for pod in pods:
         if found := _of_pod(pod):
             return found
@@ -71,7 +71,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
 
 
 def _of_sidecar(pod: Mapping[str, Any]) -> str:
-    """Say how the sidecar that stores has ended over and over; nothing of one that did not."""
+    """Say how the sidecar that stores keeps failing; nothing if it does not."""
     for item in pod["status"].get("initContainerStatuses") or []:
         ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
         failed = next((end for end in ends if end.get("exitCode")), None)

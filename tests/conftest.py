@@ -17,8 +17,8 @@ from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
 
 # The folders at the top of the repository whose modules are imported as kfp_tfjob.ROOM...
-ROOMS = ("cluster", "components", "jobs", "lint", "options", "pipelines", "storage", "trainer")
-ROOMS += ("uploader",)
+ROOMS = ("cluster", "components", "jobs", "lint", "options", "pages", "pipelines")
+ROOMS += ("storage", "trainer", "uploader")
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.

@@ -1,4 +1,4 @@
-"""The job manifest of one attempt: a pure function of what was asked for and of which run it is.
+"""The job manifest of one attempt: a pure function of the spec and the identity of the run.
 
 Every replica has the init container `setup` and the main container; the chief also has the native
 sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
@@ -322,7 +322,7 @@ class _PodTemplate:
         ]
 
     def _restarts(self) -> dict[str, str]:
-        """Return how a replica helps itself; nobody knows what a program of the user's would do."""
+        """Return how a replica helps itself; a user's own program is never restarted in place."""
         options = self.spec.options
         if options.command or not options.max_restarts:
             return {}

@@ -14,7 +14,7 @@ GRAPH = (
     " > storage > supervisor"
 )
 ROOMS = GRAPH.split(" > ")
-TO_COME = {"pages", "supervisor"}
+TO_COME = {"supervisor"}
 PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the rooms.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
