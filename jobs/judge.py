@@ -17,6 +17,7 @@ from kfp_tfjob.jobs.status import (
     true_condition,
 )
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
+from kfp_tfjob.supervisor import exit_codes
 
 # A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
 _OF_THE_NODE = frozenset(
@@ -112,9 +113,9 @@ def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
 
 def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
     """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
-    if item.reason == "OOMKilled" or 2 <= item.code <= 4:
+    if item.reason == "OOMKilled" or item.code in exit_codes.USER_ERRORS:
         return True
-    if item.code in (138, 143):
+    if item.code in exit_codes.CONSEQUENCES:
         return False
     ended = _time(item.finished)
     return ended < removed.at or (ended == removed.at and not removed.certain)
@@ -174,12 +175,12 @@ def _of_containers(causes: list[ContainerFailure]) -> Judgement:
         if item.reason == "OOMKilled":
             return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} was out of memory", item)
     for item in causes:
-        if 2 <= item.code <= 4:
+        if item.code in exit_codes.USER_ERRORS:
             return Judgement(Verdict.USER_ERROR, item.sentence, item)
-    first = next((item for item in causes if item.code not in (138, 143)), causes[0])
-    if first.code == 145:
+    first = next((item for item in causes if item.code not in exit_codes.CONSEQUENCES), causes[0])
+    if first.code == exit_codes.NOT_STORED:
         return Judgement(Verdict.STORE_UNAVAILABLE, first.sentence, first)
-    if first.code == 5:
+    if first.code == exit_codes.ORPHANED:
         return Judgement(Verdict.ORPHANED, first.sentence, first)
     if first.reason == "StartError" and _is_no_program(first.message):
         return Judgement(Verdict.USER_ERROR, f"{first.replica} cannot start its program", first)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.trainer.supervisor import MEANING
+from kfp_tfjob.supervisor import exit_codes
 
 
 class Verdict(StrEnum):
@@ -91,7 +91,7 @@ class ContainerFailure:
     @property
     def sentence(self) -> str:
         """What happened, without a full stop."""
-        meaning = MEANING.get(self.code)
+        meaning = exit_codes.MEANING.get(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
             meaning = killed if self.code > 128 else "a code of the program itself"
@@ -123,11 +123,11 @@ class Judgement:
     @property
     def code(self) -> int:
         """The exit code of the step: the container's own if the user has to fix the cause."""
-        code = self.cause.code if self.cause else 1
+        code = self.cause.code if self.cause else exit_codes.FAILED
         if self.verdict == Verdict.PARTLY_PLACED:
-            return 2
+            return exit_codes.CONFIGURATION
         if self.verdict == Verdict.USER_ERROR and not self.cause:
-            return 2
+            return exit_codes.CONFIGURATION
         if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
             return code
-        return 2  # a person has to change a limit or a name
+        return exit_codes.CONFIGURATION  # a person has to change a limit or a name

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kfp_tfjob.supervisor.barrier import FOLDER, REPLY, REQUEST
+from kfp_tfjob.supervisor.completion import COMPLETION
+from kfp_tfjob.supervisor.files import read_json
+
 log = logging.getLogger(__name__)
 
-REQUEST = "flush-request.json"
-REPLY = "flush-reply.json"
-COMPLETION = "completion.json"
 _MOST_PATHS = 100  # of an answer; the number of all is in its message
 
 
@@ -52,20 +53,20 @@ class Barrier:
 
     def pending(self) -> Request | None:
         """Return the request that is not yet answered with `stored`."""
-        body = _read(self._folder / ".uploader" / REQUEST)
+        body = read_json(self._folder / FOLDER / REQUEST)
         try:
             request = Request(
                 str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
             )
         except (KeyError, TypeError, ValueError):
             return None
-        reply = _read(self._folder / ".uploader" / REPLY)
+        reply = read_json(self._folder / FOLDER / REPLY)
         answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")
         return None if answered or request.attempt != self._attempt else request
 
     def completed(self) -> bool:
         """Tell whether the trainer of this attempt has left its record of completion."""
-        body = _read(self._folder / COMPLETION)
+        body = read_json(self._folder / COMPLETION)
         whose = (str(body.get("run_id")), str(body.get("attempt")))
         return whose == (self._run_id, str(self._attempt))
 
@@ -88,7 +89,7 @@ class Barrier:
             "missing": list(missing[:_MOST_PATHS]),
             "message": message,
         }
-        path = self._folder / ".uploader" / REPLY
+        path = self._folder / FOLDER / REPLY
         partial = path.with_name(f".{REPLY}.part")
         try:
             partial.write_text(json.dumps(reply))
@@ -102,12 +103,3 @@ class Barrier:
         if summary != self._logged:
             self._logged = summary
             log.info("%s", summary)
-
-
-def _read(path: Path) -> dict:
-    """Return a JSON object, or an empty one where there is none yet."""
-    try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}

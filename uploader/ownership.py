@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.supervisor import exit_codes
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
@@ -31,7 +32,7 @@ _RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 class FencedError(StepError):
     """A newer attempt, or a newer uploader of this attempt, owns the run."""
 
-    code = 2
+    code = exit_codes.CONFIGURATION
     verdict = "fenced"
 
 

@@ -22,7 +22,7 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.trainer.supervisor import MEANING
+from kfp_tfjob.supervisor.exit_codes import MEANING
 
 log = logging.getLogger(__name__)
 

@@ -35,9 +35,10 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.supervisor.pack import NAME
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
-SUPERVISOR = ("python3", "-S")
+SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
@@ -233,7 +234,7 @@ class _PodTemplate:
         container = self._container(
             self.identity.kind.container, spec.image, resources, list(last.values())
         )
-        container["command"] = [*SUPERVISOR, "$(JOB_DIR)/supervisor.py", "--", *command]
+        container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(

@@ -25,14 +25,15 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.supervisor.completion import COMPLETION
+from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.inventory import counts
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 
 log = logging.getLogger(__name__)
 
 # The training makes these at its end, and checkpoints have manifests of their own.
-_NOT_BESIDE = ("checkpoints", "model", "model.keras", "completion.json")
+_NOT_BESIDE = ("checkpoints", "model", "model.keras", COMPLETION)
 _CHECKPOINTS_TO_COME = 2  # before an old one is removed; the disk must have room for them
 _MOST_REASONS = 5  # in a line of the log
 
