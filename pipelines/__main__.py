@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
     """Run the command line."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    from kfp_tfjob.pipelines.cli import main as run
+    try:
+        from kfp_tfjob.pipelines.cli import main as run
 
-    run()
+        run()
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package == "kfp_tfjob":
+            raise
+        sys.exit(
+            f"kfp-tfjob: the package {package} is not installed. Fix: install kfp-tfjob with its"
+            " extra `local`, for instance: pip install 'kfp-tfjob[local]'"
+        )
 
 
 def _end(number: int, _frame: object) -> None:

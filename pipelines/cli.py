@@ -65,7 +65,7 @@ def _parameters(command):
         click.option(
             "--model",
             metavar="CODE",
-            help="model_code: model.py:build_model [default: trainer.models:mlp]",
+            help="model_code: model.py:build_model [default: kfp_tfjob.trainer.models:mlp]",
         ),
         click.option(
             "--set",
@@ -164,7 +164,7 @@ def explain_(parameter: str | None) -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="folder for the YAML [default: pipelines/compiled of the checkout]",
+    help="folder for the YAML [default: compiled; in a checkout pipelines/compiled]",
 )
 @click.option("--tools-image", default="", metavar="IMAGE", help="image of the steps")
 @click.option("--trainer-image", default="", metavar="IMAGE", help="image of evaluate and replicas")

@@ -17,7 +17,9 @@ from kfp_tfjob.components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TR
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # KFP gives a step that is compiled by itself a cache, whatever its task in the pipeline says.
 _CACHED = re.compile(r"cachingOptions:\n +enableCache: true\b")
-FOLDER = Path(__file__).with_name("compiled")
+# The committed YAML of a checkout; an installed package is not for writing.
+_IN_CHECKOUT = (Path(__file__).parents[1] / "pyproject.toml").exists()
+FOLDER = Path(__file__).with_name("compiled") if _IN_CHECKOUT else Path("compiled")
 
 
 def compile_all(

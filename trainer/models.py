@@ -114,7 +114,7 @@ def _image_size(features: int, height: int, width: int, channels: int) -> tuple[
                 received=f"{features} columns for {height} x {width} pixels of {channels} channels",
                 expected="height x width x channels columns; a square when neither is given",
                 fix="give height, width and channels in model_hyperparameters, or use"
-                " trainer.models:mlp",
+                " kfp_tfjob.trainer.models:mlp",
             )
         )
     return height, width

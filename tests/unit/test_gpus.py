@@ -225,7 +225,7 @@ def test_a_library_that_is_no_driver_is_none(libraries: Path, tmp_path: Path) ->
 
 def test_the_use_of_gpus_is_read(libraries: Path) -> None:
     program = (
-        "import json, time\nfrom trainer.gpus import GpuSampler\n"
+        "import json, time\nfrom kfp_tfjob.trainer.gpus import GpuSampler\n"
         "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=60)\n"
         "assert set(sampler.summary().values()) == {None}, sampler.summary()\n"
         "sampler = GpuSampler(Meter(ask_driver().gpus), seconds=0.01)\n"
