@@ -27,6 +27,7 @@ from kfp_tfjob.trainer.exits import NotStartedError
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
 _STATE, _VARIABLES = "checkpoint.json", "variables.bin"
+_ARRAYS = "best"  # the key of callback_arrays: part of the format, which older trainers read too
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class Checkpoint:
         variables: Name and value of every variable of the model and the optimizer, in order.
         metrics: The running sums of the metrics, one text of bytes for each process.
         callbacks: State of the callbacks, for JSON.
-        best: Values of the best weights so far, when early stopping keeps them.
+        callback_arrays: The arrays in the state of the callbacks, which `callbacks` refers to by
+            their number.
         best_checkpoint: Which checkpoint was the best when this one was made: `metric`, `step` and
             `value`; empty when there was none.
     """
@@ -67,7 +69,7 @@ class Checkpoint:
     variables: Sequence[tuple[str, np.ndarray]]
     metrics: Sequence[bytes] = ()
     callbacks: Mapping[str, Any] = field(default_factory=dict)
-    best: Sequence[np.ndarray] = ()
+    callback_arrays: Sequence[np.ndarray] = ()
     best_checkpoint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> bool:
@@ -84,7 +86,7 @@ class Checkpoint:
         partial.mkdir(parents=True)
         digest, entries = sha256(), []
         with open(partial / _VARIABLES, "wb") as file:
-            for name, value in [*self.variables, *(("best", value) for value in self.best)]:
+            for name, value in [*self.variables, *((_ARRAYS, it) for it in self.callback_arrays)]:
                 # Not copied: that would hold the lock of the interpreter, and the training with it.
                 data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
@@ -95,7 +97,7 @@ class Checkpoint:
             "position": vars(self.position),
             "settings": dict(self.settings),
             "variables": [vars(entry) for entry in entries[: len(self.variables)]],
-            "best": [vars(entry) for entry in entries[len(self.variables) :]],
+            _ARRAYS: [vars(entry) for entry in entries[len(self.variables) :]],
             "metrics": [item.hex() for item in self.metrics],
             "callbacks": dict(self.callbacks),
             "best_checkpoint": dict(self.best_checkpoint),
@@ -211,7 +213,7 @@ def _read(folder: Path) -> Checkpoint:
     if sha256(data).hexdigest() != state["sha256"]:
         raise ValueError(f"{_VARIABLES} has another SHA-256")
     values, at = [], 0
-    for entry in [*state["variables"], *state["best"]]:
+    for entry in [*state["variables"], *state[_ARRAYS]]:
         dtype = _numpy_dtype(entry["dtype"])
         count = int(np.prod(entry["shape"], dtype=np.int64))
         values.append(np.frombuffer(data, dtype, count, at).reshape(entry["shape"]))
@@ -223,7 +225,7 @@ def _read(folder: Path) -> Checkpoint:
         variables=list(zip(names, values, strict=False)),
         metrics=[bytes.fromhex(item) for item in state["metrics"]],
         callbacks=state["callbacks"],
-        best=values[len(names) :],
+        callback_arrays=values[len(names) :],
         best_checkpoint=state["best_checkpoint"],
     )
 

@@ -171,7 +171,7 @@ class State:
         content = json.loads(header)
         position = Position(**content["position"])
         # Before the variables: what callbacks do to the model when they begin is in them already.
-        state = CallbackState(found.callbacks, found.best) if found else None
+        state = CallbackState(found.callbacks, found.callback_arrays) if found else None
         self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
         self._assign([item for _, item in self._variables], values)
@@ -184,12 +184,15 @@ class State:
         values = [item.numpy() for item in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 
-    def weights_sha256(self) -> str:
-        """Return the SHA-256 of the weights."""
+    def trained_weights_sha256(self) -> str:
+        """Log and return the SHA-256 of the weights in memory, in the order of the model.
+
+        The hash that evaluate and publish show is of the variables in the exported SavedModel.
+        """
         digest = sha256()
         for item in self._weights:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
-        log.info("weights sha256 %s", digest.hexdigest())
+        log.info("trained weights sha256 %s", digest.hexdigest())
         return digest.hexdigest()
 
     def _metric_sums(self) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.gate import decide
-from kfp_tfjob.components.evaluate.model import Scorer, weights_digest
+from kfp_tfjob.components.evaluate.model import Scorer, exported_weights_sha256
 from kfp_tfjob.components.evaluate.opponent import Opponent
 from kfp_tfjob.components.evaluate.predictions import (
     Predictions,
@@ -93,7 +93,7 @@ def run(
         manifest = pull(step.store, source, folder / "run", _is_model)
         _require_model(manifest, source)
         challenger_folder = folder / "run" / _MODEL
-        digest = weights_digest(challenger_folder)
+        digest = exported_weights_sha256(challenger_folder)
         champion = read_champion(step.store, step.layout, model_name)
         challenger = Scorer(challenger_folder, task, "the model")
         opponent = (
@@ -114,7 +114,7 @@ def run(
         model_uri=str(model),
         run_id=manifest.run_id,
         model_digest=manifest.digest,
-        weights_digest=digest,
+        exported_weights_sha256=digest,
         dataset_digest=data.digest,
         schema_digest=data.schema["schema_digest"],
         gate=dict(gate),

@@ -48,8 +48,8 @@ class Scorer:
         return ClassPredictions.of(labels, predicted)
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 over the variables of a SavedModel, which tells equal models apart.
+def exported_weights_sha256(folder: Path) -> str:
+    """Return the SHA-256 of the variables in a SavedModel, which is equal for equal models.
 
     Every variable counts by name, type, shape and bytes, in the order of the names. A model without
     variables counts by its graph.

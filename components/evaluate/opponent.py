@@ -27,7 +27,7 @@ class Opponent:
         step: What every engine is given.
         model_name: Whose champion it is.
         champion: Its record.
-        weights_digest: Of the challenger.
+        exported_weights_sha256: Of the challenger.
         schema: Of the dataset.
         task: What a model has to predict.
         folder: Where its files may go.
@@ -38,13 +38,13 @@ class Opponent:
         step: Step,
         model_name: str,
         champion: Champion,
-        weights_digest: str,
+        exported_weights_sha256: str,
         schema: Mapping[str, Any],
         task: Task,
         folder: Path,
     ) -> None:
         self.name = f"champion {champion.version}"
-        self.same_weights = champion.weights_digest == weights_digest
+        self.same_weights = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._scorer: Scorer | None = None
         self._parts: list[Predictions] = []

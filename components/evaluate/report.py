@@ -132,7 +132,14 @@ def _classes(task: Task, model: Scored) -> str:
 
 
 def _identity(verdict: Mapping[str, Any]) -> str:
-    names = ("run_id", "model_uri", "dataset_digest", "schema_digest", "weights_digest", "gate")
+    names = (
+        "run_id",
+        "model_uri",
+        "dataset_digest",
+        "schema_digest",
+        "exported_weights_sha256",
+        "gate",
+    )
     rows = "".join(
         f"<tr><td>{name}</td><td><code>{escape(str(verdict[name]))}</code></td></tr>"
         for name in names

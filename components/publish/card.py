@@ -56,7 +56,7 @@ def render(
             "|---|---|",
             f"| files | `{champion.version_uri}` |",
             f"| verdict | `{champion.verdict_uri}` |",
-            f"| weights | `{champion.weights_digest}` |",
+            f"| SHA-256 of the exported weights | `{champion.exported_weights_sha256}` |",
             f"| schema | `{champion.schema_digest}` |",
             "",
             "`model/` is the SavedModel, `schema.json` names the columns it takes and its classes,"

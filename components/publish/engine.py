@@ -89,7 +89,7 @@ def run(
         version=version,
         version_uri=str(place.version(version)),
         run_id=verdict["run_id"],
-        weights_digest=verdict["weights_digest"],
+        exported_weights_sha256=_exported_weights(verdict),
         schema_digest=verdict["schema_digest"],
         dataset_digest=verdict["dataset_digest"],
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
@@ -98,6 +98,11 @@ def run(
     card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
     _promote(step, place, model_name, champion)
     return Published(version, champion.version_uri, str(place.champion(number)), card)
+
+
+def _exported_weights(verdict: dict[str, Any]) -> str:
+    """Return the hash of the judged weights, also of a verdict that an earlier version wrote."""
+    return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
 
 
 def _require_blessed(
@@ -212,7 +217,7 @@ def _copy(
         (folder / _CARD).write_text(card, encoding="utf-8")
         details = {
             "run_id": champion.run_id,
-            "weights_digest": champion.weights_digest,
+            "exported_weights_sha256": champion.exported_weights_sha256,
             "dataset_digest": champion.dataset_digest,
             "schema_digest": champion.schema_digest,
             "metrics": dict(champion.metrics),
