@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.trainer import checkpoint, randomness
 from kfp_tfjob.trainer.best import BestCheckpoint
 from kfp_tfjob.trainer.callback_state import CallbackState
@@ -154,7 +155,7 @@ class State:
         """
         found = None
         if self._replicas.chief:
-            checkpoint.sweep(self._folder)
+            files.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found = _with_unseeded(found, self._variables)
                 found.check_fits(self._variables, self._settings)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import COMPLETION, FLUSH_REPLY, FLUSH_REQUEST, UPLOADER
+
 log = logging.getLogger(__name__)
 
-REQUEST = "flush-request.json"
-REPLY = "flush-reply.json"
-COMPLETION = "completion.json"
 _MOST_PATHS = 100  # of an answer; the number of all is in its message
 
 
@@ -52,14 +52,14 @@ class Barrier:
 
     def pending(self) -> Request | None:
         """Return the request that is not yet answered with `stored`."""
-        body = _read(self._folder / ".uploader" / REQUEST)
+        body = _read(self._folder / UPLOADER / FLUSH_REQUEST)
         try:
             request = Request(
                 str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
             )
         except (KeyError, TypeError, ValueError):
             return None
-        reply = _read(self._folder / ".uploader" / REPLY)
+        reply = _read(self._folder / UPLOADER / FLUSH_REPLY)
         answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")
         return None if answered or request.attempt != self._attempt else request
 
@@ -88,11 +88,8 @@ class Barrier:
             "missing": list(missing[:_MOST_PATHS]),
             "message": message,
         }
-        path = self._folder / ".uploader" / REPLY
-        partial = path.with_name(f".{REPLY}.part")
         try:
-            partial.write_text(json.dumps(reply))
-            partial.replace(path)
+            files.write(self._folder / UPLOADER / FLUSH_REPLY, json.dumps(reply))
         except OSError as error:
             message = f"the answer cannot be written: {error}"
         # What keeps a file from being stored is logged where it is tried; it changes all the time.

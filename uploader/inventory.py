@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from kfp_tfjob.storage.files import UNFINISHED
+
 
 @dataclass(frozen=True, order=True)
 class LocalFile:
@@ -49,7 +51,7 @@ class Scan:
 
 def counts(name: str) -> bool:
     """Tell whether a file or directory of this name is output."""
-    return not name.startswith(".") and not name.endswith((".tmp", ".part"))
+    return not name.startswith(".") and not name.endswith(UNFINISHED)
 
 
 def scan(folder: Path) -> Scan:
