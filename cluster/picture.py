@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.storage.words import listed
 
 _NAMES = 2  # of pods in one state
 _REASONS = 2
@@ -71,8 +72,7 @@ def _exit_code(pod: Mapping[str, Any]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return listed(names, _NAMES)
 
 
 def _short(text: str) -> str:

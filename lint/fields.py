@@ -13,6 +13,7 @@ from kfp_tfjob.lint.document import show
 from kfp_tfjob.lint.job import Job, ensure, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.lint.schema import FIELDS, Violation, violations
+from kfp_tfjob.storage.words import did_you_mean
 
 _VERSION, _KIND = "kubeflow.org/v1", "TFJob"
 _OLD = ("kubeflow.org/v1beta1", "kubeflow.org/v1beta2", "kubeflow.org/v1alpha2")
@@ -153,5 +154,5 @@ def _right(job: Job, item: Violation) -> Any:
 
 
 def _unknown(item: Violation) -> str:
-    meant = f"; did you mean {item.meant}?" if item.meant else ""
-    return f"there is no field {item.path[-1]}{meant}"
+    meant = did_you_mean(item.meant)
+    return f"there is no field {item.path[-1]}{meant and '; '}{meant}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator
 
 from kfp_tfjob.lint.corrections import removes, renames
 from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
 from kfp_tfjob.lint.rule import Found, error, warning
+from kfp_tfjob.storage.words import did_you_mean, nearest
 
 
 @error(f"use one of {', '.join(sorted(set(KNOWN_ROLES.values())))}")
@@ -16,9 +16,8 @@ def unknown_role(job: Job) -> Iterator[Found]:
     """The operator makes pods of it and counts them neither for success nor for failure."""
     for replica in job.replicas:
         if not replica.role:
-            close = difflib.get_close_matches(replica.key.lower(), KNOWN_ROLES, n=1)
-            meant = f"; did you mean {KNOWN_ROLES[close[0]]}?" if close else ""
-            yield Found(replica.path, f"{replica.key} is no replica type{meant}")
+            meant = did_you_mean(KNOWN_ROLES.get(nearest(replica.key.lower(), KNOWN_ROLES), ""))
+            yield Found(replica.path, f"{replica.key} is no replica type{meant and '; '}{meant}")
 
 
 @warning("spell it as the operator does")

@@ -6,7 +6,6 @@ listed here; from the pod template down they are those of the Kubernetes client.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from kfp_tfjob.lint.document import Path
+from kfp_tfjob.storage.words import nearest
 
 JOB = "TFJob"
 FIELDS: dict[str, dict[str, str]] = {
@@ -143,8 +143,7 @@ def violations(
             if key in known:
                 yield from violations(item, known[key], (*path, key), kind)
             else:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-                yield Violation((*path, key), kind, "", item, close[0] if close else "")
+                yield Violation((*path, key), kind, "", item, nearest(key, known, alike=0.8))
 
 
 @cache

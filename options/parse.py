@@ -6,7 +6,6 @@ parameter has a typed form, a subclass of Group, and `parse` is the one way into
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import pydantic
 
 from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import did_you_mean, nearest
 
 
 class Group(pydantic.BaseModel):
@@ -44,6 +44,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 received=repr(value),
                 expected='a JSON object, for instance {"seed": 1}',
                 fix=f"correct {name}",
+                path=name,
             )
         )
     try:
@@ -53,28 +54,37 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
 
 
 def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
-    """Describe a key that does not exist, with the one that was probably meant."""
+    """Describe a key that does not exist, with the one that was probably meant.
+
+    Args:
+        name: The parameter and the keys above; empty for a parameter itself.
+        key: The key.
+        known: Those that exist.
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    meant = nearest(key, known)
     return Problem(
-        f"{name} has no key {key!r}",
+        f"{name} has no key {key!r}" if name else f"there is no parameter {key!r}",
         received=key,
         expected=f"one of {', '.join(known)}",
-        fix=f"did you mean {close[0]!r}?" if close else f"remove {key!r}",
+        fix=did_you_mean(meant, f"remove {key!r}"),
+        path=f"{name}.{key}".lstrip("."),
+        suggestion=meant,
     )
 
 
 def no_path(name: str, path: Path, expected: str) -> Problem:
     """Describe a path of this machine that is not there, with the one that was probably meant."""
     beside = [item.name for item in path.parent.glob("*")]
-    close = difflib.get_close_matches(path.name, beside, n=1)
+    near = nearest(path.name, beside)
+    meant = str(path.with_name(near)) if near else ""
     return Problem(
         f"the path in {name} does not exist",
         received=f"{str(path)!r}, in {str(Path.cwd())!r}",
         expected=expected,
-        fix=f"did you mean {str(path.with_name(close[0]))!r}?"
-        if close
-        else "correct the path; on a cluster it must be an s3:// address",
+        fix=did_you_mean(meant, "correct the path; on a cluster it must be an s3:// address"),
+        path=name,
+        suggestion=meant,
     )
 
 
@@ -107,6 +117,7 @@ def _problems(group: type[Group], name: str, error: pydantic.ValidationError) ->
                 received=MASK if any(map(looks_secret, path)) else repr(masked(item["input"])),
                 expected=item["msg"].removeprefix("Value error, "),
                 fix=f"correct {where}",
+                path=where,
             )
 
 

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
 from textwrap import fill
@@ -24,6 +23,7 @@ from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.text import line, lines, log_to
+from kfp_tfjob.storage.words import nearest
 
 
 class _Command(click.Group):
@@ -146,13 +146,13 @@ def explain_(parameter: str | None) -> None:
         click.echo(f"{parameter}: {MEANING[parameter].replace('`', '')}\n")
     elif not shown:
         near = [path for path in keys if path.endswith(f".{parameter}")]
-        near = near or get_close_matches(parameter, [*MEANING, *keys], n=1)
+        near = near or [nearest(parameter, [*MEANING, *keys])]
         raise ConfigurationError(
             Problem(
                 f"there is no parameter or key {parameter!r}",
                 received=parameter,
                 expected=f"one of {', '.join(MEANING)}, or PARAMETER.KEY",
-                fix=" or ".join(f"kfp-tfjob explain {name}" for name in near or [""]).strip(),
+                fix=" or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
             )
         )
     for path, text in shown.items():
@@ -336,7 +336,7 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
                 )
             )
         elif name not in known:
-            problems.append(unknown_key("the pipeline", name, known))
+            problems.append(unknown_key("", name, known))
         elif keys and not isinstance(values[name], dict):
             problems.append(
                 Problem(
@@ -397,6 +397,7 @@ def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
                 f"{path} was not kept when the run was started",
                 expected="it once more, because its name looks like that of a secret",
                 fix="give it again",
+                path=path,
             )
 
 

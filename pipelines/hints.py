@@ -1,12 +1,12 @@
-"""What to type so that a problem with a run parameter is gone."""
+"""The option of the command line that fixes a problem with a run parameter."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import takewhile
 
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError, ended
 
 _OPTIONS = {
     "data_uri": "--data",
@@ -17,36 +17,33 @@ _OPTIONS = {
     "model_code": "--model",
     "train_workers": "--workers",
 }
-_PATH = re.compile(r"[a-z_]+(?:\.[A-Za-z_][\w-]*)*")
-_MEANT = re.compile(r"did you mean '([^']+)'\?")
-_VALUE = re.compile(r"\bto ([0-9]+)\b")
 
 
-def with_hints(error: StepError, parameters: Iterable[str]) -> str:
-    """Return the message of an error, in which problems with parameters end with an option.
+def with_hints(error: StepError, parameters: Collection[str]) -> str:
+    """Return the message of an error; each problem with a parameter ends with what to type.
 
     Args:
         error: What is wrong.
         parameters: The names of the run parameters.
     """
-    known = set(parameters)
-    problems = (_with_hint(problem, known) for problem in error.problems)
+    problems = (
+        replace(problem, fix=f"{ended(problem.fix)} Type {option}".strip())
+        if isinstance(problem, Problem) and (option := _option(problem, parameters))
+        else problem
+        for problem in error.problems
+    )
     return str(StepError(*problems, notes=error.notes))
 
 
-def _with_hint(problem: Problem | str, known: set[str]) -> Problem | str:
-    if not isinstance(problem, Problem) or "--" in problem.fix or problem.fix.startswith("remove"):
-        return problem
-    path = _PATH.match(problem.what)
-    keys = path[0].split(".") if path else []
-    if meant := _MEANT.match(problem.fix):
-        keys = [*(keys if keys and keys[0] in known else []), meant[1]]
-    if not keys or keys[0] not in known:
-        return problem
-    value = _VALUE.search(problem.fix)
-    given = value[1] if value else "VALUE"
-    name = ".".join(keys)
-    option = f"{_OPTIONS[name]} {given}" if name in _OPTIONS else f"--set {name}={given}"
-    return replace(
-        problem, fix=f"{problem.fix} Then it is {option}" if meant else f"{problem.fix}: {option}"
-    )
+def _option(problem: Problem, parameters: Collection[str]) -> str:
+    *above, last = problem.path.split(".")
+    value = problem.suggestion or "VALUE"
+    if problem.is_misnamed:
+        if not problem.suggestion:
+            return ""  # the key has to go
+        last, value = problem.suggestion, "VALUE"
+    # An item of a list cannot be set alone.
+    name = ".".join(takewhile(lambda key: not key.isdigit(), [*above, last]))
+    if name.partition(".")[0] not in parameters:
+        return ""
+    return f"{_OPTIONS[name]} {value}" if name in _OPTIONS else f"--set {name}={value}"

@@ -41,6 +41,7 @@ class S3Address:
                     received=repr(uri),
                     expected="s3://BUCKET or s3://BUCKET/PREFIX",
                     fix=f"give {name} with a bucket that exists",
+                    path=name,
                 )
             )
         return cls(bucket, key.strip("/"))

@@ -7,7 +7,7 @@ infrastructure is at fault and an attempt may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,12 +24,21 @@ class Problem:
         received: What was given.
         expected: What would have been right.
         fix: What to do now.
+        path: The parameter or variable that is wrong, down to the key: `train_options.seed`.
+        suggestion: What to type instead of what was received, where one thing is likely.
     """
 
     what: str
     received: object = None
     expected: object = None
     fix: str = ""
+    path: str = ""
+    suggestion: str = ""
+
+    @property
+    def is_misnamed(self) -> bool:
+        """Whether the last key of `path` is wrong, and not its value."""
+        return bool(self.path) and self.path.rpartition(".")[2] == self.received
 
     @property
     def parts(self) -> dict[str, str]:
@@ -58,6 +67,19 @@ def ended(text: str) -> str:
 
 class Example(Problem):
     """One place where the problem before it shows; it is listed with it and not counted."""
+
+
+def first(problems: Sequence[Problem], most: int, others: str) -> list[Problem]:
+    """Return the first problems, and one that counts the others.
+
+    Args:
+        problems: All of them.
+        most: How many to show.
+        others: What the others are: `columns are like these`.
+    """
+    counted_out = len(problems) - most
+    rest = [Problem(f"{counted_out:,} more {others}")] if counted_out > 0 else []
+    return [*problems[:most], *rest]
 
 
 class StepError(Exception):

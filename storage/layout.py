@@ -32,6 +32,9 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS, COMPLETION = "progress.jsonl", "completion.json"
 SAVED_MODEL = "saved_model.pb"  # in MODEL
+# The same, below the folder of a run.
+RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
+RUN_COMPLETION = f"{OUTPUT}/{COMPLETION}"
 CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
 
 # In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.

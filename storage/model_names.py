@@ -19,5 +19,6 @@ def check_model_name(name: str) -> list[Problem]:
             received=repr(name),
             expected="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
             fix="give model_name such a name, for instance churn-eu",
+            path="model_name",
         )
     ]

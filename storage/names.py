@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.errors import DataError, Problem, first
 
 _LONGEST_PART = 255  # bytes that file systems take for the name of one file
 _LONGEST_NAME = 1024  # bytes of a key in S3
@@ -64,18 +64,16 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
         above = ("/".join(parts[:end]) for end in range(1, len(parts)))
         if folder := next((item for item in above if item in files), None):
             found.append((name, f"{_shown(files[folder])} is a file and cannot hold it"))
-    shown = [
+    wrong = [
         Problem(
             f"{where} holds a name that cannot be a file below a folder",
             received=f"{_shown(name)}: {why}",
             expected="a relative path with / between its parts, and no file that is a folder too",
             fix="rename it; if nobody of yours named it so, do not use it: it was altered",
         )
-        for name, why in found[:_MOST_SHOWN]
+        for name, why in found
     ]
-    if len(found) > len(shown):
-        shown.append(Problem(f"{len(found) - len(shown)} more names of {where} are like these"))
-    return shown
+    return first(wrong, _MOST_SHOWN, f"names of {where} are like these")
 
 
 def below(folder: Path, name: str) -> Path:

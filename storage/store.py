@@ -415,6 +415,7 @@ def check_endpoint(endpoint: str) -> None:
                 expected="http://HOST:PORT or https://HOST",
                 fix="remove what stands before the @, and give the keys by the Secret named by"
                 " storage_secret or by the AWS environment",
+                path="storage_endpoint",
             )
         )
     if endpoint and not _is_url(endpoint):
@@ -424,6 +425,7 @@ def check_endpoint(endpoint: str) -> None:
                 received=repr(endpoint),
                 expected="http://HOST:PORT or https://HOST",
                 fix="correct storage_endpoint, or leave it empty for AWS",
+                path="storage_endpoint",
             )
         )
 

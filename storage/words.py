@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def sized(size: int) -> str:
     """Return a number of bytes for people, for instance `900.0 kB` or `1.2 GB`."""
@@ -14,3 +17,26 @@ def sized(size: int) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number and what it counts, for instance `1 file` or `1,797 rows`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def listed(items: Iterable[str], most: int, separator: str = ", ") -> str:
+    """Return the first of some words and the number of the others: `a, b and 3 more`."""
+    known = list(items)
+    others = len(known) - most
+    return separator.join(known[:most]) + (f" and {others:,} more" if others > 0 else "")
+
+
+def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:
+    """Return the known word that was probably meant; empty when none is like `word`.
+
+    Args:
+        word: A word that is not known.
+        known: Those that are.
+        alike: How much of the two words must be equal, from 0 to 1.
+    """
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=alike)), "")
+
+
+def did_you_mean(suggestion: str, otherwise: str = "") -> str:
+    """Return the question whether a suggestion was meant; `otherwise` when there is none."""
+    return f"did you mean {suggestion!r}?" if suggestion else otherwise

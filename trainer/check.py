@@ -21,7 +21,7 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.layout import COMPLETION, MANIFEST, MODEL, SCHEMA
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.exits import leave_last_words
@@ -102,7 +102,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
     yield from _gpus(gpus)
     if output:
         yield _completion(output)
-        yield _model(output / "model", environment)
+        yield _model(output / MODEL, environment)
 
 
 def _python() -> Iterator[Finding]:
@@ -161,8 +161,8 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         Config.from_environment({k: v for k, v in environment.items() if k != "TF_CONFIG"})
     except ConfigurationError as error:
         for problem in error.problems:
-            name = re.match(r"\w+", str(problem))
-            wrong.setdefault(name[0] if name else "", []).append(problem)
+            name = problem.path if isinstance(problem, Problem) else ""
+            wrong.setdefault(name.partition(".")[0], []).append(problem)
     try:
         cluster = Cluster.read(environment)
         place = f"{cluster.kind} {cluster.index}"
@@ -269,8 +269,8 @@ def _gpus(expected: int | None) -> Iterator[Finding]:
 
 def _completion(output: Path) -> Finding:
     try:
-        record = json.loads((output / "completion.json").read_text())
-        return Finding("completion.json", OK, f"run {record['run_id']}, {record['finished']}")
+        record = json.loads((output / COMPLETION).read_text())
+        return Finding(COMPLETION, OK, f"run {record['run_id']}, {record['finished']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = Problem(
             "completion.json does not say that the program ended well",
@@ -278,7 +278,7 @@ def _completion(output: Path) -> Finding:
             expected="the record of the supervisor",
             fix="run the program under it: python3 trainer/supervisor.py -- COMMAND",
         )
-        return Finding.wrong("completion.json", problem)
+        return Finding.wrong(COMPLETION, problem)
 
 
 def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
@@ -314,10 +314,10 @@ def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
     from kfp_tfjob.storage.store import Store
 
     if folder := environment.get("DATA_DIR"):
-        return json.loads((Path(folder) / "schema.json").read_text())
+        return json.loads((Path(folder) / SCHEMA).read_text())
     if uri := environment.get("DATASET_URI"):
         address = S3Address.parse(uri, "DATASET_URI")
-        return json.loads(Store().read(address / "schema.json"))
+        return json.loads(Store().read(address / SCHEMA))
     return None
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
+from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.exits import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
@@ -132,8 +133,8 @@ class Checkpoint:
             problems.append(
                 Problem(
                     f"the checkpoint of step {self.position.step} is of another model",
-                    received=_listed([then for then, _ in differences]),
-                    expected=_listed([now for _, now in differences]),
+                    received=listed([then for then, _ in differences], 5, "; "),
+                    expected=listed([now for _, now in differences], 5, "; "),
                     fix="start a new run, or give the model code and hyperparameters the run was"
                     " started with",
                 )
@@ -250,8 +251,3 @@ def _differences(
 def _in_words(item: tuple[str, Any]) -> str:
     name, variable = item
     return f"{name} {tuple(variable.shape)} {_dtype(variable)}"
-
-
-def _listed(items: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more

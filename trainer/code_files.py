@@ -66,8 +66,14 @@ def local(path: Path) -> dict[str, bytes]:
             files[name] = _read(file, left, path)
             left -= len(files[name])
     except OSError as error:
-        problem = Problem("model_code cannot be read", received=error, fix="correct its rights")
-        raise ConfigurationError(problem) from error
+        raise ConfigurationError(
+            Problem(
+                "model_code cannot be read",
+                received=error,
+                fix="correct its rights",
+                path="model_code",
+            )
+        ) from error
     return files
 
 
@@ -191,6 +197,7 @@ def _too_large(source: object, received: str) -> ConfigurationError:
             expected=EXPECTED,
             fix="name the folder or the file of the code alone; data and weights belong into"
             " data_uri or the image",
+            path="model_code",
         )
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import did_you_mean, nearest
 
 # The variables of ARCHITECTURE.md, "The environment of a replica", and what --help says of them.
 VARIABLES = {
@@ -146,7 +146,7 @@ class _Reader:
     def text(self, name: str) -> str:
         value = self.environment.get(name, "").strip()
         if not value:
-            self._wrong(f"{name} is not set", None, VARIABLES[name], f"set {name}")
+            self._wrong(name, "is not set", None, VARIABLES[name], f"set {name}")
         return value
 
     def number(self, name: str, default: int | None = None, least: int = 1) -> int:
@@ -155,7 +155,7 @@ class _Reader:
             return default
         if not value.isdecimal() or int(value) < least:
             kind = f"a whole number, {least} or more"
-            self._wrong(f"{name} is not valid", repr(value), kind, f"correct {name}")
+            self._wrong(name, "is not valid", repr(value), kind, f"correct {name}")
             return least
         return int(value)
 
@@ -176,7 +176,8 @@ class _Reader:
         parts = [*module.split("."), function]
         if value and not (colon and all(part.isidentifier() for part in parts)):
             self._wrong(
-                f"{name} does not name a function",
+                name,
+                "does not name a function",
                 repr(value),
                 "MODULE:FUNCTION, for instance trainer.models:mlp",
                 f"correct {name}",
@@ -190,7 +191,7 @@ class _Reader:
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
-            self._wrong(f"{name} is not a JSON object", value, '{"key": value}', f"correct {name}")
+            self._wrong(name, "is not a JSON object", value, '{"key": value}', f"correct {name}")
             return {}
         return parsed
 
@@ -206,12 +207,13 @@ class _Reader:
             host, _, port = first.rpartition(":")
             chief = (host.strip("[]"), int(port))
         except (KeyError, TypeError, ValueError, AttributeError):
-            self._wrong(f"{name} is not valid", value, "cluster and task", "look at the TFJob")
+            self._wrong(name, "is not valid", value, "cluster and task", "look at the TFJob")
             return Topology()
         if other := sorted({*members, kind} - {"chief", "worker"}):
             # A parameter server in the cluster makes TensorFlow wait for ever.
             self._wrong(
-                f"{name} has replicas this trainer does not train with",
+                name,
+                "has replicas this trainer does not train with",
                 ", ".join(other),
                 "chief and worker",
                 "use only Chief and Worker, or give train_options a command of your own",
@@ -301,16 +303,24 @@ class _Reader:
     ) -> Any:
         if fine:
             return cast(value)
-        self._wrong(f"{name} is not valid", repr(value), expected, f"correct {name}")
+        self._wrong(name, "is not valid", repr(value), expected, f"correct {name}")
         return None
 
     def _unknown(self, name: str, key: str, known: Mapping[str, Any]) -> None:
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        fix = f"did you mean {close[0]!r}?" if close else f"remove {key!r}"
-        self._wrong(f"{name} has no key {key!r}", key, f"one of {', '.join(sorted(known))}", fix)
+        meant = nearest(key, known)
+        self.problems.append(
+            Problem(
+                f"{name} has no key {key!r}",
+                received=key,
+                expected=f"one of {', '.join(sorted(known))}",
+                fix=did_you_mean(meant, f"remove {key!r}"),
+                path=f"{name}.{key}",
+                suggestion=meant,
+            )
+        )
 
-    def _wrong(self, what: str, received: object, expected: object, fix: str) -> None:
-        self.problems.append(Problem(what, received, expected, fix))
+    def _wrong(self, name: str, wrong: str, received: object, expected: object, fix: str) -> None:
+        self.problems.append(Problem(f"{name} {wrong}", received, expected, fix, name))
 
 
 def _is_number(value: Any) -> bool:

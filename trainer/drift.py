@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs of a process
@@ -46,10 +47,9 @@ def _sum_of_bits(values: np.ndarray) -> int:
 
 
 def _problem(paths: Sequence[str], most: int = 5) -> Problem:
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
     return Problem(
         "the replicas do not have the same weights any more",
-        received=f"other values of {', '.join(paths[:most])}{more}",
+        received=f"other values of {listed(paths, most)}",
         expected="every weight equal on all replicas after every step",
         fix="what a layer computes of its rows for a weight has to be taken over all replicas: make"
         ' the weight with add_weight(..., aggregation="mean"), or use all_reduce of'

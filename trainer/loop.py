@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CHECKPOINTS
 from kfp_tfjob.trainer import randomness, supervised
 from kfp_tfjob.trainer.best import DEFAULT, BestCheckpoint
 from kfp_tfjob.trainer.callback_choice import choose
@@ -110,7 +111,7 @@ class Training:
             model,
             replicas,
             self._callbacks,
-            config.output_dir / "checkpoints",
+            config.output_dir / CHECKPOINTS,
             {
                 "dataset": dataset.digest,
                 "train_batch_size": self.batch,

@@ -7,7 +7,6 @@ should run before the parameters are checked. `rehearsal.py` builds the model af
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import keyword
 import os
@@ -19,6 +18,7 @@ from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import did_you_mean, nearest
 from kfp_tfjob.trainer import code_files
 
 # A syntax tree takes a few hundred times the memory of its text.
@@ -54,6 +54,7 @@ class ModelCode:
                     expected="kfp_tfjob.trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or"
                     " ZIP:FUNCTION",
                     fix="add a colon and the name of the function that builds the model",
+                    path="model_code",
                 )
             )
         # `folder/` is no module, and must not become one without its slash.
@@ -93,6 +94,7 @@ class ModelCode:
                     received=f"{self.source}: 0 files",
                     expected=expected,
                     fix="correct the path in model_code; on a cluster it must be an s3:// address",
+                    path="model_code",
                 )
             )
         if name.endswith(".zip"):
@@ -174,13 +176,14 @@ class Code:
         if function in _other_names(tree):
             return []
         public = sorted(name for name in defined if not name.startswith("_"))
-        close = difflib.get_close_matches(function, public, n=1)
+        meant = nearest(function, public)
         return [
             Problem(
                 f"{path} has no function {function}",
                 received=f"{self.module}:{function}",
                 expected=f"one of {', '.join(public) or 'at least one function'}",
-                fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
+                fix=did_you_mean(meant, "correct model_code"),
+                suggestion=meant,
             )
         ]
 
@@ -208,13 +211,15 @@ def _signature(
     optional |= {a.arg for a, default in pairs if default is not None}
     for name in hyperparameters:
         if name not in known and not arguments.kwarg:
-            close = difflib.get_close_matches(name, known, n=1)
+            meant = nearest(name, known)
             problems.append(
                 Problem(
                     f"{where} does not take the hyperparameter {name!r}",
                     received=name,
                     expected=f"one of {', '.join(known) or 'none'}",
-                    fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
+                    fix=did_you_mean(meant, f"remove {name!r}"),
+                    path=f"model_hyperparameters.{name}",
+                    suggestion=meant,
                 )
             )
     for name in known:

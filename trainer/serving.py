@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer import signature_columns
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
@@ -233,5 +234,4 @@ def _row_shape(spec: Any, width: int) -> list[int] | None:
 
 
 def _few(names: Any) -> str:
-    names = list(names)
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return listed(names, 10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import json
@@ -19,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.words import did_you_mean, nearest
 from kfp_tfjob.trainer import batch_norm, randomness
 from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
@@ -250,13 +250,15 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     problems = []
     for name in given:
         if name not in known and not anything:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            meant = nearest(name, known)
             problems.append(
                 Problem(
                     f"{_name(function)} has no hyperparameter {name!r}",
                     received=name,
                     expected=f"one of {', '.join(known)}" if known else "none at all",
-                    fix=f"did you mean {close[0]!r}?" if close else f"remove {name!r}",
+                    fix=did_you_mean(meant, f"remove {name!r}"),
+                    path=f"model_hyperparameters.{name}",
+                    suggestion=meant,
                 )
             )
     problems += [
@@ -372,13 +374,14 @@ def _labels_in_words(dataset: Dataset) -> str:
 
 def _no_function(module: ModuleType, function: str) -> Problem:
     names = [name for name, item in vars(module).items() if inspect.isfunction(item)]
-    close = difflib.get_close_matches(function, names, n=1, cutoff=0.5)
+    meant = nearest(function, names)
     where = getattr(module, "__file__", None) or module.__name__
     return Problem(
         f"the model code has no function {function!r}",
         received=f"{where} with {', '.join(sorted(names)) or 'no function'}",
         expected=f"def {function}(dataset, ...) that returns a compiled keras.Model",
-        fix=f"did you mean {close[0]!r}?" if close else "correct model_code",
+        fix=did_you_mean(meant, "correct model_code"),
+        suggestion=meant,
     )
 
 

@@ -14,6 +14,7 @@ from kfp_tfjob.components.evaluate.predictions import (
     ValuePredictions,
 )
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.trainer.serving import ServedModel, Task
 
 
@@ -73,7 +74,7 @@ def exported_weights_sha256(folder: Path) -> str:
             digest.update(f"{name}\0{value.dtype}\0{value.shape}\0{len(data)}\0".encode())
             digest.update(data)
         if not names:
-            digest.update((folder / "saved_model.pb").read_bytes())
+            digest.update((folder / SAVED_MODEL).read_bytes())
     except Exception as error:
         raise DataError(
             Problem(

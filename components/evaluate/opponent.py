@@ -14,6 +14,7 @@ from kfp_tfjob.components.evaluate.predictions import Predictions
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import MODEL
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
@@ -56,8 +57,8 @@ class Opponent:
         elif not self.same_weights:
             with self._guarded():
                 version = step.layout.model(model_name).version(champion.version)
-                pull(step.store, version, folder, lambda key: key.startswith("model/"))
-                self._scorer = Scorer(folder / "model", task, self.name)
+                pull(step.store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
+                self._scorer = Scorer(folder / MODEL, task, self.name)
 
     def predict(self, features: Any, labels: Any) -> None:
         """Score a batch, as of `Scorer.predict`, if it still can."""

@@ -31,7 +31,7 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES, UPLOADER
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import OUTPUT, Layout
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
 SUPERVISOR = ("python3", "-S")
@@ -161,7 +161,7 @@ class _Replica:
     @property
     def output_dir(self) -> str:
         if not self.is_chief:
-            return f"{JOB_DIR}/output"
+            return f"{JOB_DIR}/{OUTPUT}"
         # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
         return f"{OUTPUT_DIR}/{self.identity.job_name}" if self.output_claim else OUTPUT_DIR
 

@@ -32,7 +32,7 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Listed, Store
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.inventory import counts
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
@@ -140,13 +140,11 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
             fitting.append(objects[path])
     left_out |= _fetch_files(store, output, start, fitting)
     if left_out:
-        reasons = [f"{path!r}: {why}" for path, why in sorted(left_out.items())[:_MOST_REASONS]]
-        more = len(left_out) - len(reasons)
-        reasons += [f"and {more} more"] if more else []
+        reasons = [f"{path!r}: {why}" for path, why in sorted(left_out.items())]
         log.warning(
             "%s beside the checkpoint not restored: %s",
             counted(len(left_out), "file"),
-            "; ".join(reasons),
+            listed(reasons, _MOST_REASONS, "; "),
         )
 
 

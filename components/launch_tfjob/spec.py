@@ -144,7 +144,7 @@ class JobSpec:
                 return int(value)
             expected = f"a whole number from {least} on"
             problems.append(
-                Problem(f"{name} is not valid", repr(value), expected, f"correct {name}")
+                Problem(f"{name} is not valid", repr(value), expected, f"correct {name}", name)
             )
             return least
 
@@ -193,6 +193,7 @@ class JobSpec:
                 received=repr(self.storage_secret),
                 expected="small letters, digits, - and .; a blank name would be an invalid pod",
                 fix="name the Secret with the keys of the store; it may be one that does not exist",
+                path="storage_secret",
             )
         if not self.image or re.search(r"\s", self.image):
             yield Problem(
@@ -200,6 +201,7 @@ class JobSpec:
                 received=repr(self.image),
                 expected="REGISTRY/NAME:TAG without white space",
                 fix="name the image whose python3 has TensorFlow",
+                path="train_image",
             )
 
     def _wrong_model(self) -> Iterator[Problem]:
@@ -209,18 +211,24 @@ class JobSpec:
                 received=repr(self.hyperparameters),
                 expected="a JSON object with the keyword arguments of the model function",
                 fix="correct model_hyperparameters",
+                path="model_hyperparameters",
             )
         else:
             try:
                 json.dumps(dict(self.hyperparameters), allow_nan=False)
             except (TypeError, ValueError) as error:
-                yield Problem("model_hyperparameters is not JSON", received=str(error))
+                yield Problem(
+                    "model_hyperparameters is not JSON",
+                    received=str(error),
+                    path="model_hyperparameters",
+                )
         if not self.options.command and not _ENTRY.fullmatch(self.model_entry):
             yield Problem(
                 "there is neither a model function nor a command",
                 received=repr(self.model_entry),
                 expected="module:function",
                 fix="correct model_code, or set train_options.command to your own program",
+                path="model_code",
             )
         if self.options.command and self.options.warm_spare:
             yield Problem(
@@ -228,6 +236,8 @@ class JobSpec:
                 received=f"command {self.options.command[0]}",
                 expected="no command: a program of your own is never started a second time",
                 fix="remove train_options.warm_spare",
+                path="train_options.warm_spare",
+                suggestion="false",
             )
         for kind in ("ps", "evaluator"):
             if getattr(self.pod, kind).replicas and not self.options.command:
@@ -236,6 +246,8 @@ class JobSpec:
                     received=getattr(self.pod, kind).replicas,
                     expected="0, because the trainer of this project uses chief and workers only",
                     fix=f"set train_options.command, or remove pod.{kind}",
+                    path=f"pod.{kind}.replicas",
+                    suggestion="0",
                 )
 
     def _wrong_batch(self) -> Iterator[Problem]:
@@ -243,13 +255,15 @@ class JobSpec:
         if self.options.command or self.batch_size % ranks == 0:
             return
         below = self.batch_size // ranks * ranks
-        near = " or ".join(str(size) for size in (below, below + ranks) if size)
+        near = [str(size) for size in (below, below + ranks) if size]
         yield Problem(
             "train_batch_size does not divide over all replicas",
             received=self.batch_size,
             expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",
-            fix=f"set train_batch_size to {near}",
+            fix=f"set train_batch_size to {' or '.join(near)}",
+            path="train_batch_size",
+            suggestion=near[0],
         )
 
     def _wrong_pod(self, role: str) -> Iterator[Problem]:
@@ -260,6 +274,7 @@ class JobSpec:
                 received=name,
                 expected="a name the job does not use itself",
                 fix=f"remove pod.{role}.env.{name}",
+                path=f"pod.{role}.env.{name}",
             )
         paths = [volume.path for volume in settings.volumes or ()]
         for path in sorted(set(paths)):
@@ -269,4 +284,5 @@ class JobSpec:
                     received=path,
                     expected="a path of its own, outside /kfp-tfjob, /dev, /etc and /proc",
                     fix="mount the claim elsewhere",
+                    path=f"pod.{role}.volumes",
                 )

@@ -12,6 +12,7 @@ from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.jobs.status import is_over, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.job import TrainOptions
+from kfp_tfjob.storage.words import listed
 
 _SHOWN = 5
 _SLACK = 60.0  # the kubelet is given the chance to end the pods itself
@@ -238,5 +239,4 @@ def _unknown(seen: Snapshot) -> list[str]:
 
 
 def _joined(what: str, details: Sequence[str]) -> str:
-    more = f" and {len(details) - _SHOWN} more" if len(details) > _SHOWN else ""
-    return f"{what}: {'; '.join(details[:_SHOWN])}{more}"
+    return f"{what}: {listed(details, _SHOWN, '; ')}"

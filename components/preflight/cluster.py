@@ -313,6 +313,7 @@ def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
                 received=value,
                 expected="an address s3://BUCKET/KEY",
                 fix=f"upload it and correct {name}",
+                path=name,
             )
 
 

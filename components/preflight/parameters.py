@@ -57,13 +57,14 @@ def check(values: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
     """
-    problems = [unknown_key("the pipeline", key, MEANING) for key in values if key not in MEANING]
+    problems = [unknown_key("", key, MEANING) for key in values if key not in MEANING]
     problems += [
         Problem(
             f"{name} is missing",
             received="nothing",
             expected=MEANING[name].replace("`", ""),
             fix=f"give {name}",
+            path=name,
         )
         for name in REQUIRED
         if not str(values.get(name, "")).strip()

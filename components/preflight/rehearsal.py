@@ -23,6 +23,7 @@ from kfp_tfjob.cluster.local.container import PodInfo, environment
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.layout import CODE
 
 _SECONDS = 90.0  # for importing TensorFlow and building a model on a busy machine
 
@@ -71,7 +72,7 @@ class Rehearsal:
             task: As in data_options.
         """
         for path, data in files.items():
-            file = self._folder / "job" / "code" / path
+            file = self._folder / "job" / CODE / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         header = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import Example, Problem
+from kfp_tfjob.storage.errors import Example, Problem, first
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
@@ -234,10 +234,7 @@ class Faults:
 
 def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:
     """Return the problems of the first columns, and how many more there are."""
-    shown = list(problems.values())[:_MOST_COLUMNS]
-    if len(problems) > len(shown):
-        shown.append(Problem(f"{len(problems) - len(shown):,} more columns are like these"))
-    return shown
+    return first(list(problems.values()), _MOST_COLUMNS, "columns are like these")
 
 
 def _of_each(faults: list[Fault]) -> list[Fault]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million have no place in memory
 _LONGEST_COLUMN = 1000  # characters of a name
@@ -44,6 +44,7 @@ def choose(
             Problem(
                 f"data_options.columns names the label {label!r} as a feature",
                 fix="remove it from data_options.columns",
+                path="data_options.columns",
             )
         )
     if label in options.drop:
@@ -51,6 +52,7 @@ def choose(
             Problem(
                 f"data_options.drop names the label {label!r}",
                 fix="remove it from data_options.drop",
+                path="data_options.drop",
             )
         )
     left_out = {label, *options.drop}
@@ -111,34 +113,38 @@ def no_rows() -> Problem:
         "data_uri has a header but no rows",
         expected="at least a few rows for each of train, validation and test",
         fix="correct data_uri, or write the file again",
+        path="data_uri",
     )
 
 
 def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
-    fix = "correct data_label"
-    close = difflib.get_close_matches(label, _comparable(names), n=1, cutoff=0.6)
+    path = "data_label"
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
-    if folded:
-        fix = f"did you mean {folded[0]!r}?"
-    elif other := _other_delimiter(names, label, options.delimiter):
-        fix = f'the header seems to have another delimiter: set data_options.delimiter="{other}"'
-    elif close:
-        fix = f"did you mean {close[0]!r}?"
+    if not folded and (meant := _other_delimiter(names, label, options.delimiter)):
+        path = "data_options.delimiter"
+        fix = f'the header seems to have another delimiter: set {path}="{meant}"'
+    else:
+        meant = folded[0] if folded else nearest(label, _comparable(names))
+        fix = did_you_mean(meant, "correct data_label")
     return Problem(
         f"{file} has no column {label!r}, which is to be the label",
         received=f"the columns {_listed(names)}",
         expected=f"a column {label!r}",
         fix=fix + _headless(names),
+        path=path,
+        suggestion=meant,
     )
 
 
 def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
-    close = difflib.get_close_matches(name, _comparable(names), n=1, cutoff=0.5)
+    meant = nearest(name, _comparable(names))
     return Problem(
         f"data_options.{key} names {name!r}, which {file} does not have",
         received=name,
         expected=f"one of {_listed(names)}",
-        fix=f"did you mean {close[0]!r}?" if close else f"remove it from data_options.{key}",
+        fix=did_you_mean(meant, f"remove it from data_options.{key}"),
+        path=f"data_options.{key}",
+        suggestion=meant,
     )
 
 
@@ -168,6 +174,4 @@ def _comparable(names: list[str]) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed((repr(name[:_MOST_CHARACTERS]) for name in names), _MOST_NAMES)

@@ -18,6 +18,7 @@ from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.words import listed
 
 log = logging.getLogger(__name__)
 
@@ -158,12 +159,11 @@ def _enough(
         if not train
     ]
     if lacking:
-        more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
         raise DataError(
             Problem(
                 f"train has no row of {len(lacking)} of the {len(label.classes)} classes of"
                 f" {label.name!r}",
-                received=", ".join(lacking[:10]) + more,
+                received=listed(lacking, 10),
                 expected="rows of every class in train",
                 fix="give more rows of them, leave them out, use another data_options.split.salt,"
                 ' or set data_options.task to "regression" if the label is a number',

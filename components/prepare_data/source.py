@@ -40,6 +40,7 @@ def list_source(store: Store, data_uri: str) -> Source:
                 received=repr(data_uri),
                 expected="s3://BUCKET/KEY or, in a local run, a path",
                 fix="copy the data to S3 and give its address",
+                path="data_uri",
             )
         )
     files = _objects(store, data_uri) if separator else _paths(data_uri)
@@ -54,6 +55,7 @@ def list_source(store: Store, data_uri: str) -> Source:
                 expected=expected,
                 fix="correct data_uri"
                 + ("" if separator else "; a path is found only by a run on this machine"),
+                path="data_uri",
             )
         )
     return Source(data_uri, tuple(sorted(files, key=lambda file: file.name)), store)

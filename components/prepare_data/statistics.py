@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.storage.words import listed
 
 SPLITS = ("train", "validation", "test")
 HISTOGRAM_BARS = 20
@@ -234,6 +235,4 @@ def _identifies(name: str, values: np.ndarray) -> bool:
 
 
 def _some(names: list[str]) -> str:
-    more = len(names) - _MOST_WARNED
-    shown = ", ".join(names[:_MOST_WARNED])
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed(names, _MOST_WARNED)

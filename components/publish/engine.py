@@ -29,14 +29,21 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.layout import MANIFEST, ModelLayout
+from kfp_tfjob.storage.layout import (
+    MANIFEST,
+    MODEL,
+    MODEL_CARD,
+    RUN_KERAS_MODEL,
+    RUN_MODEL,
+    SCHEMA,
+    STATISTICS,
+    VERDICT,
+    VERSION_CLAIM,
+    ModelLayout,
+)
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
-
-_MODEL = "output/model"  # below runs/<run_id>
-_KERAS = "output/model.keras"
-_CARD = "README.md"  # of a version
 
 log = logging.getLogger(__name__)
 
@@ -165,14 +172,14 @@ def _claim(step: Step, place: ModelLayout, run_id: str) -> int:
     taken = step.store.numbers(place.versions)
     for number in reversed(taken):
         try:
-            if step.store.read(place.version(number) / "claim.json") == claim:
+            if step.store.read(place.version(number) / VERSION_CLAIM) == claim:
                 return number
         except ObjectNotFoundError:
             continue
     number = max(taken, default=0) + 1
     while True:
         try:
-            step.store.create(place.version(number) / "claim.json", claim, "application/json")
+            step.store.create(place.version(number) / VERSION_CLAIM, claim, "application/json")
             return number
         except ObjectExistsError:
             number += 1
@@ -189,8 +196,8 @@ def _copy(
 ) -> str:
     """Write the files of a version, unless a try before this one did; return its model card."""
     if _complete(step, version):
-        return step.store.read(version / _CARD).decode()
-    run = S3Address(model.bucket, model.key.removesuffix(f"/{_MODEL}"))
+        return step.store.read(version / MODEL_CARD).decode()
+    run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         folder = Path(scratch) / "version"
         folder.mkdir()
@@ -204,17 +211,17 @@ def _copy(
                     fix="evaluate the model again",
                 )
             )
-        shutil.move(Path(scratch) / "run" / _MODEL, folder / "model")
-        keras = Path(scratch) / "run" / _KERAS
+        shutil.move(Path(scratch) / "run" / RUN_MODEL, folder / MODEL)
+        keras = Path(scratch) / "run" / RUN_KERAS_MODEL
         if keras.exists():
             shutil.move(keras, folder / keras.name)
-        pull(step.store, dataset, folder, {"schema.json", "statistics.json"}.__contains__)
+        pull(step.store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
-        (folder / "verdict.json").write_text(body)
-        statistics = json.loads((folder / "statistics.json").read_bytes())
-        arguments = read_arguments(folder / "model")
+        (folder / VERDICT).write_text(body)
+        statistics = json.loads((folder / STATISTICS).read_bytes())
+        arguments = read_arguments(folder / MODEL)
         card = render(model_name, champion, verdict, arguments, statistics)
-        (folder / _CARD).write_text(card, encoding="utf-8")
+        (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         details = {
             "run_id": champion.run_id,
             "exported_weights_sha256": champion.exported_weights_sha256,
@@ -227,7 +234,7 @@ def _copy(
 
 
 def _published(key: str) -> bool:
-    return key == _KERAS or key.startswith(f"{_MODEL}/")
+    return key == RUN_KERAS_MODEL or key.startswith(f"{RUN_MODEL}/")
 
 
 def _complete(step: Step, version: S3Address) -> bool:

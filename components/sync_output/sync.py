@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
+from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.text import code, row
 from kfp_tfjob.storage.words import counted
@@ -21,8 +22,6 @@ from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)
 
-_MODEL = "output/model"
-_COMPLETION = "output/completion.json"
 _MOST_PROBLEMS = 50
 _MOST_ROWS = 15
 
@@ -85,23 +84,27 @@ def run(step: Step) -> SyncResult:
     """
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
-    if not any(item.key.startswith(f"{_MODEL}/") for item in manifest.objects):
+    if not any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects):
         problems.append(
             Problem(
                 f"the output of run {step.run_id} holds no model",
                 received=_first_names(manifest),
-                expected=f"a SavedModel in {_MODEL}/",
+                expected=f"a SavedModel in {RUN_MODEL}/",
                 fix="let the training write its model to $OUTPUT_DIR/model",
             )
         )
-    problems += _capped(verify(step.store, step.run.base, manifest))
+    problems += first(
+        verify(step.store, step.run.base, manifest),
+        _MOST_PROBLEMS,
+        "objects are missing or differ",
+    )
     DataError.raise_if(problems)
     log.info(
         "the output is whole: %s, %s",
         counted(len(manifest.objects), "object"),
         counted(manifest.size, "byte"),
     )
-    return SyncResult(str(step.run.base / _MODEL), manifest)
+    return SyncResult(str(step.run.model), manifest)
 
 
 def _manifest(step: Step) -> Manifest:
@@ -136,7 +139,7 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         body = json.loads(step.store.read(step.run.completion))
         whose = (str(body["run_id"]), int(body["attempt"]))
     except ObjectNotFoundError:
-        if any(item.key == _COMPLETION for item in manifest.objects):
+        if any(item.key == RUN_COMPLETION for item in manifest.objects):
             return []  # it is proven like any other object
         return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
     except (ValueError, KeyError, TypeError) as error:
@@ -146,14 +149,6 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         received = f"run {whose[0]}, attempt {whose[1]}"
         return [Problem(f"{step.run.completion} is of another attempt", received, expected, fix)]
     return []
-
-
-def _capped(problems: list[Problem]) -> list[Problem]:
-    """Return the first problems, and one that counts the others."""
-    more = len(problems) - _MOST_PROBLEMS
-    if more <= 0:
-        return problems
-    return [*problems[:_MOST_PROBLEMS], Problem(f"{more} more objects are missing or differ")]
 
 
 def _first_names(manifest: Manifest) -> str:

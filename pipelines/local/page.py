@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from kfp_tfjob.storage.layout import FAILURE_PAGE, REPORT
 from kfp_tfjob.storage.text import html as escape
 
 NAME = "index.html"
 _FILES = {
-    "failure.md": "why it failed, and what to do",
+    FAILURE_PAGE: "why it failed, and what to do",
     "summary.md": "what the run came to",
-    "report.html": "the model on the test rows, beside the champion",
+    REPORT: "the model on the test rows, beside the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",
     "model-card.md": "the card of the published model",

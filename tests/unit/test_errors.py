@@ -1,9 +1,17 @@
 """What a person reads when something is wrong."""
 
-from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+import json
+import pickle
+from dataclasses import asdict
 
-WRONG = Problem("train_gpus is not valid", received=-1, fix="correct train_gpus")
+import pytest
+
+from kfp_tfjob.options.parse import unknown_key
+from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
+from kfp_tfjob.storage.words import did_you_mean, listed, nearest
+
+WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
 
 
 def test_one_problem_is_one_line() -> None:
@@ -23,3 +31,42 @@ def test_what_to_type_is_added_and_no_warning_is_lost() -> None:
     error = ConfigurationError(WRONG, notes=["nodes may not be listed"])
     text = with_hints(error, ["train_gpus"])
     assert "--set train_gpus=VALUE" in text and "Warning: nodes may not be listed." in text
+
+
+def test_a_problem_names_its_parameter_and_what_to_type_in_fields() -> None:
+    typed = unknown_key("train_options", "sed", ["seed", "command"])
+    assert (typed.path, typed.suggestion, typed.is_misnamed) == ("train_options.sed", "seed", True)
+    unlike = unknown_key("", "xyz", ["gate"])
+    assert (unlike.path, unlike.suggestion, unlike.is_misnamed) == ("xyz", "", True)
+    assert not WRONG.is_misnamed and not Problem("the bucket is gone").is_misnamed
+
+
+@pytest.mark.parametrize("problem", [WRONG, unknown_key("gate", "mod", ["mode"])])
+def test_the_fields_survive_other_processes(problem: Problem) -> None:
+    assert pickle.loads(pickle.dumps(problem)) == problem
+    assert Problem(**json.loads(json.dumps(asdict(problem)))) == problem
+
+
+def test_of_many_problems_the_first_are_shown() -> None:
+    problems = [Problem(f"column {number}") for number in range(1200)]
+    assert first(problems, 1200, "are like these") == problems
+    shown = first(problems, 2, "columns are like these")
+    assert [item.what for item in shown] == [
+        "column 0",
+        "column 1",
+        "1,198 more columns are like these",
+    ]
+
+
+def test_of_many_words_the_first_are_listed() -> None:
+    assert listed("abc", 3) == "a, b, c"
+    assert listed((letter for letter in "abcde"), 3, "; ") == "a; b; c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("word", "alike", "expected"), [("sed", 0.5, "seed"), ("sed", 0.9, ""), ("xyz", 0.5, "")]
+)
+def test_what_was_probably_meant(word: str, alike: float, expected: str) -> None:
+    assert nearest(word, iter(["seed", "command"]), alike) == expected
+    question = f"did you mean '{expected}'?" if expected else "remove it"
+    assert did_you_mean(expected, "remove it") == question

@@ -19,21 +19,17 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @pytest.mark.parametrize(
     ("problem", "hint"),
     [
-        (Problem("train_epochs is not valid", fix="correct train_epochs"), "train_epochs=VALUE"),
-        (Problem("pod.all.cpu is not valid", fix="correct pod.all.cpu"), "pod.all.cpu=VALUE"),
-        (
-            Problem("pod.all.volumes.0.path is not valid", fix="correct it"),
-            "pod.all.volumes=VALUE",
-        ),
-        (
-            Problem("train_batch_size does not divide", fix="set train_batch_size to 63 or 66"),
-            "train_batch_size=63",
-        ),
+        (Problem("not valid", path="train_epochs"), "train_epochs=VALUE"),
+        (Problem("not valid", path="pod.all.cpu"), "pod.all.cpu=VALUE"),
+        (Problem("not valid", path="pod.all.volumes.0.path"), "pod.all.volumes=VALUE"),
+        (Problem("63 or 66", path="train_batch_size", suggestion="63"), "train_batch_size=63"),
         (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
-        (unknown_key("the pipeline", "gat", MEANING), "gate=VALUE"),
+        (unknown_key("", "gat", MEANING), "gate=VALUE"),
         (unknown_key("gate", "xyz", ["mode"]), None),
         (Problem("the bucket is gone", fix="make it"), None),
-        (Problem("pod.all.env.HOME is not yours to set", fix="remove pod.all.env.HOME"), None),
+        (Problem("not yours to set", received="HOME", path="pod.all.env.HOME"), None),
+        (Problem("train_epochs is not valid", fix="set train_epochs to 3"), None),
+        (Problem("EPOCHS is not valid", path="EPOCHS"), None),
         ("a sentence", None),
     ],
 )
@@ -43,12 +39,16 @@ def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
 
 
 def test_short_options_are_preferred():
-    missing = Problem("data_uri is missing", fix="give data_uri")
-    assert with_hints(ConfigurationError(missing), MEANING).endswith(": --data VALUE.")
-    code = Problem("model_code does not name a function", fix="add a colon")
-    assert with_hints(ConfigurationError(code), MEANING).endswith(": --model VALUE.")
-    many = Problem("train_workers is not valid", fix="set train_workers to 3")
-    assert with_hints(ConfigurationError(many), MEANING).endswith(": --workers 3.")
+    missing = Problem("data_uri is missing", fix="give data_uri", path="data_uri")
+    hinted = with_hints(ConfigurationError(missing), MEANING)
+    assert hinted.endswith("Fix: give data_uri. Type --data VALUE.")
+    code = Problem("model_code does not name a function", fix="add a colon", path="model_code")
+    assert with_hints(ConfigurationError(code), MEANING).endswith(" Type --model VALUE.")
+    many = Problem("too many", fix="have fewer", path="train_workers", suggestion="3")
+    assert with_hints(ConfigurationError(many), MEANING).endswith(" Type --workers 3.")
+    typing_error = unknown_key("", "train_worker", MEANING)
+    hinted = with_hints(ConfigurationError(typing_error), MEANING)
+    assert hinted.endswith("Fix: did you mean 'train_workers'? Type --workers VALUE.")
 
 
 def test_the_page_links_what_is_there(tmp_path):
