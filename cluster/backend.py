@@ -1,7 +1,7 @@
-"""Where jobs run: the interface of a back end, and the choice of one.
+"""Where jobs run: the interface of a back end.
 
-A back end takes a TFJob as a plain dict and shows jobs and pods in the shape Kubernetes has them,
-so that the launcher, the verdict and what people read are the same everywhere.
+A back end takes a job of any kind as a plain dict and shows jobs and pods in the shape Kubernetes
+gives them, so that the launcher, the verdict and what people read are the same everywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Backend(Protocol):
         ...
 
     def get(self, name: str) -> Object | None:
-        """Return the TFJob with its status, or None when there is none of this name."""
+        """Return the job with its status, or None when there is none of this name."""
         ...
 
     def pods(self, name: str) -> list[Object]:
@@ -74,8 +74,8 @@ class Backend(Protocol):
     def logs(self, name: str) -> Iterator[str]:
         """Yield the lines of all containers as they appear, until the job has ended.
 
-        A line begins with `[chief-0] `, or `[chief-0/uploader] ` for a container that is not
-        `tensorflow`.
+        A line begins with `[chief-0] `, or `[chief-0/uploader] ` for any container but the
+        main one.
         """
         ...
 

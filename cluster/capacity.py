@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from kfp_tfjob.jobs.status import replicas
+
 Amounts = dict[str, Decimal]
 # A node always has some of these; one that shows none, as in a test, does not lack them.
 _EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
@@ -46,11 +48,11 @@ def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
 
 
 def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
-    """Return what all pods of a TFJob count for together."""
+    """Return what all pods of a job count for together."""
     total: Amounts = {}
-    for replica in job["spec"]["tfReplicaSpecs"].values():
-        each = of_pod(replica["template"]["spec"], kind)
-        total = _added(total, {name: n * int(replica["replicas"]) for name, n in each.items()})
+    for replica in replicas(job):
+        each = of_pod(replica.pod, kind)
+        total = _added(total, {name: n * replica.count for name, n in each.items()})
     return total
 
 
@@ -89,15 +91,15 @@ def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
     """Say why a whole job has no room on nodes even if they were empty; nothing where it may have.
 
     Args:
-        job: The TFJob.
+        job: With its spec.
         nodes: Every node of the cluster.
     """
-    for role, replica in job["spec"]["tfReplicaSpecs"].items():
-        pod, count = replica["template"]["spec"], int(replica["replicas"])
+    for replica in replicas(job):
+        pod, count = replica.pod, replica.count
         most = room([node for node in nodes if fits(node, pod)], of_pod(pod))
         if most < count:
-            return f"the nodes there are have room for {most} of {count} {role.lower()} pods"
-    pods = [replica["template"]["spec"] for replica in job["spec"]["tfReplicaSpecs"].values()]
+            return f"the nodes there are have room for {most} of {count} {replica.role} pods"
+    pods = [replica.pod for replica in replicas(job)]
     usable = [_allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))

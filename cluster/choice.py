@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from kfp_tfjob.cluster.backend import Backend
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 CHOICE = "KFP_TFJOB_BACKEND"
@@ -18,13 +20,14 @@ def is_local() -> bool:
 
 
 def open_backend(
-    api_seconds: float = 900, operator_seconds: float = 60
+    api_seconds: float = 900, operator_seconds: float = 60, kind: JobKind = DEFAULT
 ) -> AbstractContextManager[Backend]:
     """Return the back end that the environment names.
 
     Args:
         api_seconds: How long the API server may be away.
-        operator_seconds: How long the training operator may be away when a job is created.
+        operator_seconds: How long the operator may be away when a job is created.
+        kind: Of the jobs.
 
     Raises:
         ConfigurationError: There is no such back end, or no cluster.
@@ -39,7 +42,7 @@ def open_backend(
         from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
         patience = replace(PATIENCE, seconds=api_seconds)
-        return KubernetesBackend(ClusterClient.from_environment(patience), operator_seconds)
+        return KubernetesBackend(ClusterClient.from_environment(patience, kind), operator_seconds)
     raise ConfigurationError(
         Problem(
             "there is no such back end for jobs",

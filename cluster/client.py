@@ -20,6 +20,8 @@ from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotFoundError, transient, translate
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.retry import Patience
 
@@ -44,21 +46,29 @@ class ClusterClient:
         configuration: Address and credentials; a token that lies in a file is read anew by itself.
         namespace: Where the objects are whose paths are relative.
         patience: How long a call is repeated while its errors are of the passing kind.
+        kind: Of the jobs.
     """
 
     def __init__(
-        self, configuration: client.Configuration, namespace: str, patience: Patience = PATIENCE
+        self,
+        configuration: client.Configuration,
+        namespace: str,
+        patience: Patience = PATIENCE,
+        kind: JobKind = DEFAULT,
     ) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.retries = False  # ours are enough, and they are seen
         self.configuration = configuration
         self.namespace = namespace
+        self.kind = kind
         self._patience = patience
         self._api = client.ApiClient(configuration)
         self._allowed: set[str] = set()
 
     @classmethod
-    def from_environment(cls, patience: Patience = PATIENCE) -> ClusterClient:
+    def from_environment(
+        cls, patience: Patience = PATIENCE, kind: JobKind = DEFAULT
+    ) -> ClusterClient:
         """Return the client of the pod's own service account, else of the kubeconfig.
 
         Raises:
@@ -67,7 +77,7 @@ class ClusterClient:
         found = client.Configuration()
         try:
             config.load_incluster_config(found)
-            return cls(found, (_ACCOUNT / "namespace").read_text().strip(), patience)
+            return cls(found, (_ACCOUNT / "namespace").read_text().strip(), patience, kind)
         except config.ConfigException:
             pass  # not in a pod
         try:
@@ -82,16 +92,16 @@ class ClusterClient:
                     fix="set KUBECONFIG, or run with `kfp-tfjob run`",
                 )
             ) from error
-        return cls(found, context.get("namespace") or "default", patience)
+        return cls(found, context.get("namespace") or "default", patience, kind)
 
     def within(self, seconds: float) -> ClusterClient:
         """Return the same client with another patience."""
         patience = replace(self._patience, seconds=seconds)
-        return ClusterClient(self.configuration, self.namespace, patience)
+        return ClusterClient(self.configuration, self.namespace, patience, self.kind)
 
-    def tfjobs(self, name: str = "") -> str:
-        """Return the path of the TFJobs of the namespace, or of one."""
-        return self._path("/apis/kubeflow.org/v1", "tfjobs", name)
+    def jobs(self, name: str = "") -> str:
+        """Return the path of the jobs of the namespace, or of one."""
+        return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)
 
     def core(self, kind: str, name: str = "") -> str:
         """Return the path of objects of the core group, or of one, for instance `pods`."""
@@ -102,13 +112,13 @@ class ClusterClient:
         return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
 
     @staticmethod
-    def _kind(path: str) -> str:
+    def _resource(path: str) -> str:
         """Return what RBAC would call the objects of a path."""
         parts = path.partition("/namespaces/")[2].split("/")
         return "/".join((*parts[1:2], *parts[3:])) or path
 
-    def _path(self, group: str, kind: str, name: str) -> str:
-        return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+    def _path(self, group: str, plural: str, name: str) -> str:
+        return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def get(self, path: str, **query: str) -> Object | None:
         """Return an object, or None when there is none.
@@ -177,7 +187,7 @@ class ClusterClient:
         """
         what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
 
-        right = f"{method} {self._kind(path)}"
+        right = f"{method} {self._resource(path)}"
 
         def call() -> Object:
             reply = self._call(method, path, query, body, content, CALL_SECONDS)

@@ -29,7 +29,7 @@ class ForbiddenError(ConfigurationError):
 
 
 class OperatorAbsentError(ConfigurationError):
-    """Nobody is there who would make pods of a TFJob."""
+    """No operator of this kind of job is running."""
 
     verdict = "operator_absent"
 
@@ -72,7 +72,7 @@ def translate(error: ApiException, what: str) -> StepError:
 
     Args:
         error: One that does not pass by itself.
-        what: The call in words, for instance `create TFJob team-a/x`.
+        what: The call in words, for instance `create job team-a/x`.
     """
     said, status = message(error), error.status
     if status == 404:

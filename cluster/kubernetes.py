@@ -32,6 +32,7 @@ from kfp_tfjob.cluster.run_end import was_terminated
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.cluster.stopping import orders
 from kfp_tfjob.cluster.watching import JobWatcher
+from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.retry import Patience
@@ -101,23 +102,24 @@ class KubernetesBackend:
             JobExistsError: The name is taken, maybe by a call of ours whose answer was lost.
             JobRefusedError: A webhook, the schema or a quota refuses it.
             ForbiddenError: RBAC.
-            OperatorAbsentError: There is no TFJob on this cluster, or no operator behind it.
+            OperatorAbsentError: The cluster does not know this kind of job, or has no operator.
             ClusterUnavailableError: The API server did not answer.
         """
         from kubeflow.training import ApiClient, TrainingClient  # seconds, which most need not
 
+        kind = self._api.kind
         body = SimpleNamespace(data=json.dumps(dict(manifest)))
-        job = ApiClient().deserialize(body, "KubeflowOrgV1TFJob")
+        job = ApiClient().deserialize(body, kind.sdk_model)
         sdk = TrainingClient(
             client_configuration=self._api.configuration,
             namespace=self._api.namespace,
-            job_kind="TFJob",
+            job_kind=kind.name,
         )
         # The SDK gives the call no timeout, and a connection that is dead would hold it for ever.
         sdk.custom_api.create_namespaced_custom_object = functools.partial(
             sdk.custom_api.create_namespaced_custom_object, _request_timeout=CALL_SECONDS
         )
-        what = f"create TFJob {self._api.namespace}/{manifest['metadata']['name']}"
+        what = f"create {kind.name} {self._api.namespace}/{manifest['metadata']['name']}"
 
         def call() -> None:
             try:
@@ -134,7 +136,7 @@ class KubernetesBackend:
         except ApiException as error:
             found = translate(error, what)
             if isinstance(found, NotFoundError) and "namespaces" not in str(found):
-                raise _no_operator("this cluster does not know TFJobs", found) from error
+                raise _no_operator(f"this cluster does not know {kind.name}s", found) from error
             raise found from error
         except ClusterUnavailableError as error:
             if webhook_is_away(error.__cause__):
@@ -142,13 +144,13 @@ class KubernetesBackend:
             raise
 
     def get(self, name: str) -> Object | None:
-        """Return the TFJob, or None."""
+        """Return the job, or None."""
         self._watched(name).seen()
-        return self._api.get(self._api.tfjobs(name))
+        return self._api.get(self._api.jobs(name))
 
     def pods(self, name: str) -> list[Object]:
         """Return the pods of a job, and those that are gone as they were seen last."""
-        selector = f"training.kubeflow.org/job-name={name}"
+        selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
         there = {pod["metadata"]["name"] for pod in listed}
         gone = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in there]
@@ -193,7 +195,7 @@ class KubernetesBackend:
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
         """Write on a job; an operator that is away, or a job that is gone, is no error."""
         try:
-            self._api.within(5).annotate(self._api.tfjobs(name), values)
+            self._api.within(5).annotate(self._api.jobs(name), values)
         except StepError as error:
             log.info("%s has no annotation: %s", name, error)
 
@@ -204,7 +206,9 @@ class KubernetesBackend:
             ForbiddenError: RBAC.
         """
         try:
-            self._api.annotate(self._api.core("pods", f"{name}-chief-0"), values)
+            self._api.annotate(
+                self._api.core("pods", self._api.kind.pod_name(name, CHIEF, 0)), values
+            )
         except NotFoundError:
             return  # it is not made yet, or ended just now
 
@@ -245,9 +249,9 @@ class KubernetesBackend:
             name: The job.
             seconds: What its pods have to end; None for their grace period.
         """
-        self._api.delete(self._api.tfjobs(name))
+        self._api.delete(self._api.jobs(name))
         began = time.monotonic()
-        selector = f"training.kubeflow.org/job-name={name}"
+        selector = self._api.kind.pods_of(name)
         grace = seconds or 0.0
         while pods := self._api.list(self._api.core("pods"), labelSelector=selector):
             living = [pod for pod in pods if not on_lost_node(pod)]
@@ -261,15 +265,15 @@ class KubernetesBackend:
                 if not living:
                     # Else the job stays for as long as its node: pods that nobody hears of are
                     # collected when the node comes back or is removed, with their job or without.
-                    self._api.delete(self._api.tfjobs(name), "Background")
+                    self._api.delete(self._api.jobs(name), "Background")
                 break
             time.sleep(_POLL)
         if watching := self._watching.pop(name, None):
             watching.close()
 
     def jobs_of(self, label: str) -> list[Object]:
-        """Return the TFJobs with a label, for instance `kfp-tfjob/run=x`."""
-        return self._api.list(self._api.tfjobs(), labelSelector=label)
+        """Return the jobs with a label, for instance `kfp-tfjob/run=x`."""
+        return self._api.list(self._api.jobs(), labelSelector=label)
 
     def tail(self, pod: str, container: str, lines: int) -> list[str]:
         """Return the last lines of a container, or what stands in the way of reading them."""

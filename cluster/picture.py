@@ -22,7 +22,7 @@ def picture(
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
     Args:
-        job: The TFJob.
+        job: With its spec.
         pods: Every pod there has been, as it was seen last.
         events: What controllers said of the job and of pods that wait.
     """

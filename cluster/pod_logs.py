@@ -20,7 +20,6 @@ from kubernetes.client.exceptions import ApiException
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.status import replica_of
-from kfp_tfjob.jobs.tfjob import CONTAINER
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,8 @@ class PodLogs:
 
     def _read(self, pod: Object, container: str) -> None:
         replica, name = replica_of(pod), pod["metadata"]["name"]
-        prefix = f"[{replica}] " if container == CONTAINER else f"[{replica}/{container}] "
+        main = self._api.kind.container
+        prefix = f"[{self._api.kind.log_name(replica, container)}] "
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
         last, pause, told, spoke = ("", ""), 0.2, False, 0.0
@@ -93,7 +93,7 @@ class PodLogs:
                     at, since, text = _cut(line)
                     if since:
                         spoke = time.monotonic() if at > last else spoke
-                        if container == CONTAINER:
+                        if container == main:
                             self._heard[replica] = spoke
                         if at <= last:
                             continue  # it came before the stream broke
@@ -118,7 +118,7 @@ class PodLogs:
                     break
             self._ended.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        if container == CONTAINER:
+        if container == main:
             self._heard.pop(replica, None)
 
     def _is_done(self, pod: Object, container: str) -> bool:

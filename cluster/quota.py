@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.jobs.status import replicas
 
 _EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: (\S+)")
 _PODS = frozenset({"pods", "count/pods"})
@@ -61,16 +62,14 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 def _counts_alike(job: Mapping[str, Any]) -> bool:
     """Tell whether a quota that counts one pod counts them all: some count a priority class."""
-    replicas = job["spec"]["tfReplicaSpecs"].values()
-    return len({item["template"]["spec"].get("priorityClassName") for item in replicas}) == 1
+    return len({item.pod.get("priorityClassName") for item in replicas(job)}) == 1
 
 
 def _use(job: Mapping[str, Any]) -> dict[str, Decimal]:
     """Return what a whole job counts for, by the names that quotas use."""
-    replicas = job["spec"]["tfReplicaSpecs"].values()
     requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
     return {
-        **dict.fromkeys(_PODS, Decimal(sum(int(item["replicas"]) for item in replicas))),
+        **dict.fromkeys(_PODS, Decimal(sum(item.count for item in replicas(job)))),
         **requests,
         **{f"requests.{name}": amount for name, amount in requests.items()},
         **{f"limits.{name}": amount for name, amount in limits.items()},

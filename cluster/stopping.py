@@ -5,7 +5,7 @@
 2. The chief's pod is deleted with that time as its grace period. It is the first deletion, because
    a grace period cannot be shortened later, and that of the pod was made for storing in peace.
 3. The other pods are deleted with a short one: they store nothing.
-4. The TFJob is deleted; were it first, Kubernetes would delete its pods with their own periods.
+4. The job is deleted; were it first, Kubernetes would delete its pods with their own periods.
 
 The exit task makes them in peace. A launcher whose run is terminated has about a second and a half
 from the click on, so what it needs then is there before: connections and names.
@@ -24,13 +24,13 @@ from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
 from kfp_tfjob.cluster.errors import message
+from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 
 log = logging.getLogger(__name__)
 
 OTHERS_SECONDS = 10  # that pods have which store nothing
-_OPERATOR = "training.kubeflow.org/"
 _CONNECTIONS = 2
 _STEP_SECONDS = 0.25  # after that the next request is made without waiting for the answer
 _CALL_SECONDS = (1.0, 5.0)  # to connect, and for an answer that comes in spite of it
@@ -54,13 +54,13 @@ def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order,
 
     Args:
         api: Where it runs.
-        job: The name of the TFJob.
+        job: The name of the job.
         run: The value of its label RUN_LABEL.
         seconds: What the chief and its sidecar have to end.
     """
-    chief = api.core("pods", f"{job}-chief-0")
+    chief = api.core("pods", api.kind.pod_name(job, CHIEF, 0))
     told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{seconds}s"}}}
-    others = f"{RUN_LABEL}={run},{_OPERATOR}job-name={job},{_OPERATOR}replica-type!=chief"
+    others = f"{RUN_LABEL}={run},{api.kind.other_pods_of(job, CHIEF)}"
     return (
         Order("PATCH", chief, {}, told, MERGE),
         Order("DELETE", chief, {"gracePeriodSeconds": str(seconds)}),
@@ -69,7 +69,7 @@ def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order,
             api.core("pods"),
             {"labelSelector": others, "gracePeriodSeconds": str(min(OTHERS_SECONDS, seconds))},
         ),
-        Order("DELETE", api.tfjobs(job), {"propagationPolicy": "Foreground"}),
+        Order("DELETE", api.jobs(job), {"propagationPolicy": "Foreground"}),
     )
 
 
@@ -148,7 +148,7 @@ class Stopping:
     def _left(self) -> list[str]:
         """Return the jobs of the run that have neither ended nor are being deleted."""
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
-        found, _ = self._api.once("GET", self._api.tfjobs(), query, _CALL_SECONDS)
+        found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)
         return [
             job["metadata"]["name"]
             for job in found.get("items") or []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.jobs.status import condition, replica_of, role_of
+from kfp_tfjob.jobs.status import replica_of, replicas, role_of
 
 _PULL = frozenset(
     "ErrImagePull ImagePullBackOff InvalidImageName ErrImageNeverPull RegistryUnavailable".split()
@@ -56,11 +56,6 @@ class MissingSecret:
         return f"{what}; {self.replica} needs it for {self.use}: {self.said}"
 
 
-def is_suspended(job: Mapping[str, Any]) -> bool:
-    """Tell whether a queue holds the job back."""
-    return bool(job["spec"]["runPolicy"].get("suspend")) or condition(job, "Suspended") is not None
-
-
 def has_begun(pod: Mapping[str, Any]) -> bool:
     """Tell whether a container of a pod runs or has run."""
     status = pod["status"]
@@ -77,7 +72,7 @@ def is_placed(pod: Mapping[str, Any]) -> bool:
 
 def wanted(job: Mapping[str, Any]) -> int:
     """Return how many pods a job is made of."""
-    return sum(int(item["replicas"]) for item in job["spec"]["tfReplicaSpecs"].values())
+    return sum(item.count for item in replicas(job))
 
 
 def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
@@ -131,7 +126,7 @@ def missing_secrets(
     Args:
         pods: Of the job.
         events: Of these pods.
-        job: The TFJob.
+        job: With its spec.
     """
     pods, found = list(pods), []
     for pod, name, said in _waiting(pods, _CONFIGURATION):
@@ -153,7 +148,7 @@ def missing_secrets(
 
 
 def _pull_secrets(job: Mapping[str, Any]) -> set[str]:
-    pods = [item["template"]["spec"] for item in job["spec"]["tfReplicaSpecs"].values()]
+    pods = [item.pod for item in replicas(job)]
     return {secret["name"] for pod in pods for secret in pod.get("imagePullSecrets") or ()}
 
 

@@ -43,9 +43,9 @@ class JobWatcher:
         self._job: Object | None = None
         self._closed = threading.Event()
         job = {"fieldSelector": f"metadata.name={name}"}
-        pods = {"labelSelector": f"training.kubeflow.org/job-name={name}"}
+        pods = {"labelSelector": api.kind.pods_of(name)}
         for path, query, take in (
-            (api.tfjobs(), job, self._take_job),
+            (api.jobs(), job, self._take_job),
             (api.core("pods"), pods, self._take_pod),
         ):
             threading.Thread(

@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kfp_tfjob.jobs.status import condition, is_being_deleted, replica_of, true_condition
-from kfp_tfjob.jobs.tfjob import CONTAINER, UPLOADER
+from kfp_tfjob.jobs.kinds import kind_of_pod
+from kfp_tfjob.jobs.labels import SETUP, UPLOADER
+from kfp_tfjob.jobs.status import (
+    decides,
+    is_being_deleted,
+    job_condition,
+    replica_of,
+    true_condition,
+)
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 
 # A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
@@ -24,23 +31,23 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     decides: what it stored is proven by the launcher in any case.
 
     Args:
-        job: The TFJob; None when it is gone although nobody here deleted it.
+        job: With its status; None when it is gone although nobody here deleted it.
         pods: Every pod as it was seen last.
     """
     pods = list(pods)
     if job is None:
         return Judgement(Verdict.CANCELLED, "the job was deleted by somebody else")
-    failed = condition(job, "Failed")
-    chief = next((pod for pod in pods if replica_of(pod) == "chief-0"), None)
+    failed = job_condition(job, "failed")
+    chief = next((pod for pod in pods if decides(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
-    if condition(job, "Succeeded") is not None and (failed is None or chief_done):
+    if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
     if failed is None and is_being_deleted(job):
         return Judgement(Verdict.CANCELLED, "the job is being deleted by somebody else")
     for pod in pods:
         if found := _of_pod(pod):
             return found
-    failed_at = _time((true_condition(job, "Failed") or {}).get("lastTransitionTime"))
+    failed_at = _time((failed or {}).get("lastTransitionTime"))
     removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
     ended = (item for pod in pods for item in _ended(pod))
     causes = sorted(ended, key=lambda item: (not item.finished, item.finished))
@@ -54,7 +61,8 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     if first and not any(_speaks_before(item, first) for item in own):
         return Judgement(Verdict.LOST, first.sentence)
     if not causes:
-        return Judgement(Verdict.LOST, f"the job failed and no container says why: {failed}")
+        said = (failed or {}).get("message")
+        return Judgement(Verdict.LOST, f"the job failed and no container says why: {said}")
     judgement = _of_containers(own or causes)
     story = "; ".join(filter(None, map(_of_sidecar, pods)))
     if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:
@@ -138,14 +146,14 @@ def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
 
 
 def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
-    status = pod["status"]
+    status, names = pod["status"], (kind_of_pod(pod).container, SETUP)
     for item in (
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
     ):
         ended = item.get("state", {}).get("terminated")
         # A sidecar's exit code does not count, here as on a cluster.
-        if ended and ended["exitCode"] and item["name"] in (CONTAINER, "setup"):
+        if ended and ended["exitCode"] and item["name"] in names:
             yield ContainerFailure(
                 replica_of(pod),
                 item["name"],

@@ -16,6 +16,9 @@ RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 MANAGER = "kfp-tfjob"
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
+# The containers that every kind of job has beside the main one.
+SETUP = "setup"
+UPLOADER = "uploader"
 # Of every pod: one that is evicted fails the whole job, and a proxy would outlive the trainer; the
 # peers speak gRPC on bare ports besides.
 POD_ANNOTATIONS = {

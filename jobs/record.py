@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
-from kfp_tfjob.jobs.tfjob import CONTAINER
 from kfp_tfjob.jobs.verdict import Judgement
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
@@ -30,7 +29,7 @@ class EndedContainer:
     """A container as it was seen last.
 
     Attributes:
-        name: `tensorflow`, `setup` or `uploader`.
+        name: `setup`, `uploader` or the main one.
         state: `waiting`, `running` or `terminated`.
         exit_code: None unless it has ended.
         reason: As the kubelet says.
@@ -66,13 +65,13 @@ class AttemptEnd:
 
     Attributes:
         attempt: From 1.
-        job: Name of the TFJob.
+        job: Name of the job.
         namespace: Where it was; empty in a local run.
         verdict: One word.
         code: Exit code of the step, were this attempt the last.
         sentence: What happened.
         remedy: What to do.
-        conditions: Of the TFJob.
+        conditions: Of the job.
         pods: By replica.
         seconds: How long the job was `queued`, `pending` and `running`.
         gpu_seconds: GPUs held times seconds, while `pending` and while `running`.
@@ -149,7 +148,7 @@ def end_of(
 
     Args:
         attempt: From 1.
-        job: The TFJob as it was seen last.
+        job: The job as it was seen last.
         name: Its name.
         judgement: What became of it.
         pods: See `pods_of`.
@@ -227,8 +226,3 @@ def _ended(
         restarts=int(status.get("restartCount", 0)),
         last_lines=tuple(last_lines(replica, status["name"])),
     )
-
-
-def log_name(replica: str, container: str) -> str:
-    """Return what stands between the brackets before a line of a container."""
-    return replica if container == CONTAINER else f"{replica}/{container}"

@@ -1,32 +1,57 @@
-"""What the status of a job or pod says, as Kubernetes and the training operator write it."""
+"""What the status of a job or pod says, as Kubernetes and the operator of its kind write it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_LABEL = "training.kubeflow.org/"
+from kfp_tfjob.jobs.kind import CHIEF, Replica
+from kfp_tfjob.jobs.kinds import kind_of, kind_of_pod
 
 
 def role_of(pod: Mapping[str, Any]) -> str:
     """Return the role of a pod, for instance `worker`."""
-    return str(pod["metadata"]["labels"][_LABEL + "replica-type"])
+    return kind_of_pod(pod).role_of(pod["metadata"]["labels"])
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
     """Return the short name of a pod, for instance `chief-0`."""
-    return f"{role_of(pod)}-{pod['metadata']['labels'][_LABEL + 'replica-index']}"
+    return f"{role_of(pod)}-{kind_of_pod(pod).index_of(pod['metadata']['labels'])}"
 
 
-def condition(job: Mapping[str, Any], kind: str) -> str | None:
-    """Return the message of a condition that is true, or None; their order means nothing."""
-    found = true_condition(job, kind)
-    return None if found is None else str(found.get("message", ""))
+def is_chief(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod is the chief, which stores the output."""
+    return role_of(pod) == CHIEF
+
+
+def decides(pod: Mapping[str, Any]) -> bool:
+    """Tell whether the end of a pod is the end of its job."""
+    return role_of(pod) == kind_of_pod(pod).decider
+
+
+def replicas(job: Mapping[str, Any]) -> list[Replica]:
+    """Return the roles of a job with their pod templates."""
+    return kind_of(job).replicas(job)
+
+
+def job_condition(job: Mapping[str, Any], state: str) -> Mapping[str, Any] | None:
+    """Return the condition that says a job is in a state, or None.
+
+    Args:
+        job: With its status; the order of conditions has no meaning.
+        state: A key of JobKind.conditions, for instance `succeeded`.
+    """
+    return true_condition(job, kind_of(job).conditions[state])
 
 
 def is_over(job: Mapping[str, Any]) -> bool:
     """Tell whether the operator has decided; it never does so twice."""
-    return any(condition(job, kind) is not None for kind in ("Succeeded", "Failed"))
+    return any(job_condition(job, state) is not None for state in ("succeeded", "failed"))
+
+
+def is_suspended(job: Mapping[str, Any]) -> bool:
+    """Tell whether a queue holds a job back."""
+    return kind_of(job).suspends(job) or job_condition(job, "suspended") is not None
 
 
 def is_being_deleted(item: Mapping[str, Any]) -> bool:

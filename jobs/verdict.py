@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.labels import SETUP, UPLOADER
 from kfp_tfjob.trainer.supervisor import MEANING
 
 
@@ -74,7 +74,7 @@ class ContainerFailure:
 
     Attributes:
         replica: For instance `worker-1`.
-        container: `tensorflow`, `setup` or `uploader`.
+        container: `setup`, `uploader` or the main one.
         code: Exit code.
         reason: As the kubelet says, for instance `OOMKilled`.
         message: Its last words, where it left any.
@@ -95,7 +95,7 @@ class ContainerFailure:
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
             meaning = killed if self.code > 128 else "a code of the program itself"
-        where = "" if self.container == CONTAINER else f"{self.container} of "
+        where = f"{self.container} of " if self.container in (SETUP, UPLOADER) else ""
         return f"{where}{self.replica} ended with exit code {self.code}: {meaning}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path, show
 from kfp_tfjob.lint.job import Job, Replica
 
@@ -25,7 +26,7 @@ def renames(job: Job, replica: Replica, role: str) -> Correction:
     """Rename a replica type, where it stands."""
 
     def correct() -> str:
-        specs = job.spec["tfReplicaSpecs"]
+        specs = job.spec[TFJOB.replicas_key]
         renamed = {role if key == replica.key else key: body for key, body in specs.items()}
         specs.clear()
         specs.update(renamed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 Path = tuple[str | int, ...]
@@ -76,7 +77,7 @@ def read(text: str, name: str = "the file") -> list[Document]:
             Problem(
                 f"{name} is not YAML",
                 received=" ".join(str(error).split()),
-                expected="one or more documents, one of them a TFJob",
+                expected=f"one or more documents, one of them a {TFJOB.name}",
                 fix="correct it, or look whether it is the right file",
             )
         ) from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint import document, ending, fields, pods, roles, scripts
 from kfp_tfjob.lint.document import Document
 from kfp_tfjob.lint.job import Job
@@ -99,7 +101,7 @@ def fix(text: str, name: str = "the file") -> Fixed:
     for item in documents:
         before = len(done)
         for job in _jobs(item):
-            done += [f"{job.name or 'TFJob'}: {what}" for what in _correct(item, job)]
+            done += [f"{job.name or TFJOB.name}: {what}" for what in _correct(item, job)]
         if len(done) > before:
             changed.append(item)
     corrected = document.dump(documents, changed)
@@ -111,10 +113,10 @@ def _read(text: str, name: str) -> list[Document]:
     if not any(_jobs(item) for item in documents):
         raise ConfigurationError(
             Problem(
-                f"{name} has no TFJob",
+                f"{name} has no {TFJOB.name}",
                 received=", ".join(_kind(item) for item in documents) or "nothing",
-                expected="a document with kind: TFJob",
-                fix="name the file with the TFJob",
+                expected=f"a document with kind: {TFJOB.name}",
+                fix=f"name the file with the {TFJOB.name}",
             )
         )
     return documents
@@ -130,14 +132,18 @@ def _jobs(item: Document) -> list[Job]:
     body = item.body
     if not isinstance(body, dict):
         return []
-    if str(body.get("kind")).lower() == "tfjob":
+    if _is_job(body):
         return [Job(body, (), item.scalars)]
     inner = body.get("items") if body.get("kind") == "List" else None
     return [
         Job(entry, ("items", i), item.scalars)
         for i, entry in enumerate(inner if isinstance(inner, list) else [])
-        if isinstance(entry, dict) and str(entry.get("kind")).lower() == "tfjob"
+        if isinstance(entry, dict) and _is_job(entry)
     ]
+
+
+def _is_job(body: dict[str, Any]) -> bool:
+    return str(body.get("kind")).lower() == TFJOB.name.lower()
 
 
 def _findings(documents: list[Document]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.corrections import replaces, sets
 from kfp_tfjob.lint.document import show
 from kfp_tfjob.lint.job import Job, ensure, mapping, text
@@ -15,19 +16,21 @@ from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.lint.schema import FIELDS, Violation, violations
 from kfp_tfjob.storage.words import did_you_mean
 
-_VERSION, _KIND = "kubeflow.org/v1", "TFJob"
-_OLD = ("kubeflow.org/v1beta1", "kubeflow.org/v1beta2", "kubeflow.org/v1alpha2")
+_OLD = tuple(f"{TFJOB.group}/{version}" for version in ("v1beta1", "v1beta2", "v1alpha2"))
 _LONGEST = 63  # characters of the name of a Service
 _GENERATED = 5  # characters that generateName adds
 _RESTARTS = ("Never", "OnFailure", "Always", "ExitCode")
 _CLEANING = ("Running", "All", "None")
-_MANAGERS = ("kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue")
+_MANAGERS = (f"{TFJOB.group}/training-operator", "kueue.x-k8s.io/multikueue")
 
 
-@error(f"write apiVersion: {_VERSION} and kind: {_KIND}")
+@error(f"write apiVersion: {TFJOB.api_version} and kind: {TFJOB.name}")
 def version(job: Job) -> Iterator[Found]:
     """The operator serves kubeflow.org/v1 only, and older objects are not converted."""
-    for key, right, old in (("apiVersion", _VERSION, _OLD), ("kind", _KIND, ("TfJob", "tfjob"))):
+    for key, right, old in (
+        ("apiVersion", TFJOB.api_version, _OLD),
+        ("kind", TFJOB.name, ("TfJob", "tfjob")),
+    ):
         value = job.body.get(key)
         if value != right:
             correct = sets(job.body, key, right) if value in old else None
@@ -62,11 +65,11 @@ def generated_name(job: Job) -> Iterator[Found]:
         yield Found((*job.path, "metadata", "generateName"), "the name is generated")
 
 
-@error("list the replica types under spec.tfReplicaSpecs")
+@error(f"list the replica types under spec.{TFJOB.replicas_key}")
 def replica_types(job: Job) -> Iterator[Found]:
     """The operator reads nothing else."""
     if not job.replicas:
-        yield Found((*job.path, "spec"), "there are no tfReplicaSpecs")
+        yield Found((*job.path, "spec"), f"there are no {TFJOB.replicas_key}")
 
 
 @error("move it to spec.runPolicy")

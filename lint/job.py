@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
-from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.schema import FIELDS
 
 # What the operator knows. Master is in it, although TensorFlow 2 refuses the task type.
-KNOWN_ROLES = {**ROLES, "master": "Master"}
+KNOWN_ROLES = {**TFJOB.roles, "master": "Master"}
 DECIDERS = ("Chief", "Master")
 GPU = re.compile(r"(nvidia|amd)\.com/|gpu\.intel\.com/")
 
@@ -130,8 +130,8 @@ class Replica:
 
     @property
     def trainer(self) -> Container | None:
-        """The container `tensorflow`, if there is one."""
-        return next((c for c in self.containers if c.name == CONTAINER), None)
+        """The main container, if there is one."""
+        return next((c for c in self.containers if c.name == TFJOB.container), None)
 
     @property
     def gpus(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Job:
     @property
     def replicas(self) -> list[Replica]:
         """Its replica types."""
-        specs = mapping(self.spec, "tfReplicaSpecs")
+        specs = mapping(self.spec, TFJOB.replicas_key)
         return [
             Replica(key, KNOWN_ROLES.get(key.lower(), ""), body, self.at(key))
             for key, body in specs.items()
@@ -185,7 +185,7 @@ class Job:
 
     def at(self, *path: str | int) -> Path:
         """Return the path of something below the replica types."""
-        return (*self.path, "spec", "tfReplicaSpecs", *path)
+        return (*self.path, "spec", TFJOB.replicas_key, *path)
 
     def of(self, *roles: str) -> list[Replica]:
         """Return the replica types of some roles."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.tfjob import TF_CONFIG, TFJOB
 from kfp_tfjob.lint.corrections import Correction, sets
 from kfp_tfjob.lint.job import Container, Job, Replica, ensure, ensure_list, items, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
@@ -20,16 +20,16 @@ _SECRET_NAMES = re.compile(
 )
 
 
-@error(f"call the container that trains {CONTAINER}")
+@error(f"call the container that trains {TFJOB.container}")
 def container_name(job: Job) -> Iterator[Found]:
-    """The webhook refuses a replica without a container called tensorflow.
+    """The webhook refuses a replica without a container of that name.
 
     It is also the only one that is given TF_CONFIG.
     """
     for replica in job.replicas:
         found = replica.containers
         if found and not replica.trainer:
-            correct = sets(found[0].body, "name", CONTAINER) if len(found) == 1 else None
+            correct = sets(found[0].body, "name", TFJOB.container) if len(found) == 1 else None
             names = ", ".join(container.name or "(no name)" for container in found)
             yield Found((*found[0].path, "name"), f"the containers are called {names}", correct)
 
@@ -210,16 +210,16 @@ def shared_memory_on_disk(job: Job) -> Iterator[Found]:
                 yield Found(path, f"the volume at {_SHM} is not in memory", _in_memory(volume))
 
 
-@warning("remove TF_CONFIG from env")
+@warning(f"remove {TF_CONFIG} from env")
 def own_tf_config(job: Job) -> Iterator[Found]:
     """The operator puts its own TF_CONFIG after it, which wins; alone, the job would read yours."""
     for replica in job.replicas:
         if replica.trainer:
             body, path = replica.trainer.body, (*replica.trainer.path, "env")
             for i, variable in enumerate(replica.trainer.env):
-                if variable.get("name") == "TF_CONFIG":
+                if variable.get("name") == TF_CONFIG:
                     correct = _no_variable(body, variable) if job.total > 1 else None
-                    yield Found((*path, i), "TF_CONFIG is set by hand", correct)
+                    yield Found((*path, i), f"{TF_CONFIG} is set by hand", correct)
 
 
 @warning("keep it in a Secret, and name that by valueFrom.secretKeyRef with optional: true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.corrections import removes, renames
 from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
 from kfp_tfjob.lint.rule import Found, error, warning
@@ -77,7 +78,7 @@ def no_replicas(job: Job) -> Iterator[Found]:
     deciding = job.of(*DECIDERS) or job.of("Worker")
     for replica in job.replicas:
         if replica.count == 0 and replica not in deciding:
-            correct = removes(job.spec["tfReplicaSpecs"], replica.key, "it has 0 replicas")
+            correct = removes(job.spec[TFJOB.replicas_key], replica.key, "it has 0 replicas")
             yield Found((*replica.path, "replicas"), f"{replica.key} has 0 replicas", correct)
 
 

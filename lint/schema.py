@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.storage.words import nearest
 
-JOB = "TFJob"
+JOB = TFJOB.name
 FIELDS: dict[str, dict[str, str]] = {
     JOB: {
         "apiVersion": "str",
         "kind": "str",
         "metadata": "V1ObjectMeta",
-        "spec": "TFJobSpec",
+        "spec": f"{JOB}Spec",
         "status": "object",
     },
-    "TFJobSpec": {
+    f"{JOB}Spec": {
         "enableDynamicWorker": "bool",
         "runPolicy": "RunPolicy",
         "successPolicy": "str",
-        "tfReplicaSpecs": "dict(str, ReplicaSpec)",
+        TFJOB.replicas_key: "dict(str, ReplicaSpec)",
     },
     "RunPolicy": {
         "activeDeadlineSeconds": "int",

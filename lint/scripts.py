@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.corrections import Correction
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.job import Container, Job, Replica, ensure_list, items, text
@@ -51,7 +52,7 @@ def undefined_variable(job: Job) -> Iterator[Found]:
     """
     for replica, container in job.every_container():
         own = [text(variable, "name") for variable in container.env]
-        given = {"TF_CONFIG"} if container == replica.trainer and job.total > 1 else set()
+        given = set(TFJOB.variables) if container == replica.trainer and job.total > 1 else set()
         elsewhere = bool(container.body.get("envFrom"))
         for path, word in container.words:
             yield from _undefined(container, path, word, given | set(own), elsewhere)

@@ -1,8 +1,8 @@
 """Jobs as processes of this machine: the same manifest, without a cluster.
 
-It does what the training operator does with a TFJob whose restart policy is Never: one pod for each
-replica, TF_CONFIG when there is more than one, Succeeded with the chief, Failed with any replica,
-and whatever still runs then is ended.
+It does what an operator does with a job that it never restarts: one pod for each replica, the
+variables by which replicas find each other, success with the deciding role, failure with any
+replica, and whatever still runs then is ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError, Object
 from kfp_tfjob.cluster.local.container import now
 from kfp_tfjob.cluster.local.pod import LocalPod, Machine
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
@@ -113,7 +114,7 @@ class LocalBackend:
         self._jobs[name].start()
 
     def get(self, name: str) -> Object | None:
-        """Return the TFJob with its status, or None."""
+        """Return the job with its status, or None."""
         job = self._jobs.get(name)
         return job.to_dict() if job else None
 
@@ -188,7 +189,7 @@ class LocalBackend:
 
 
 class _Job:
-    """One TFJob: its pods, its status as the operator writes it, and its lines."""
+    """One job: its pods, its status as the operator writes it, and its lines."""
 
     def __init__(self, manifest: Mapping[str, Any], machine: Machine) -> None:
         self._manifest = dict(manifest)
@@ -196,34 +197,33 @@ class _Job:
         self.heard = 0.0  # when the chief said something
         self._name: str = manifest["metadata"]["name"]
         self._folder = machine.folder / "jobs" / self._name
-        self._specs: dict[str, Any] = manifest["spec"]["tfReplicaSpecs"]
+        self._kind = kind = kind_of(manifest)
+        replicas = kind.replicas(manifest)
         self._change = threading.Condition(threading.RLock())
         self._version = self._seen = 0
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._conditions: dict[str, dict[str, str]] = {}
         self._times = {"startTime": now()}
-        self._condition("Created", f"TFJob {self._name} is created.")
-        count = sum(spec["replicas"] for spec in self._specs.values())
+        self._condition("created", f"{kind.name} {self._name} is created.")
+        count = sum(replica.count for replica in replicas)
         ports = _free_ports(count)
-        cluster: dict[str, list[str]] = {}
-        for role, spec in self._specs.items():
-            hosts = [f"127.0.0.1:{ports.pop()}" for _ in range(spec["replicas"])]
-            cluster[role.lower()] = hosts
+        hosts = {
+            replica.role: [f"127.0.0.1:{ports.pop()}" for _ in range(replica.count)]
+            for replica in replicas
+        }
         self._by_role: dict[str, list[LocalPod]] = {}
-        for role, spec in self._specs.items():
-            kind = role.lower()
-            for index in range(spec["replicas"]):
-                task = {"type": kind, "index": index}
-                config = {"cluster": cluster, "task": task, "environment": "cloud"}
+        for replica in replicas:
+            role = replica.role
+            for index in range(replica.count):
                 pod = LocalPod(
-                    name=f"{self._name}-{kind}-{index}",
-                    labels=_labels(self._name, kind, index),
-                    template=spec["template"],
+                    name=kind.pod_name(self._name, role, index),
+                    labels=kind.pod_labels(self._name, role, index),
+                    template=replica.template,
                     machine=machine,
-                    folder=self._folder / f"{kind}-{index}",
-                    tf_config=config if count > 1 else None,
+                    folder=self._folder / f"{role}-{index}",
+                    injected=kind.environment(hosts, role, index),
                     extra={"REPLICAS_ON_THIS_MACHINE": str(count)},
-                    line=self._line(f"{kind}-{index}"),
+                    line=self._line(f"{role}-{index}"),
                     changed=self._changed,
                 )
                 self._by_role.setdefault(role, []).append(pod)
@@ -234,7 +234,7 @@ class _Job:
 
     @property
     def chief(self) -> LocalPod:
-        return self._by_role["Chief"][0]
+        return self._by_role[CHIEF][0]
 
     @property
     def over(self) -> bool:
@@ -283,7 +283,7 @@ class _Job:
 
     def _line(self, replica: str) -> Any:
         def take(container: str, text: str) -> None:
-            where = replica if container == CONTAINER else f"{replica}/{container}"
+            where = self._kind.log_name(replica, container)
             with self._change:
                 if where == "chief-0":
                     self.heard = time.monotonic()
@@ -300,34 +300,36 @@ class _Job:
 
     @property
     def _decided(self) -> bool:
-        return "Succeeded" in self._conditions or "Failed" in self._conditions
+        return "succeeded" in self._conditions or "failed" in self._conditions
 
     def _decide(self) -> None:
         """Write the conditions as the operator does, the chief first."""
         if self._decided:
             return
         phases = {role: [pod.phase for pod in pods] for role, pods in self._by_role.items()}
-        if "Running" in phases["Chief"] and "Running" not in self._conditions:
-            self._condition("Running", f"TFJob {self._name} is running.")
-        if all(phase == "Succeeded" for phase in phases["Chief"]):
-            self._finish("Succeeded", "successfully completed.")
+        deciding = phases[self._kind.decider]
+        if "Running" in deciding and "running" not in self._conditions:
+            self._condition("running", f"{self._kind.name} {self._name} is running.")
+        if all(phase == "Succeeded" for phase in deciding):
+            self._finish("succeeded", "successfully completed.")
         for role, found in phases.items():
             if failed := found.count("Failed"):
-                text = f"has failed because {failed} {role} replica(s) failed."
-                self._finish("Failed", text)
+                name = self._kind.roles[role]
+                self._finish("failed", f"has failed because {failed} {name} replica(s) failed.")
 
-    def _finish(self, kind: str, text: str) -> None:
-        if "Running" in self._conditions:
-            self._conditions["Running"]["status"] = "False"
-        self._condition(kind, f"TFJob local/{self._name} {text}")
+    def _finish(self, state: str, text: str) -> None:
+        if "running" in self._conditions:
+            self._conditions["running"]["status"] = "False"
+        self._condition(state, f"{self._kind.name} local/{self._name} {text}")
         self._times["completionTime"] = now()
         self.stop()  # cleanPodPolicy Running
 
-    def _condition(self, kind: str, message: str) -> None:
-        self._conditions[kind] = {
+    def _condition(self, state: str, message: str) -> None:
+        kind = self._kind.conditions[state]
+        self._conditions[state] = {
             "type": kind,
             "status": "True",
-            "reason": f"TFJob{kind}",
+            "reason": f"{self._kind.name}{kind}",
             "message": message,
             "lastUpdateTime": now(),
             "lastTransitionTime": now(),
@@ -337,26 +339,15 @@ class _Job:
         names = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
         statuses: dict[str, dict[str, int]] = {}
         for role, pods in self._by_role.items():
-            counted = statuses.setdefault(role, {})
+            counted = statuses.setdefault(self._kind.roles[role], {})
             for pod in pods:
                 if name := names.get(pod.phase):
                     counted[name] = counted.get(name, 0) + 1
         return statuses
 
 
-def _labels(job: str, kind: str, index: int) -> dict[str, str]:
-    prefix = "training.kubeflow.org"
-    labels = {
-        f"{prefix}/operator-name": "tfjob-controller",
-        f"{prefix}/job-name": job,
-        f"{prefix}/replica-type": kind,
-        f"{prefix}/replica-index": str(index),
-    }
-    return labels | ({f"{prefix}/job-role": "master"} if kind == "chief" else {})
-
-
 def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    for kind, where, part in _parts(manifest["spec"]):
+    for kind, where, part in _parts(manifest):
         for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
             yield Problem(
                 f"the local back end cannot do {key} of the {where}",
@@ -368,7 +359,7 @@ def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
 def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Problem]:
     """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
     wanted = {}
-    for kind, _, part in _parts(manifest["spec"]):
+    for kind, _, part in _parts(manifest):
         for variable in part.get("env", []) if kind == "container" else []:
             reference = variable.get("valueFrom", {}).get("secretKeyRef", {"optional": True})
             if not reference.get("optional"):
@@ -382,11 +373,12 @@ def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Pro
             )
 
 
-def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _parts(job: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield every part of a job with its kind and where it stands."""
-    yield "run policy", "run policy", spec["runPolicy"]
-    for role, replica in spec["tfReplicaSpecs"].items():
-        pod = replica["template"]["spec"]
+    kind = kind_of(job)
+    yield "run policy", "run policy", kind.run_policy(job)
+    for replica in kind.replicas(job):
+        role, pod = kind.roles[replica.role], replica.pod
         yield "pod", f"{role} pod", pod
         for volume in pod.get("volumes", []):
             where = f"{role} volume {volume['name']}"

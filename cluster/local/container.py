@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.jobs.kinds import KINDS
+
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group on purpose may hold the pipe; its lines are not waited for.
 _LAST_LINES_SECONDS = 2.0
@@ -76,8 +78,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is that of this program without TF_CONFIG, then what the manifest says; the programs of the
-    checkout and of its virtual environment are found.
+    It is that of this program without what an operator sets, then what the manifest says; the
+    programs of the checkout and of its virtual environment are found.
 
     Args:
         container: From the manifest.
@@ -102,7 +104,8 @@ def environment(
         else:
             value = expand(item.get("value", ""), own)
         own[item["name"]] = place(value, mounts)
-    inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    operators = frozenset().union(*(kind.variables for kind in KINDS))
+    inherited = {key: value for key, value in os.environ.items() if key not in operators}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
     return inherited | {"PATH": os.pathsep.join(programs)} | own | dict(extra)
 

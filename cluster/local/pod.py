@@ -7,7 +7,6 @@ phase is final after that.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.storage import files
 
 # A person who waits for a laptop does not wait as long as a node does.
@@ -49,7 +48,7 @@ class LocalPod:
         template: From the manifest.
         machine: Where it runs.
         folder: Its volumes; removed with the job.
-        tf_config: For the container `tensorflow`; None when there is one replica.
+        injected: Variables that the operator gives the main container.
         extra: Variables for all containers, whatever the manifest says.
         line: Takes a container's name and a line of its output.
         changed: Called after every change of state.
@@ -62,7 +61,7 @@ class LocalPod:
         template: Mapping[str, Any],
         machine: Machine,
         folder: Path,
-        tf_config: Mapping[str, Any] | None,
+        injected: Mapping[str, str],
         extra: Mapping[str, str],
         line: Callable[[str, str], None],
         changed: Callable[[], None],
@@ -77,7 +76,7 @@ class LocalPod:
         self.phase = "Pending"
         self.reason = ""
         self._spec, self._machine, self._folder = template["spec"], machine, folder
-        self._tf_config, self._extra, self._line = tf_config, dict(extra), line
+        self._injected, self._extra, self._line = injected, dict(extra), line
         self._tell = changed
         self._volumes: dict[str, Path] = {}
         self._init: list[LocalContainer] = []
@@ -237,8 +236,8 @@ class LocalPod:
             for mount in spec.get("volumeMounts", [])
         }
         extra = dict(self._extra)
-        if self._tf_config and spec["name"] == CONTAINER:
-            extra["TF_CONFIG"] = json.dumps(self._tf_config)
+        if spec["name"] == kind_of_pod({"metadata": self.metadata}).container:
+            extra |= self._injected
         info = PodInfo(self.metadata, self._machine.secrets)
         try:
             values = environment(spec, info, mounts, extra)

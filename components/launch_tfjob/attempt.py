@@ -16,11 +16,11 @@ from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
-from kfp_tfjob.jobs.record import AttemptEnd, end_of, log_name, pods_of
-from kfp_tfjob.jobs.status import is_being_deleted, is_over, replica_of, role_of
-from kfp_tfjob.jobs.tfjob import CONTAINER
+from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.trainer.supervisor import MEANING
 
@@ -30,6 +30,9 @@ _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
 _BEATS = 6  # of the heart, in the time after which the chief takes it for dead
 _LONGEST_ANNOTATION = 1000
+_NOT_STORED = Judgement(
+    Verdict.STORE_UNAVAILABLE, "the job succeeded, but its output is not complete in the store"
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Attempt:
         waited: Seconds that earlier attempts have waited for nodes.
         ended: Tells what ended the whole run; nothing while it is wanted.
         run_left: Seconds that the whole run has left.
+        proven: Tells whether the output of this attempt is complete in the store.
         clock: Seconds that never go back; a seam for tests.
     """
 
@@ -69,6 +73,7 @@ class Attempt:
     waited: float = 0.0
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     run_left: float = math.inf
+    proven: Callable[[], bool] = field(default=lambda: True, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
@@ -112,6 +117,8 @@ class Attempt:
                 longest = min(follower.pause, self._beat_seconds)
                 self.backend.wait_for_change(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
+        if judgement.verdict == Verdict.SUCCEEDED and not self.proven():
+            judgement = _NOT_STORED
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # whoever saw the end has stopped the job
         if latest is not None:
@@ -121,8 +128,10 @@ class Attempt:
             self.backend.delete(self.name)  # any other end stays for people to look at
         follower.finish(_LAST_LINES_SECONDS)
 
+        kind = kind_of(self.manifest)
+
         def last_lines(replica: str, container: str) -> list[str]:
-            return follower.last_lines(log_name(replica, container), _SHOWN_LINES)
+            return follower.last_lines(kind.log_name(replica, container), _SHOWN_LINES)
 
         seconds = {
             "queued": watchdogs.queued,
@@ -131,7 +140,7 @@ class Attempt:
         }
         pods = pods_of(follower.pods, last_lines)
         end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
-        said = [Mask()(line) for line in words(judgement, last_lines)]
+        said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]
         return Outcome(judgement, said, end)
 
     def _with_remedy(self, found: Judgement | None, seen: Snapshot) -> Judgement | None:
@@ -168,7 +177,7 @@ class Attempt:
         now = self.clock()
         if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
-        if any(replica_of(pod) == "chief-0" and waiting.has_begun(pod) for pod in pods):
+        if any(is_chief(pod) and waiting.has_begun(pod) for pod in pods):
             self._beat_at = now
             self.backend.annotate_chief(self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"})
 
@@ -185,7 +194,7 @@ class Attempt:
         begun = sum(waiting.has_begun(pod) for pod in pods) >= waiting.wanted(job)
         self._running += passed if begun else 0
         gpus = sum(
-            self.spec.gpus_of(replica_of(pod).partition("-")[0])
+            self.spec.gpus_of(role_of(pod))
             for pod in pods
             if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
         )
@@ -202,13 +211,21 @@ def cancelled(why: str) -> Judgement:
     return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}", fix=fix)
 
 
-def words(judgement: Judgement, last_lines: Callable[[str, str], list[str]]) -> list[str]:
-    """Return the last words of the container that ended the job, else of the chief."""
+def words(
+    judgement: Judgement, main: str, last_lines: Callable[[str, str], list[str]]
+) -> list[str]:
+    """Return the last words of the container that ended the job, else of the chief.
+
+    Args:
+        judgement: On the job.
+        main: The main container of its kind.
+        last_lines: Returns the last lines of a replica and container.
+    """
     cause = judgement.cause
     if judgement.verdict in (Verdict.SUCCEEDED, Verdict.OPERATOR_ABSENT):
         return []
     if not cause:
-        return last_lines("chief-0", CONTAINER)
+        return last_lines("chief-0", main)
     # What the supervisor says when the program itself left no words is in the sentence already.
     if cause.message and cause.message not in MEANING.values():
         return cause.message.splitlines()

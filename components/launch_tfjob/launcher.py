@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -60,7 +63,7 @@ class Launched:
     Attributes:
         job_name: The job of the attempt that completed it.
         attempts: How many attempts the run has used, this one included.
-        manifest: The TFJob of that attempt.
+        manifest: The job of that attempt.
         progress: What the chief reported; its `final` are the metrics.
         gpu_hours: GPUs held times hours by name; empty for a training without GPUs.
     """
@@ -94,6 +97,7 @@ class Launcher:
         spec: What was asked for.
         backend: Where jobs run.
         owner: The ownerReference of the jobs; None without one.
+        kind: Of the jobs.
         retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
         ended: Tells what ended the whole run; nothing while it is wanted.
         clock: Seconds that never go back; a seam for tests.
@@ -104,6 +108,7 @@ class Launcher:
     spec: JobSpec
     backend: Backend
     owner: Mapping[str, Any] | None = None
+    kind: JobKind = DEFAULT
     retry: bool = False
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
@@ -152,19 +157,13 @@ class Launcher:
                 waited,
                 self.ended,
                 run_left,
+                partial(self._has_completed, attempt),
                 self.clock,
             ).follow()
+            self._keep(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
-                if self._completed() == attempt:
-                    self._keep(outcome.end)
-                    return self._launched(attempt)
-                judgement = Judgement(
-                    Verdict.STORE_UNAVAILABLE,
-                    "the job succeeded, but its output is not complete in the store",
-                )
-                self.backend.delete(manifest["metadata"]["name"])
-            self._keep(outcome.end)
+                return self._launched(attempt)
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
@@ -204,12 +203,12 @@ class Launcher:
                 self.sleep(_LOOK_AGAIN_SECONDS)
                 continue
             if action == Action.REFUSE:
-                raise _not_ours(name, found)
+                raise _not_ours(manifest, found)
             if action == Action.ADOPT:
                 return manifest
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
-                raise _failure(judgement, words(judgement, lambda *_: []))
+                raise _failure(judgement, words(judgement, self.kind.container, lambda *_: []))
             if found == Found.NOTHING and self.retry and (earlier := self._recorded()):
                 raise earlier
             if found == Found.FAILED_FOR_NOW:
@@ -242,7 +241,7 @@ class Launcher:
         except JobExistsError:
             found = start.look_at(self.backend.get(name), [], manifest)
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
-                raise _not_ours(name, found) from None
+                raise _not_ours(manifest, found) from None
             log.info("%s is there already and is taken over", name)
 
     def _fail_if_ended(self, made: str = "") -> None:
@@ -263,6 +262,9 @@ class Launcher:
             self.step.store.write(address, end.to_bytes())
         except StepError as error:
             log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
+
+    def _has_completed(self, attempt: int) -> bool:
+        return self._completed() == attempt
 
     def _completed(self) -> int:
         """Return the attempt whose output is complete in the store, or 0."""
@@ -368,7 +370,8 @@ class Launcher:
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
-        return build_tfjob(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
+        identity = Identity(self.step.run_id, attempt, owner=self.owner, kind=self.kind)
+        return build_job(self.spec, identity)
 
     def _launched(self, attempt: int) -> Launched:
         manifest = self._manifest(attempt)
@@ -401,7 +404,7 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
     """
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds) as ended:
-        return Launcher(step, spec, backend, owner, _is_retry(), ended).run()
+        return Launcher(step, spec, backend, owner, retry=_is_retry(), ended=ended).run()
 
 
 def _is_retry() -> bool:
@@ -410,10 +413,11 @@ def _is_retry() -> bool:
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
-def _not_ours(name: str, found: Found) -> ConfigurationError:
+def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
+    name = f"{manifest['kind']} {manifest['metadata']['name']}"
     return ConfigurationError(
         Problem(
-            f"there is a TFJob {name} already that this run did not make",
+            f"{name} exists already, and this run did not make it",
             received=f"a job with {found}",
             expected="the same run, Workflow and spec hash",
             fix="start a new run, or delete that job if nobody needs it",

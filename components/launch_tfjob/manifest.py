@@ -1,7 +1,7 @@
-"""The TFJob of one attempt: a pure function of what was asked for and of which run it is.
+"""The job manifest of one attempt: a pure function of what was asked for and of which run it is.
 
-Every replica has the init container `setup` and the container `tensorflow`; the chief also has the
-native sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
+Every replica has the init container `setup` and the main container; the chief also has the native
+sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
 supervisor's work, and a new attempt the launcher's.
 """
 
@@ -14,6 +14,8 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.kind import JobKind, Replica
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
     HASH_ANNOTATION,
@@ -22,13 +24,14 @@ from kfp_tfjob.jobs.labels import (
     MANAGER_LABEL,
     POD_ANNOTATIONS,
     RUN_LABEL,
+    SETUP,
     STOP_WITHIN_ANNOTATION,
     TASK_LABEL,
+    UPLOADER,
     dns_label,
     label_value,
     run_label,
 )
-from kfp_tfjob.jobs.tfjob import CONTAINER, ROLES, UPLOADER
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
@@ -58,6 +61,7 @@ class Identity:
         task: The step that launched it.
         namespace: Empty for that of the caller.
         owner: An ownerReference, so that the job goes with its Workflow; None without one.
+        kind: Of the job.
     """
 
     run_id: str
@@ -65,12 +69,16 @@ class Identity:
     task: str = "launch-tfjob"
     namespace: str = ""
     owner: Mapping[str, Any] | None = None
+    kind: JobKind = DEFAULT
 
     @property
     def job_name(self) -> str:
-        """The name of the TFJob: a DNS-1035 label, one for every run and attempt."""
+        """The name of the job: a DNS-1035 label, one for every run and attempt."""
         suffix = f"-{self.attempt}"
-        return dns_label(f"tfjob-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
+        return (
+            dns_label(f"{self.kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix))
+            + suffix
+        )
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
@@ -79,8 +87,8 @@ def spec_hash(manifest: Mapping[str, Any]) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
-    """Return the TFJob as a Kubernetes object.
+def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
+    """Return the job as a Kubernetes object.
 
     Args:
         spec: What was asked for.
@@ -99,21 +107,14 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         "kfp-tfjob/attempt": str(identity.attempt),
     }
     queue = spec.pod.all.queue
-    body: dict[str, Any] = {
-        "runPolicy": {
-            "cleanPodPolicy": "Running",
-            "ttlSecondsAfterFinished": spec.options.ttl_seconds,
-        },
-        "tfReplicaSpecs": {
-            ROLES[role]: {
-                "replicas": count,
-                "restartPolicy": "Never",
-                "template": _Replica(spec, identity, role).template(labels),
-            }
+    body = identity.kind.spec(
+        [
+            Replica(role, count, _PodTemplate(spec, identity, role).render(labels))
             for role, count in replicas.items()
             if count
-        },
-    }
+        ],
+        spec.options.ttl_seconds,
+    )
     metadata: dict[str, Any] = {
         "name": identity.job_name,
         "labels": (spec.pod.all.labels or {})
@@ -128,11 +129,16 @@ def build_tfjob(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         metadata["namespace"] = identity.namespace
     if identity.owner:
         metadata["ownerReferences"] = [dict(identity.owner)]
-    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": body}
+    return {
+        "apiVersion": identity.kind.api_version,
+        "kind": identity.kind.name,
+        "metadata": metadata,
+        "spec": body,
+    }
 
 
 @dataclass(frozen=True)
-class _Replica:
+class _PodTemplate:
     """The pod template of one role."""
 
     spec: JobSpec
@@ -165,7 +171,7 @@ class _Replica:
         # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
         return f"{OUTPUT_DIR}/{self.identity.job_name}" if self.output_claim else OUTPUT_DIR
 
-    def template(self, labels: Mapping[str, str]) -> dict[str, Any]:
+    def render(self, labels: Mapping[str, str]) -> dict[str, Any]:
         settings = self.settings
         init = [self._setup()]
         if self.is_chief:
@@ -177,7 +183,7 @@ class _Replica:
             if settings.affinity
             else None,
             "automountServiceAccountToken": False,
-            "containers": [self._tensorflow()],
+            "containers": [self._main()],
             "enableServiceLinks": False,
             "imagePullSecrets": [{"name": settings.image_pull_secret}]
             if settings.image_pull_secret
@@ -209,7 +215,7 @@ class _Replica:
             "spec": {key: value for key, value in pod.items() if value is not None},
         }
 
-    def _tensorflow(self) -> dict[str, Any]:
+    def _main(self) -> dict[str, Any]:
         spec, settings = self.spec, self.settings
         command = list(spec.options.command) or ["python3", "-m", "kfp_tfjob.trainer"]
         resources = {
@@ -224,7 +230,9 @@ class _Replica:
             environment += keys_of_the_store(spec)
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
-        container = self._container(CONTAINER, spec.image, resources, list(last.values()))
+        container = self._container(
+            self.identity.kind.container, spec.image, resources, list(last.values())
+        )
         container["command"] = [*SUPERVISOR, "$(JOB_DIR)/supervisor.py", "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
@@ -237,7 +245,7 @@ class _Replica:
         return container
 
     def _setup(self) -> dict[str, Any]:
-        container = self._container("setup", self.spec.tools_image, _HELPER, self._environment())
+        container = self._container(SETUP, self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         return container | {"command": ["python3", "-m", "kfp_tfjob.components.launch_tfjob.setup"]}
 

@@ -1,4 +1,4 @@
-"""The TFJob as people read it."""
+"""The job manifest as people read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.secret_values import masked_job
 from kfp_tfjob.storage.layout import Layout
@@ -48,4 +48,4 @@ def render(values: Mapping[str, Any], run_id: str) -> str:
         dataset_uri=str(layout.dataset("DATASET-DIGEST")),
         **given,
     )
-    return to_yaml(build_tfjob(spec, Identity(run_id, 1)))
+    return to_yaml(build_job(spec, Identity(run_id, 1)))

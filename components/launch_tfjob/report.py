@@ -66,7 +66,7 @@ def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
         "<p>The job:</p>",
         f"<pre>{job}</pre>",
     ]
-    return _page(f"TFJob {manifest['metadata']['name']}", parts)
+    return _page(f"{manifest['kind']} {manifest['metadata']['name']}", parts)
 
 
 def _page(title: str, parts: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components import images
+from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.options.job import PodOptions, TrainOptions
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.storage.address import S3Address
@@ -21,8 +22,8 @@ RESERVED = frozenset(
     "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
     " TRAIN_OPTIONS JOB_DIR DATA_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
     " START_DEADLINE MAX_RESTARTS WARM_SPARE RESTARTS SUPERVISOR_PIPE ORPHAN_TIMEOUT PODINFO_DIR"
-    " FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR TF_CONFIG HOME TMPDIR".split()
-)
+    " FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR HOME TMPDIR".split()
+).union(*(kind.variables for kind in KINDS))
 
 
 @dataclass(frozen=True)

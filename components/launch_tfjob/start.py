@@ -67,7 +67,7 @@ def look_at(
     """Say what became of an attempt.
 
     Args:
-        job: The TFJob of that name, or None.
+        job: The job of that name, or None.
         pods: Its pods.
         wanted: The manifest this launcher would create for the same attempt.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
-from kfp_tfjob.jobs.status import is_over, replica_of
+from kfp_tfjob.jobs.status import decides, is_chief, is_over, is_suspended, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.job import TrainOptions
 from kfp_tfjob.storage.words import listed
@@ -24,7 +24,7 @@ class Snapshot:
     """A job at one moment.
 
     Attributes:
-        job: The TFJob.
+        job: With its status.
         pods: Its pods.
         silence: Seconds since the chief's last line; None while it cannot be heard.
         events: Returns what controllers said of the job and of pods that wait.
@@ -34,6 +34,23 @@ class Snapshot:
     pods: Sequence[Mapping[str, Any]]
     silence: float | None = None
     events: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One thing that may be wrong with a job.
+
+    Attributes:
+        holds: Whether it is wrong now.
+        seconds: How long it may stay so.
+        verdict: On a job that stays so for longer.
+        sentence: Returns what happened, without a full stop.
+    """
+
+    holds: bool
+    seconds: float
+    verdict: Verdict
+    sentence: Callable[[], str]
 
 
 @dataclass
@@ -73,7 +90,7 @@ class JobLimits:
         self._began = now if self._began is None else self._began
         if (run_left := self.run_left - (now - self._began)) <= 0:
             return out_of_time(self.options)
-        if waiting.is_suspended(seen.job):
+        if is_suspended(seen.job):
             self.queued += passed
             self._since.clear()  # nothing else can be expected of it
             left = min(self.options.queue_timeout_seconds - self.queued, run_left)
@@ -90,66 +107,96 @@ class JobLimits:
         if seen.silence is not None:
             stall_left = self.options.stall_timeout_seconds - seen.silence
             self.next_limit = min(run_left, max(stall_left, 0.1))
-        for name, (holds, limit, verdict) in self._limits(seen).items():
-            if not holds:
+        for name, limit in self._limits(seen).items():
+            if not limit.holds:
                 self._since.pop(name, None)
                 continue
-            left = limit - (now - self._since.setdefault(name, now))
+            left = limit.seconds - (now - self._since.setdefault(name, now))
             if left <= 0:
-                return Judgement(verdict, self._sentence(name, seen, limit))
+                return Judgement(limit.verdict, limit.sentence())
             self.next_limit = min(self.next_limit, left)
         return None
 
-    def _limits(self, seen: Snapshot) -> dict[str, tuple[bool, float, Verdict]]:
-        """Return for everything that may be wrong whether it is, how long it may be, and a name."""
-        options = self.options
-        unscheduled = waiting.unscheduled(seen.pods)
-        placed = [pod for pod in seen.pods if waiting.is_placed(pod)]
-        chief_runs = any(
-            replica_of(pod) == "chief-0" and pod["status"].get("phase") == "Running"
-            for pod in seen.pods
-        )
+    def _limits(self, seen: Snapshot) -> dict[str, Limit]:
+        """Return everything that may be wrong, by a name under which its time is counted."""
+        options, pods, events = self.options, seen.pods, seen.events()
+        placed = [replica_of(pod) for pod in pods if waiting.is_placed(pod)]
+        chief_runs = any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods)
         left = max(options.pending_timeout_seconds - self.waited, 0)
-        heard = seen.silence is not None and seen.silence >= options.stall_timeout_seconds
-        operator = options.operator_timeout_seconds
-        events = seen.events()
-        missing = max(waiting.wanted(seen.job) - len(seen.pods), 0)
-        refused = waiting.not_made(events) if missing else []
+        operator, pull = options.operator_timeout_seconds, options.image_pull_timeout_seconds
+        missing = max(waiting.wanted(seen.job) - len(pods), 0)
+        not_made, forbidden = waiting.not_made(events), waiting.forbidden(events)
+        unscheduled, unpulled = waiting.unscheduled(pods), waiting.image_pull(pods)
+        misconfigured = waiting.misconfigured(pods)
+        secrets = waiting.missing_secrets(pods, events, seen.job)
+        never = _never(seen) if missing else ""
+        why = unscheduled or not_made[-1:]
         return {
-            "no status": (not self._is_cared_for(seen), operator, Verdict.OPERATOR_ABSENT),
-            "not noticed": (_ended(seen.pods), operator, Verdict.OPERATOR_ABSENT),
-            "image": (
-                bool(waiting.image_pull(seen.pods)),
-                options.image_pull_timeout_seconds,
+            "no status": Limit(
+                not self._is_cared_for(seen),
+                operator,
+                Verdict.OPERATOR_ABSENT,
+                lambda: f"the job has had no status for {operator:.0f} s: nothing makes its pods",
+            ),
+            "not noticed": Limit(
+                _ended(pods),
+                operator,
+                Verdict.OPERATOR_ABSENT,
+                lambda: f"a pod has ended, and after {operator:.0f} s the job does not say so",
+            ),
+            "image": Limit(
+                bool(unpulled),
+                pull,
                 Verdict.IMAGE_PULL,
+                lambda: _joined("an image cannot be pulled", unpulled),
             ),
-            "configuration": (
-                bool(waiting.misconfigured(seen.pods)),
-                options.image_pull_timeout_seconds,
+            "configuration": Limit(
+                bool(misconfigured),
+                pull,
                 Verdict.USER_ERROR,
+                lambda: _joined("a container cannot be made", misconfigured),
             ),
-            "secret": (
-                bool(waiting.missing_secrets(seen.pods, events, seen.job)),
+            "secret": Limit(
+                bool(secrets),
                 _MOMENT,
                 Verdict.USER_ERROR,
+                lambda: _joined("a Secret is missing", [str(item) for item in secrets]),
             ),
-            "quota": (bool(missing and _never(seen)), 0, Verdict.UNSCHEDULABLE),
-            "forbidden": (
-                bool(missing and waiting.forbidden(events)),
+            "quota": Limit(bool(never), 0, Verdict.UNSCHEDULABLE, lambda: never),
+            "forbidden": Limit(
+                bool(missing and forbidden),
                 _MOMENT,
                 Verdict.REFUSED,
+                lambda: _joined("the cluster does not let the pods be made", forbidden[-1:]),
             ),
-            "partly": (
-                bool((unscheduled or refused) and placed),
+            "partly": Limit(
+                bool((unscheduled or (missing and not_made)) and placed),
                 min(options.partly_placed_seconds, left),
                 Verdict.PARTLY_PLACED,
+                lambda: _joined(
+                    f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait", why
+                ),
             ),
-            "pending": (self._is_pending(seen), left, Verdict.UNSCHEDULABLE),
-            "stalled": (heard, 0, Verdict.STALLED),
-            "deadline": (
+            "pending": Limit(
+                self._is_pending(seen),
+                left,
+                Verdict.UNSCHEDULABLE,
+                lambda: _joined(
+                    f"not all pods have started after {self.pending:.0f} s",
+                    why or _reasons(seen) or _unknown(seen),
+                ),
+            ),
+            "stalled": Limit(
+                seen.silence is not None and seen.silence >= options.stall_timeout_seconds,
+                0,
+                Verdict.STALLED,
+                lambda: f"the chief has logged nothing for {seen.silence:.0f} s",
+            ),
+            "deadline": Limit(
                 chief_runs,
                 options.deadline_seconds + self.grace + _SLACK,
                 Verdict.DEADLINE,
+                lambda: "the chief has run longer than its deadline, and its node has not ended it",
             ),
         }
 
@@ -163,36 +210,6 @@ class JobLimits:
             return False  # that is the operator's fault
         begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
         return len(begun) < waiting.wanted(seen.job)
-
-    def _sentence(self, name: str, seen: Snapshot, limit: float) -> str:
-        unscheduled = waiting.unscheduled(seen.pods) or waiting.not_made(seen.events())[-1:]
-        match name:
-            case "no status":
-                return f"the job has had no status for {limit:.0f} s: nobody makes its pods"
-            case "not noticed":
-                return f"a pod has ended, and the job still says nothing of it after {limit:.0f} s"
-            case "image":
-                return _joined("an image cannot be pulled", waiting.image_pull(seen.pods))
-            case "configuration":
-                return _joined("a container cannot be made", waiting.misconfigured(seen.pods))
-            case "secret":
-                missing = waiting.missing_secrets(seen.pods, seen.events(), seen.job)
-                return _joined("a Secret is missing", [str(item) for item in missing])
-            case "quota":
-                return _never(seen)
-            case "forbidden":
-                said = waiting.forbidden(seen.events())[-1:]
-                return _joined("the cluster does not let the pods be made", said)
-            case "partly":
-                placed = [replica_of(pod) for pod in seen.pods if waiting.is_placed(pod)]
-                held = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
-                return _joined(held, unscheduled)
-            case "pending":
-                why = unscheduled or _reasons(seen) or _unknown(seen)
-                return _joined(f"not all pods have started after {self.pending:.0f} s", why)
-            case "stalled":
-                return f"the chief has logged nothing for {seen.silence:.0f} s"
-        return "the chief has run longer than its deadline, and its node has not ended it"
 
 
 def out_of_time(options: TrainOptions) -> Judgement:
@@ -227,7 +244,7 @@ def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether the operator should have decided: the chief is done, or any replica failed."""
     return any(
         pod["status"].get("phase") == "Failed"
-        or (pod["status"].get("phase") == "Succeeded" and replica_of(pod) == "chief-0")
+        or (pod["status"].get("phase") == "Succeeded" and decides(pod))
         for pod in pods
     )
 

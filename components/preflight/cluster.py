@@ -1,4 +1,4 @@
-"""What a run needs of the cluster, asked for in seconds: rights, TFJobs, objects, GPUs."""
+"""What a run needs of the cluster, asked for in seconds: rights, the kind of job, objects, GPUs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from kfp_tfjob.cluster.errors import (
     NotFoundError,
     webhook_is_away,
 )
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
+from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options.job import PodSettings
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
@@ -29,8 +31,8 @@ log = logging.getLogger(__name__)
 
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 # group, resource, verbs: what deploy/rbac.yaml gives.
+_JOB_VERBS = ("create", "get", "list", "watch", "patch", "delete")
 _NEEDED = (
-    ("kubeflow.org", "tfjobs", ("create", "get", "list", "watch", "patch", "delete")),
     ("", "pods", ("get", "list", "watch", "patch")),
     ("", "pods/log", ("get",)),
 )
@@ -69,7 +71,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
 
 
 def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
-    for group, kind, verbs in _NEEDED:
+    for group, kind, verbs in ((api.kind.group, api.kind.plural, _JOB_VERBS), *_NEEDED):
         if missing := _missing(api, group, kind, verbs):
             yield Problem(
                 f"the service account of this step lacks rights on {kind}",
@@ -140,14 +142,14 @@ def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
     """Create the job without creating it: schema, webhook and quota have their say."""
-    manifest = build_tfjob(spec, Identity(run_id, 1))
+    manifest = build_job(spec, Identity(run_id, 1, kind=api.kind))
     try:
-        kept = api.request("POST", api.tfjobs(), {"dryRun": "All"}, manifest)
+        kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
     except JobExistsError:
         return  # the run is started again
     except NotFoundError as error:
         yield Problem(
-            "this cluster does not know TFJobs",
+            f"this cluster does not know {api.kind.name}s",
             received=str(error),
             expected="the Kubeflow training operator v1.9",
             fix="have it installed",
@@ -164,10 +166,10 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
         return
     except ForbiddenError:
         return  # said by _rights
-    chief = kept["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
     if not any(item.get("restartPolicy") for item in chief["initContainers"]):
         yield Problem(
-            "the CRD of TFJobs on this cluster is too old",
+            f"the CRD of {api.kind.name}s on this cluster is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
             expected="that of the training operator v1.9",
             fix="have the CRDs of v1.9 applied, with `kubectl apply --server-side`",
@@ -236,7 +238,7 @@ def _too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     """Compare what replicas ask for with what fitting nodes have; others may appear when needed."""
     found = list(_too_small_for_one(spec, nodes))
     yield from found
-    together = capacity.lacks_room(build_tfjob(spec, Identity("run", 1)), nodes)
+    together = capacity.lacks_room(build_job(spec, Identity("run", 1)), nodes)
     if nodes and together and not found:
         yield f"{together}: the pods will wait for nodes"
 
@@ -270,9 +272,8 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
 
 def _templates(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any], int]]:
     """Yield the role, the spec and the number of each kind of pod."""
-    replicas = build_tfjob(spec, Identity("run", 1))["spec"]["tfReplicaSpecs"]
-    for kind, replica in replicas.items():
-        yield kind.lower(), replica["template"]["spec"], int(replica["replicas"])
+    for item in replicas(build_job(spec, Identity("run", 1))):
+        yield item.role, item.pod, item.count
 
 
 def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:

@@ -20,8 +20,11 @@ from tempfile import TemporaryDirectory
 
 from kfp_tfjob.cluster.local.backend import SECRETS
 from kfp_tfjob.cluster.local.container import PodInfo, environment
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.layout import CODE
 
@@ -113,8 +116,8 @@ class Rehearsal:
 
     def _environment(self, run_id: str) -> dict[str, str]:
         """Return the environment the chief of the job will have."""
-        job = build_tfjob(self._spec, Identity(run_id, 1))
-        template = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]
+        job = build_job(self._spec, Identity(run_id, 1))
+        template = next(item.template for item in replicas(job) if item.role == CHIEF)
         container = template["spec"]["containers"][0]
         mounts = {
             item["mountPath"]: self._folder / item["name"] for item in container["volumeMounts"]
@@ -122,10 +125,8 @@ class Rehearsal:
         for path in mounts.values():
             path.mkdir(exist_ok=True)
         pod = PodInfo(template["metadata"], Path(os.environ.get(SECRETS) or self._folder))
-        cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"] * self._spec.workers}
-        config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
-        extra = {"TF_CONFIG": json.dumps(config)} if self._spec.workers else {}
-        return environment(container, pod, mounts, extra)
+        hosts = {item.role: ["127.0.0.1:1"] * item.count for item in replicas(job)}
+        return environment(container, pod, mounts, kind_of(job).environment(hosts, CHIEF, 0))
 
 
 @contextmanager

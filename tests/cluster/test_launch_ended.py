@@ -270,7 +270,7 @@ class _Stopped:
             if pod.metadata.deletion_timestamp:
                 kind = (pod.metadata.labels or {}).get("training.kubeflow.org/replica-type", "")
                 self.graces[kind] = pod.metadata.deletion_grace_period_seconds
-        job = self._api.get(self._api.tfjobs(self._job))
+        job = self._api.get(self._api.jobs(self._job))
         stopped = job is None or bool(job["metadata"].get("deletionTimestamp"))
         if stopped and not self.at:
             self.at = time.monotonic()

@@ -12,7 +12,7 @@ import time
 import pytest
 from kubernetes import client
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from tests.cluster.admission import policy, webhook
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import UNTIL_GO, Launch, new_launch, rules
@@ -218,7 +218,7 @@ def test_out_of_disk(launch, row):
 
 def test_same_name_of_another_run(launch, row):
     spec = launch.spec(gpus=1)
-    theirs = build_tfjob(spec, Identity("other", 1))
+    theirs = build_job(spec, Identity("other", 1))
     theirs["metadata"]["name"] = launch.name()
     theirs["spec"]["runPolicy"]["suspend"] = True
     launch.cluster.create_tfjob(launch.namespace, theirs)

@@ -13,7 +13,7 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight import cluster as preflight
 from kfp_tfjob.jobs.status import is_over
@@ -65,7 +65,7 @@ def _watch_for_the_end(launch: Launch, noticed: dict[str, float]) -> None:
     """Note when the API server passes on that the operator has decided."""
     api = ClusterClient(launch.cluster.api.configuration, launch.namespace)
     query = {"watch": "true", "timeoutSeconds": "300"}
-    for line in api.lines(api.tfjobs(), query, 300):
+    for line in api.lines(api.jobs(), query, 300):
         if is_over(json.loads(line)["object"]):
             noticed["operator"] = time.monotonic()
             return
@@ -74,7 +74,7 @@ def _watch_for_the_end(launch: Launch, noticed: dict[str, float]) -> None:
 def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
     settings = launch.cluster.api.configuration
     launch.cluster.create_tfjob(
-        launch.namespace, build_tfjob(launch.spec("time.sleep(600)"), Identity("r", 1))
+        launch.namespace, build_job(launch.spec("time.sleep(600)"), Identity("r", 1))
     )
     name = Identity("r", 1).job_name
     with FaultyProxy(settings.host, settings.ssl_ca_cert, 0.1) as proxy:

@@ -11,7 +11,7 @@ import yaml
 from kubernetes import client
 
 from kfp_tfjob.components.launch_tfjob import launcher
-from kfp_tfjob.components.launch_tfjob.manifest import build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import build_job
 from kfp_tfjob.components.preflight import cluster as preflight
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
@@ -161,12 +161,12 @@ def test_secret_of_a_variable_missing(launch, row, said, figure, monkeypatch, se
     variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
     def with_secret(spec, identity):
-        job = build_tfjob(spec, identity)
+        job = build_job(spec, identity)
         chief = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
         chief["containers"][0]["env"].append(variable)
         return job
 
-    monkeypatch.setattr(launcher, "build_tfjob", with_secret)
+    monkeypatch.setattr(launcher, "build_job", with_secret)
     ended = launch.run(launch.spec(image_pull_timeout_seconds=100))
     what = f"has no key {key}" if key else "does not exist"
     row(launch, "user_error", 2, jobs=0, name=f"secret of a variable {what}")

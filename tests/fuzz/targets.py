@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.prepare_data import dataset, report, scan
@@ -137,7 +137,7 @@ def _options(values: dict[str, Any], folder: Path) -> None:
     run_parameters.check(values)
     spec = run_parameters.job_spec(values)
     run_parameters.table(values, spec).encode()
-    to_yaml(build_tfjob(spec, Identity("run", 1))).encode()
+    to_yaml(build_job(spec, Identity("run", 1))).encode()
     parse(DataOptions, "data_options", values["data_options"]).dataset_digest("d", "label")
     parse_gate(values["gate"])
     json.dumps(spec.options.for_trainer, allow_nan=False).encode()

@@ -21,12 +21,16 @@ from kfp import dsl
 
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
+from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError, Launcher
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.job import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
@@ -288,6 +292,25 @@ def test_a_killed_chief_is_tried_again(backend, spec, step, tell):
     launched = launcher.run(step, spec(workers=1), backend)
     assert (launched.job_name, launched.attempts) == (f"tfjob-{step.run_id}-2", 2)
     assert step.store.read_manifest(step.run.manifest).attempt == 2
+    assert backend.get(f"tfjob-{step.run_id}-1") is None
+
+
+def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
+    backend, spec, step, tell, monkeypatch
+):
+    tell(chief_0="exit 0")
+    annotations: dict[str, str] = {}
+    monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
+    monkeypatch.setattr(Launcher, "_completed", lambda self: 0)
+    with pytest.raises(JobFailedError, match="not complete in the store") as failed:
+        launcher.run(step, spec(max_attempts=1), backend)
+    end = AttemptEnd.from_bytes(step.store.read(step.run.attempts / "0001.end.json"))
+    verdict = Verdict.STORE_UNAVAILABLE
+    assert failed.value.verdict == end.verdict == annotations[VERDICT_ANNOTATION] == verdict
+    assert end.code and end.remedy == verdict.remedy
+    assert end.sentence == annotations[f"{VERDICT_ANNOTATION}-reason"]
+    assert "not complete in the store" in end.sentence
+    assert f"## Attempt 1: `{verdict}`" in explain([end]) and "succeeded`" not in explain([end])
     assert backend.get(f"tfjob-{step.run_id}-1") is None
 
 

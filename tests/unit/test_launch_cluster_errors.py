@@ -82,7 +82,7 @@ def test_a_webhook_that_is_away_and_a_body_that_is_no_json():
 
 
 def test_the_right_of_a_path():
-    kind = ClusterClient._kind
+    kind = ClusterClient._resource
     assert kind("/api/v1/namespaces/n/pods/p/log") == "pods/log"
     assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs/j") == "tfjobs"
     assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs") == "tfjobs"

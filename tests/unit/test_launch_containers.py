@@ -9,7 +9,7 @@ from launch_parameters import EVERYTHING, RUN_ID
 from kfp_tfjob.cluster.choice import open_backend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -72,7 +72,7 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
 
 
 def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
-    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
+    job = build_job(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
     wrong = copy.deepcopy(job)
     wrong_pod = wrong["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     wrong_pod["hostNetwork"] = True

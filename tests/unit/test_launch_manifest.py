@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob, spec_hash
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.labels import run_label
@@ -37,7 +37,7 @@ def _containers(manifest):
 @pytest.mark.parametrize("name", JOBS)
 def test_golden(name, repository: Path):
     parameters, identity = JOBS[name]
-    text = to_yaml(build_tfjob(JobSpec.parse(**parameters), identity))
+    text = to_yaml(build_job(JobSpec.parse(**parameters), identity))
     path = repository / "tests/golden" / f"{name}.yaml"
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(text)
@@ -49,7 +49,7 @@ def test_the_kubeflow_sdk_reads_every_part(name):
     from kubeflow.training import ApiClient
 
     parameters, identity = JOBS[name]
-    manifest = build_tfjob(JobSpec.parse(**parameters), identity)
+    manifest = build_job(JobSpec.parse(**parameters), identity)
 
     class Response:
         data = json.dumps(manifest)
@@ -74,21 +74,21 @@ def test_the_fields_that_lint_knows_are_those_of_the_sdk():
 
 def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():
     spec = JobSpec.parse(**EVERYTHING)
-    first = build_tfjob(spec, Identity(RUN_ID, 1))
+    first = build_job(spec, Identity(RUN_ID, 1))
     untouched = to_yaml(first)
-    second = build_tfjob(JobSpec.parse(**copy.deepcopy(EVERYTHING)), Identity(RUN_ID, 1))
+    second = build_job(JobSpec.parse(**copy.deepcopy(EVERYTHING)), Identity(RUN_ID, 1))
     assert to_yaml(second) == untouched
     first["spec"]["tfReplicaSpecs"]["Chief"]["template"]["metadata"]["labels"]["x"] = "y"
-    assert to_yaml(build_tfjob(spec, Identity(RUN_ID, 1))) == untouched
+    assert to_yaml(build_job(spec, Identity(RUN_ID, 1))) == untouched
 
 
 def test_the_hash_is_that_of_what_would_run():
     spec = JobSpec.parse(**DEFAULTS)
-    job = build_tfjob(spec, Identity(RUN_ID, 1))
+    job = build_job(spec, Identity(RUN_ID, 1))
     assert job["metadata"]["annotations"]["kfp-tfjob/spec-hash"] == spec_hash(job)
-    owned = build_tfjob(spec, Identity(RUN_ID, 1, namespace="a", owner={"uid": "u"}))
+    owned = build_job(spec, Identity(RUN_ID, 1, namespace="a", owner={"uid": "u"}))
     assert spec_hash(owned) == spec_hash(job)
-    other = build_tfjob(JobSpec.parse(**DEFAULTS | {"train_epochs": 21}), Identity(RUN_ID, 1))
+    other = build_job(JobSpec.parse(**DEFAULTS | {"train_epochs": 21}), Identity(RUN_ID, 1))
     assert spec_hash(other) != spec_hash(job)
 
 
@@ -113,14 +113,14 @@ def test_a_uuid_stays_readable():
 
 
 def test_no_workers_no_worker_key():
-    job = build_tfjob(JobSpec.parse(**DEFAULTS | {"train_workers": 0}), Identity(RUN_ID, 1))
+    job = build_job(JobSpec.parse(**DEFAULTS | {"train_workers": 0}), Identity(RUN_ID, 1))
     assert list(job["spec"]["tfReplicaSpecs"]) == ["Chief"]
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_container_is_restricted_and_has_limits(name):
     parameters, identity = JOBS[name]
-    job = build_tfjob(JobSpec.parse(**parameters), identity)
+    job = build_job(JobSpec.parse(**parameters), identity)
     for _, container in _containers(job):
         limits = container["resources"]["limits"]
         requests = container["resources"]["requests"]
@@ -135,13 +135,13 @@ def test_every_container_is_restricted_and_has_limits(name):
 
 
 def test_no_command_names_a_path_or_a_port():
-    job = build_tfjob(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1))
+    job = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1))
     for _, container in _containers(job):
         assert not [word for word in container["command"] if word.startswith("/") or ":" in word]
 
 
 def test_only_the_chief_restores_and_answers_for_its_output():
-    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
+    job = build_job(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
     for role, container in _containers(job):
         values = {item["name"]: item.get("value") for item in container["env"]}
         assert (values.get("RESTORE"), values.get("FLUSH_BARRIER")) == (
@@ -157,7 +157,7 @@ def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
         spec = JobSpec.parse(**parameters | {"train_options": train_options})
         return {
             role: {item["name"]: item.get("value") for item in container["env"]}.get(name)
-            for role, container in _containers(build_tfjob(spec, Identity(RUN_ID, 1)))
+            for role, container in _containers(build_job(spec, Identity(RUN_ID, 1)))
         }
 
     folder = "/kfp-tfjob/job/data"
@@ -173,7 +173,7 @@ def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
     spec = JobSpec.parse(**EVERYTHING)
     folders = set()
     for attempt in (1, 2):
-        for role, container in _containers(build_tfjob(spec, Identity(RUN_ID, attempt))):
+        for role, container in _containers(build_job(spec, Identity(RUN_ID, attempt))):
             if role == "Chief":
                 folders |= {e["value"] for e in container["env"] if e["name"] == "OUTPUT_DIR"}
     assert len(folders) == 2

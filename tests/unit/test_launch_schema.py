@@ -14,7 +14,7 @@ import pytest
 import yaml
 from launch_parameters import JOBS
 
-from kfp_tfjob.components.launch_tfjob.manifest import build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 
 MODULE = "github.com/kubeflow/training-operator@v1.9.4"
@@ -89,12 +89,12 @@ def violations(value, schema: dict, path: str = ""):
 @pytest.mark.parametrize("name", JOBS)
 def test_the_operator_takes_every_field(name, schema):
     parameters, identity = JOBS[name]
-    assert list(violations(build_tfjob(JobSpec.parse(**parameters), identity), schema)) == []
+    assert list(violations(build_job(JobSpec.parse(**parameters), identity), schema)) == []
 
 
 def test_the_check_finds_what_is_wrong(schema):
     parameters, identity = JOBS["tfjob-default"]
-    job = build_tfjob(JobSpec.parse(**parameters), identity)
+    job = build_job(JobSpec.parse(**parameters), identity)
     job["spec"]["cleanPodPolicy"] = "Running"  # v1beta1: it would be dropped
     chief = job["spec"]["tfReplicaSpecs"]["Chief"]
     chief["replicas"] = "one"

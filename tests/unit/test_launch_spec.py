@@ -6,7 +6,7 @@ import re
 import pytest
 from launch_parameters import DEFAULTS, EVERYTHING
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import RESERVED, JobSpec
 from kfp_tfjob.options.job import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -128,7 +128,7 @@ def test_roles_override_all_key_by_key():
 
 
 def test_every_variable_of_the_manifest_is_reserved():
-    job = build_tfjob(JobSpec.parse(**EVERYTHING), Identity("r", 1))
+    job = build_job(JobSpec.parse(**EVERYTHING), Identity("r", 1))
     setup = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["initContainers"][0]
     names = {item["name"] for item in setup["env"]}
     # What a user may well want to say otherwise.

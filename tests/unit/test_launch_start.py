@@ -5,11 +5,11 @@ import copy
 import pytest
 from launch_parameters import DEFAULTS, OWNER, RUN_ID
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import TABLE, Action, Found, decide, look_at
 
-WANTED = build_tfjob(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
+WANTED = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
 PREFIX = "training.kubeflow.org/"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.status import condition
+from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
 
 PREFIX = "training.kubeflow.org/"
@@ -75,7 +75,7 @@ def test_a_job_that_is_gone_was_cancelled():
 
 
 def test_a_condition_that_is_false_says_nothing():
-    assert condition(job("Failed"), "Running") is None
+    assert job_condition(job("Failed"), "running") is None
 
 
 def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():

@@ -9,7 +9,7 @@ from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
@@ -29,7 +29,7 @@ def spec(workers: int = 1, gpus: int = 0, **pods: dict) -> JobSpec:
 
 
 def job(wanted: JobSpec | None = None) -> dict:
-    return build_tfjob(wanted or spec(), Identity("r", 1))
+    return build_job(wanted or spec(), Identity("r", 1))
 
 
 def pod(name: str, phase: str = "Pending", says: str = "", **container: object) -> dict:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_parameters import DEFAULTS, EVERYTHING
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.lint.engine import RULES, fix, lint
@@ -570,7 +570,7 @@ def test_our_own_manifests_are_clean(repository: Path):
 def test_whatever_is_rendered_is_clean(changes):
     for parameters in (DEFAULTS, EVERYTHING):
         spec = JobSpec.parse(**parameters | changes)
-        assert lint(to_yaml(build_tfjob(spec, Identity("a run", 99)))) == []
+        assert lint(to_yaml(build_job(spec, Identity("a run", 99)))) == []
 
 
 @pytest.mark.parametrize("text", ["a: [", "kind: Pod", "", "- 1", "a: &x [*x]"])

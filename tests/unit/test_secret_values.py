@@ -9,7 +9,7 @@ from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_tfjob
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.parameters import check, job_spec, table
 from kfp_tfjob.jobs.secret_values import (
@@ -96,7 +96,7 @@ def test_a_rendered_job_hides_them() -> None:
     env = {item["name"]: item for item in container["env"]}
     assert env["API_TOKEN"]["value"] == MASK and env["A_PLACE"]["value"] == "$(HOME)"
     assert json.loads(env["HYPERPARAMETERS"]["value"]) == {"api_key": MASK}
-    assert set(secrets_in_job(build_tfjob(JobSpec.parse(**JOB), Identity("r", 1)))) == {SECRET}
+    assert set(secrets_in_job(build_job(JobSpec.parse(**JOB), Identity("r", 1)))) == {SECRET}
     # It must exist: without it the program would start and fail later.
     assert env["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert env["STORAGE_SECRET_DIR"]["value"] == "/etc/kfp-tfjob/storage"

@@ -1,0 +1,184 @@
+"""A kind of job: every name and shape in which TFJob, PyTorchJob, JobSet and the like differ.
+
+The rest of the project knows roles (`chief`, `worker`, ...) and asks the kind how its operator
+writes them. This class is the shape that the kinds of the training operator share; a kind fills in
+its names, says what its operator puts into the environment, and overrides what else differs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+CHIEF = "chief"  # the role that stores the output and reports progress
+_LABEL = "training.kubeflow.org/"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The pods of one role.
+
+    Attributes:
+        role: For instance `worker`.
+        count: How many there are.
+        template: The pod template.
+    """
+
+    role: str
+    count: int
+    template: Mapping[str, Any]
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """The spec of the pods."""
+        return self.template["spec"]
+
+
+@dataclass(frozen=True, eq=False)
+class JobKind(ABC):
+    """One kind of job.
+
+    Attributes:
+        name: The kind, as manifests name it.
+        plural: As the API and RBAC name it.
+        replicas_key: The key of the spec that holds the replicas.
+        roles: The name of each role in the manifest, in the manifest's order.
+        container: The main container's name, which the operator insists on.
+        operator: The name under which the operator marks its pods.
+        variables: What the operator puts into the environment of the main container.
+        decider: The role whose end is the end of the job.
+        group: The API group.
+        version: Of the API.
+        name_label: On every pod: the name of its job.
+        role_label: On every pod: its role, as `label_of` spells it.
+        index_label: On every pod: its number within the role, from 0.
+        operator_label: On every pod: `operator`.
+        conditions: The type of the condition that means `created`, `running`, `succeeded`,
+            `failed` or `suspended`.
+    """
+
+    name: str
+    plural: str
+    replicas_key: str
+    roles: Mapping[str, str]
+    container: str
+    operator: str
+    variables: frozenset[str]
+    decider: str = CHIEF
+    group: str = "kubeflow.org"
+    version: str = "v1"
+    name_label: str = f"{_LABEL}job-name"
+    role_label: str = f"{_LABEL}replica-type"
+    index_label: str = f"{_LABEL}replica-index"
+    operator_label: str = f"{_LABEL}operator-name"
+    conditions: Mapping[str, str] = field(
+        default_factory=lambda: {
+            state: state.capitalize()
+            for state in ("created", "running", "succeeded", "failed", "suspended")
+        }
+    )
+
+    @abstractmethod
+    def environment(
+        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
+    ) -> dict[str, str]:
+        """Return what the operator adds to the environment of a main container.
+
+        Args:
+            hosts: HOST:PORT of every replica, by role.
+            role: Of the replica.
+            index: Of the replica within its role.
+        """
+
+    @property
+    def sdk_model(self) -> str:
+        """The class of the training operator's SDK for a job of this kind."""
+        return f"KubeflowOrgV1{self.name}"
+
+    @property
+    def api_version(self) -> str:
+        """The apiVersion of a manifest."""
+        return f"{self.group}/{self.version}"
+
+    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> dict[str, Any]:
+        """Return the spec of a job that is never restarted and keeps its finished pods.
+
+        Args:
+            replicas: Its roles; one without pods is left out.
+            ttl_seconds: How long the finished job stays.
+        """
+        return {
+            "runPolicy": {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": ttl_seconds},
+            self.replicas_key: {
+                self.roles[item.role]: {
+                    "replicas": item.count,
+                    "restartPolicy": "Never",
+                    "template": item.template,
+                }
+                for item in replicas
+                if item.count
+            },
+        }
+
+    def replicas(self, job: Mapping[str, Any]) -> list[Replica]:
+        """Return the roles of a job whose spec `spec` made."""
+        ours = {name: role for role, name in self.roles.items()}
+        return [
+            Replica(ours[name], int(item["replicas"]), item.get("template") or {})
+            for name, item in job["spec"][self.replicas_key].items()
+        ]
+
+    def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the spec of a job says beside its replicas."""
+        return job["spec"]["runPolicy"]
+
+    def suspends(self, job: Mapping[str, Any]) -> bool:
+        """Tell whether the spec of a job holds it back."""
+        return bool(self.run_policy(job).get("suspend"))
+
+    def label_of(self, role: str) -> str:
+        """Return the value of the label that the pods of a role have."""
+        return self.roles[role].lower()
+
+    def role_of(self, labels: Mapping[str, str]) -> str:
+        """Return the role of the pod with these labels."""
+        value = labels[self.role_label]
+        return next((role for role in self.roles if self.label_of(role) == value), value)
+
+    def index_of(self, labels: Mapping[str, str]) -> str:
+        """Return the number of the pod with these labels within its role."""
+        return labels[self.index_label]
+
+    def pod_labels(self, name: str, role: str, index: int) -> dict[str, str]:
+        """Return the labels that the operator puts on a pod.
+
+        Args:
+            name: The job.
+            role: Of the pod.
+            index: Of the pod within its role.
+        """
+        labels = {
+            self.operator_label: self.operator,
+            self.name_label: name,
+            self.role_label: self.label_of(role),
+            self.index_label: str(index),
+        }
+        return labels | ({f"{_LABEL}job-role": "master"} if role == self.decider else {})
+
+    def pod_name(self, name: str, role: str, index: int) -> str:
+        """Return the name of a pod of a job."""
+        return f"{name}-{self.label_of(role)}-{index}"
+
+    def log_name(self, replica: str, container: str) -> str:
+        """Return what is between the brackets before a log line, for instance `chief-0/setup`."""
+        return replica if container == self.container else f"{replica}/{container}"
+
+    def pods_of(self, name: str) -> str:
+        """Return the label selector of all pods of a job."""
+        return f"{self.name_label}={name}"
+
+    def other_pods_of(self, name: str, role: str) -> str:
+        """Return the label selector of the pods of a job that do not have a role."""
+        return f"{self.pods_of(name)},{self.role_label}!={self.label_of(role)}"

@@ -1,0 +1,259 @@
+"""The kind of job is a seam: a kind that only this file knows is built, run, read and judged."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from kubernetes.client import Configuration
+
+from kfp_tfjob.cluster import capacity, quota, waiting
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.cluster.stopping import orders
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of, kind_of_pod
+from kfp_tfjob.jobs.labels import HASH_ANNOTATION
+from kfp_tfjob.jobs.status import (
+    is_chief,
+    is_over,
+    is_suspended,
+    job_condition,
+    replica_of,
+    replicas,
+)
+from kfp_tfjob.jobs.tfjob import TFJOB
+from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
+
+# What names a kind of job in code, and the files that may.
+NAMES = re.compile(r"TFJob|TF_CONFIG|tfReplicaSpecs|tfjobs|kubeflow\.org")
+ALLOWED = {
+    "jobs/kind.py": "the group and the labels that the kinds of the training operator share",
+    "jobs/tfjob.py": "the kind itself",
+}
+
+
+class _PyTorchJob(JobKind):
+    def environment(
+        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
+    ) -> dict[str, str]:
+        address, _, port = hosts["chief"][0].partition(":")
+        rank = index if role == "chief" else len(hosts["chief"]) + index
+        size = sum(map(len, hosts.values()))
+        found = {"MASTER_ADDR": address, "MASTER_PORT": port}
+        return found | {"WORLD_SIZE": str(size), "RANK": str(rank)}
+
+
+PYTORCHJOB = _PyTorchJob(
+    name="PyTorchJob",
+    plural="pytorchjobs",
+    replicas_key="pytorchReplicaSpecs",
+    roles={"chief": "Master", "worker": "Worker"},
+    container="pytorch",
+    operator="pytorchjob-controller",
+    variables=frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}),
+)
+
+
+@pytest.fixture
+def kind() -> Iterator[JobKind]:
+    KINDS.append(PYTORCHJOB)
+    yield PYTORCHJOB
+    KINDS.remove(PYTORCHJOB)
+
+
+def manifest(parameters: dict, kind: JobKind) -> dict:
+    return build_job(JobSpec.parse(**parameters), Identity(RUN_ID, 1, kind=kind))
+
+
+def test_the_manifest_differs_from_a_tfjob_in_names_only(kind):
+    job = manifest(DEFAULTS | {"train_workers": 3}, kind)
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert job["metadata"]["name"] == f"pytorchjob-{RUN_ID}-1"
+    assert job["metadata"]["annotations"][HASH_ANNOTATION] == spec_hash(job)
+    specs = job["spec"]["pytorchReplicaSpecs"]
+    assert {name: item["replicas"] for name, item in specs.items()} == {"Master": 1, "Worker": 3}
+    pod = specs["Master"]["template"]["spec"]
+    assert [item["name"] for item in pod["initContainers"]] == ["setup", "uploader"]
+    assert [item["name"] for item in pod["containers"]] == ["pytorch"]
+
+    text = json.dumps(job["spec"])
+    for theirs, ours in (
+        ("pytorchReplicaSpecs", "tfReplicaSpecs"),
+        ('"Master"', '"Chief"'),
+        ('"pytorch"', '"tensorflow"'),
+    ):
+        text = text.replace(theirs, ours)
+    assert json.loads(text) == manifest(DEFAULTS | {"train_workers": 3}, TFJOB)["spec"]
+
+
+def test_a_manifest_and_its_pods_tell_their_kind(kind):
+    for one in (TFJOB, kind):
+        job = manifest(DEFAULTS, one)
+        assert kind_of(job) is one
+        assert [(item.role, item.count) for item in replicas(job)] == [("chief", 1), ("worker", 1)]
+        pod = {"metadata": {"labels": one.pod_labels("j", "chief", 0)}}
+        assert kind_of_pod(pod) is one
+        assert (replica_of(pod), is_chief(pod)) == ("chief-0", True)
+    assert kind.pod_name("j", "chief", 0) == "j-master-0"
+    assert kind.pod_labels("j", "chief", 0) == {
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+        "training.kubeflow.org/job-name": "j",
+        "training.kubeflow.org/replica-type": "master",
+        "training.kubeflow.org/replica-index": "0",
+        "training.kubeflow.org/job-role": "master",
+    }
+
+
+def test_an_object_that_names_no_kind_is_of_the_default():
+    assert kind_of({"status": {}}) is DEFAULT
+    assert kind_of_pod({"metadata": {}}) is DEFAULT
+
+
+def pod(kind: JobKind, role: str, index: int, code: int | None, container: str) -> dict:
+    state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
+    return {
+        "metadata": {
+            "name": kind.pod_name("j", role, index),
+            "labels": kind.pod_labels("j", role, index),
+        },
+        "spec": {"nodeName": "n"},
+        "status": {
+            "phase": "Running" if code is None else "Failed" if code else "Succeeded",
+            "containerStatuses": [{"name": container, "state": state}],
+        },
+    }
+
+
+def test_its_status_is_read_and_its_pods_are_judged(kind):
+    def ended(state: str) -> dict:
+        found = {"type": kind.conditions[state], "status": "True", "message": "said"}
+        return manifest(DEFAULTS, kind) | {"status": {"conditions": [found]}}
+
+    assert is_over(ended("failed")) and not is_over(ended("running"))
+    assert job_condition(ended("running"), "running") is not None
+    assert is_suspended(ended("suspended")) and not is_suspended(ended("running"))
+    master = pod(kind, "chief", 0, 0, "pytorch")
+    assert judge(ended("succeeded"), [master]).verdict == "succeeded"
+    failed = pod(kind, "worker", 0, 3, "pytorch")
+    found = judge(ended("failed"), [pod(kind, "chief", 0, 138, "pytorch"), failed])
+    assert (found.verdict, found.code) == ("user_error", 3)
+    assert found.sentence.startswith("worker-0 ended with exit code 3")
+    # The exit code of any other container says nothing.
+    other = pod(kind, "worker", 0, 3, "tensorflow")
+    assert judge(ended("failed"), [other]).verdict == "preempted_or_lost"
+    running = pod(kind, "chief", 0, None, "pytorch")
+    assert picture(ended("running"), [running, failed]) == (
+        "1 of 2 running, failed: worker-0 (exit code 3)"
+    )
+    assert kind.log_name("worker-0", "pytorch") == "worker-0"
+    assert kind.log_name("worker-0", "setup") == "worker-0/setup"
+
+
+def test_what_it_asks_for_is_counted(kind):
+    ours, theirs = (manifest(EVERYTHING_BUT_EXTRAS, one) for one in (kind, TFJOB))
+    assert waiting.wanted(ours) == waiting.wanted(theirs) == 4
+    assert capacity.of_job(ours) == capacity.of_job(theirs)
+    text = "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=3"
+    (refusal,) = quota.exceeded([text])
+    assert refusal.never(ours) == refusal.never(theirs) != ""
+
+
+# PyTorch has neither parameter servers nor evaluators.
+EVERYTHING_BUT_EXTRAS = EVERYTHING | {
+    "pod": {key: value for key, value in EVERYTHING["pod"].items() if key in ("all", "chief")}
+}
+
+
+def test_it_is_asked_for_and_stopped_under_its_own_names(kind):
+    api = ClusterClient(Configuration(host="http://localhost"), "team-a", kind=kind)
+    assert api.jobs("j") == "/apis/kubeflow.org/v1/namespaces/team-a/pytorchjobs/j"
+    assert api.within(1).kind is kind
+    patch, chief, others, job = orders(api, "j", "r", 30)
+    assert patch.path == chief.path == "/api/v1/namespaces/team-a/pods/j-master-0"
+    assert others.query["labelSelector"].endswith("training.kubeflow.org/replica-type!=master")
+    assert job.path.endswith("/pytorchjobs/j")
+
+
+def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "99")
+    monkeypatch.setenv("TF_CONFIG", "of the machine")
+    job = manifest(DEFAULTS, kind)
+    program = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+    for name, item in job["spec"][kind.replicas_key].items():
+        spec = item["template"]["spec"]
+        del spec["initContainers"]
+        spec["containers"][0] |= {"command": ["python3", "-c", program, str(tmp_path / name)]}
+    name = job["metadata"]["name"]
+    with LocalBackend(tmp_path / "jobs", tmp_path / "secrets") as backend:
+        backend.create(job)
+        until = time.monotonic() + 60
+        while not is_over(backend.get(name)) and time.monotonic() < until:
+            backend.wait_for_change(name, 1)
+        status = backend.get(name)["status"]
+        assert judge(backend.get(name), backend.pods(name)).verdict == "succeeded"
+    assert status["replicaStatuses"]["Master"] == {"succeeded": 1}
+    assert status["conditions"][-1]["reason"] == "PyTorchJobSucceeded"
+    master, worker = (json.loads((tmp_path / name).read_text()) for name in ("Master", "Worker"))
+    assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "1", "2")
+    assert worker["MASTER_PORT"] == master["MASTER_PORT"]
+    assert "TF_CONFIG" not in master
+
+
+def test_a_tfjob_of_one_replica_is_given_no_tf_config():
+    assert TFJOB.environment({"chief": ["a:1"]}, "chief", 0) == {}
+    two = TFJOB.environment({"chief": ["a:1"], "ps": ["b:2"]}, "ps", 0)
+    assert json.loads(two["TF_CONFIG"]) == {
+        "cluster": {"chief": ["a:1"], "ps": ["b:2"]},
+        "task": {"type": "ps", "index": 0},
+        "environment": "cloud",
+    }
+
+
+def test_a_kind_is_data_and_one_method():
+    required = {
+        item.name
+        for item in dataclasses.fields(JobKind)
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+    }
+    assert JobKind.__abstractmethods__ == {"environment"} and len(required) == 7
+
+
+def _code(text: str) -> Iterator[str]:
+    """Yield the strings and names of a module, without docstrings."""
+    tree = ast.parse(text)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in docstrings:
+                yield node.value
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def test_only_the_kind_names_what_is_its_own(repository: Path):
+    """The trainer and its supervisor read TF_CONFIG: that is the contract inside the pod."""
+    rooms = ("jobs", "cluster", "lint", "components")
+    paths = [path for room in rooms for path in (repository / room).rglob("*.py")]
+    naming = {
+        path.relative_to(repository).as_posix()
+        for path in paths
+        if any(NAMES.search(text) for text in _code(path.read_text()))
+    }
+    assert naming == set(ALLOWED)
