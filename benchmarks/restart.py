@@ -124,7 +124,7 @@ def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[
             "MAX_RESTARTS": "1000",
             "WARM_SPARE": spare,
         }
-        command = [sys.executable, str(ROOT / "trainer/supervisor.py"), "--"]
+        command = [sys.executable, "-m", "kfp_tfjob.supervisor", "--"]
         with open(folder / name / "log", "wb") as log:
             supervisors[name] = subprocess.Popen(
                 [*command, sys.executable, "-m", "kfp_tfjob.trainer"],

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -33,9 +34,7 @@ GOALS = {"fit": 1.0, "bare": 1.05}  # times what ours may take of theirs; for th
 PEERS = ("bare", "fit-1", "fit-10", "fit-50")  # with their steps_per_execution
 
 
-def trainer_steps(
-    folder: Path, name: str, batch: int, replicas_of_job: int = 1
-) -> Callable[[int], Any]:
+def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
     """Return what trains some steps with the trainer's own code, as one replica of TF_CONFIG."""
     from kfp_tfjob.trainer.load import load
 
@@ -43,14 +42,15 @@ def trainer_steps(
     import keras
 
     from kfp_tfjob.storage.address import S3Address
+    from kfp_tfjob.supervisor.tf_config import Topology
     from kfp_tfjob.trainer import user_code
-    from kfp_tfjob.trainer.config import Config, Topology
+    from kfp_tfjob.trainer.config import Config
     from kfp_tfjob.trainer.inputs import distribute, open_split
     from kfp_tfjob.trainer.records import train_slices
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.train_step import TrainSteps
 
-    nowhere, cluster = S3Address("none"), Topology(replicas_of_job)
+    nowhere, cluster = S3Address("none"), Topology.read(os.environ)
     config = Config(nowhere, "", 1, batch, folder, folder, cluster=cluster, expected_gpus=0)
     replicas = Replicas.start(config)
     dataset, function = _dataset(folder), _model(name)

@@ -24,16 +24,16 @@ from pathlib import Path
 from benchmarks import prepared
 from benchmarks.training_step import FEATURES, MODELS, ROWS, TURNS, trainer_steps
 from benchmarks.turns import Player, Turn, cores, play
+from kfp_tfjob.supervisor.tf_config import Topology
 
 ROWS_OF_A_REPLICA, GOAL = 128, 0.85  # for the CNN
 
 
 def replica(folder: Path, name: str, steps: int) -> None:
     """Take turns as the replica that TF_CONFIG describes."""
-    task = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    size = sum(len(hosts) for hosts in task["cluster"].values()) if task else 1
+    size = Topology.read(os.environ).size
     # Every replica has its own core, as in a pod of its own; none shares this one.
-    run = trainer_steps(folder, name, ROWS_OF_A_REPLICA * size, size)
+    run = trainer_steps(folder, name, ROWS_OF_A_REPLICA * size)
     play(lambda: run(steps))
 
 

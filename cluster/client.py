@@ -43,7 +43,7 @@ class ClusterClient:
     """The API of one cluster, seen from one namespace.
 
     Args:
-        configuration: Address and credentials; a token that lies in a file is read anew by itself.
+        configuration: Address and credentials; a token in a file is read again when it changes.
         namespace: Where the objects are whose paths are relative.
         patience: How long a call is repeated while its errors are of the passing kind.
         kind: Of the jobs.
@@ -57,7 +57,7 @@ class ClusterClient:
         kind: JobKind = DEFAULT,
     ) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
-        configuration.retries = False  # ours are enough, and they are seen
+        configuration.retries = False  # ours are enough, and they are logged
         self.configuration = configuration
         self.namespace = namespace
         self.kind = kind
@@ -95,7 +95,7 @@ class ClusterClient:
         return cls(found, context.get("namespace") or "default", patience, kind)
 
     def within(self, seconds: float) -> ClusterClient:
-        """Return the same client with another patience."""
+        """Return the same client with a different patience."""
         patience = replace(self._patience, seconds=seconds)
         return ClusterClient(self.configuration, self.namespace, patience, self.kind)
 
@@ -235,7 +235,7 @@ class ClusterClient:
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
         """Yield the lines of a reply that never ends by itself, of a watch or a log.
 
-        There is no retry: the caller knows where to go on.
+        There is no retry: the caller knows where to continue.
 
         Args:
             path: Of a list or of a log.

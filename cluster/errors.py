@@ -41,7 +41,7 @@ class NotFoundError(StepError):
 def transient(error: Exception) -> bool:
     """Tell whether an error may pass by itself.
 
-    A 401 is one: a token is renewed while the old one still lies in the client. A 409 is one where
+    A 401 is one: a token is renewed while the client still holds the old one. A 409 is one where
     two writers met; the name that is taken is not.
     """
     if isinstance(error, ApiException):
@@ -58,7 +58,7 @@ def webhook_is_away(error: BaseException | None) -> bool:
 
 
 def message(error: ApiException) -> str:
-    """Return the words of the API server."""
+    """Return the message of the API server."""
     return str(_body(error).get("message") or error.reason or error.status)
 
 
@@ -68,7 +68,7 @@ def reason(error: ApiException) -> str:
 
 
 def translate(error: ApiException, what: str) -> StepError:
-    """Return an error of the API as one of ours; the words of the server are in it verbatim.
+    """Return an error of the API as one of ours; it quotes the message of the server.
 
     Args:
         error: One that does not pass by itself.

@@ -1,4 +1,4 @@
-"""Jobs on a cluster with the training operator: created through its SDK, seen as raw objects."""
+"""Jobs on a cluster with the training operator: created through its SDK, read as raw objects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kfp_tfjob.storage.retry import Patience
 log = logging.getLogger(__name__)
 
 POD_NAME = "KFP_POD_NAME"
-_LOST_NODE_SECONDS = 60.0  # names differ and attempts are fenced, so nobody has to wait for longer
+_LOST_NODE_SECONDS = 60.0  # names differ and attempts are fenced, so a longer wait is not needed
 _LONGEST_GRACE = 24 * 3600.0
 _HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
 _POLL = 0.5
@@ -115,7 +115,7 @@ class KubernetesBackend:
             namespace=self._api.namespace,
             job_kind=kind.name,
         )
-        # The SDK gives the call no timeout, and a connection that is dead would hold it for ever.
+        # The SDK gives the call no timeout, and a connection that is dead would block it forever.
         sdk.custom_api.create_namespaced_custom_object = functools.partial(
             sdk.custom_api.create_namespaced_custom_object, _request_timeout=CALL_SECONDS
         )
@@ -149,7 +149,7 @@ class KubernetesBackend:
         return self._api.get(self._api.jobs(name))
 
     def pods(self, name: str) -> list[Object]:
-        """Return the pods of a job, and those that are gone as they were seen last."""
+        """Return the pods of a job, and those that are gone in their last known state."""
         selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
         there = {pod["metadata"]["name"] for pod in listed}
@@ -233,7 +233,7 @@ class KubernetesBackend:
         self.delete(name, seconds)
 
     def is_terminated(self) -> bool | None:
-        """Tell whether a person has ended the run of this pod; None where nobody may know."""
+        """Tell whether a person has ended the run of this pod; None if that cannot be read."""
         owner = self.owner()
         try:
             workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None
@@ -263,7 +263,7 @@ class KubernetesBackend:
                 names = ", ".join(replica_of(pod) for pod in pods)
                 log.warning("%s is deleted, but these pods are still there: %s", name, names)
                 if not living:
-                    # Else the job stays for as long as its node: pods that nobody hears of are
+                    # Else the job stays for as long as its node: pods of a silent node are
                     # collected when the node comes back or is removed, with their job or without.
                     self._api.delete(self._api.jobs(name), "Background")
                 break

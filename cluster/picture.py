@@ -23,7 +23,7 @@ def picture(
 
     Args:
         job: With its spec.
-        pods: Every pod there has been, as it was seen last.
+        pods: Every pod there has been, in its last known state.
         events: What controllers said of the job and of pods that wait.
     """
     running, done = 0, 0

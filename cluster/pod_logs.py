@@ -24,7 +24,7 @@ from kfp_tfjob.jobs.status import replica_of
 log = logging.getLogger(__name__)
 
 _WAITING_LINES = 2000  # a slow reader holds the streams back instead of filling the memory
-_SILENCE = 60.0  # after that the stream is opened anew, because it may be dead
+_SILENCE = 60.0  # after that the stream is opened again, because it may be dead
 _LONGEST_PAUSE = 10.0
 _POLL = 0.3
 _STAMP = re.compile(rb"(\S{19})(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)

@@ -23,7 +23,7 @@ class Exceeded:
         name: Of the ResourceQuota.
         requested: What one pod asked for, by the quota's names, such as `requests.cpu`.
         limited: What the quota allows in all.
-        message: The words of the API server.
+        message: As the API server wrote it.
     """
 
     name: str

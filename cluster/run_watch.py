@@ -1,7 +1,7 @@
 """Watches the Workflow that a launcher belongs to, and stops its jobs when the run is ended.
 
 On Terminate, Kubeflow Pipelines ends every pod of the run, as its back end ships even that of the
-exit task. The change of the Workflow is seen some hundredths of a second later, SIGTERM follows
+exit task. The change of the Workflow arrives some hundredths of a second later, SIGTERM follows
 after about 1.3 s and SIGKILL half a second after that. A SIGTERM alone says nothing: a node that is
 drained sends it too, and then the job runs on for the launcher that comes next. So at SIGTERM the
 Workflow is looked at once more, and whatever cannot be read is taken for a drain.
@@ -50,7 +50,7 @@ class WorkflowWatcher:
         api: The cluster.
         run_id: The run.
         owner: The ownerReference to the Workflow; None to find it by its label.
-        jobs: Returns the names of the jobs that are followed; asks nobody for it.
+        jobs: Returns the names of the jobs that are followed; makes no request.
         seconds: What the chief and its sidecar have to end when the run is ended.
     """
 
@@ -142,14 +142,14 @@ class WorkflowWatcher:
         self._why = self._why or why_ended(self._workflow, self._now() + ahead)
 
     def _look_again(self) -> None:
-        """Read the Workflow once more; what was seen last decides where that cannot be done."""
+        """Read the Workflow once more; if that fails, its last known state decides."""
         for _ in range(2):  # a connection that was kept warm may be dead all the same
             try:
                 self._look()
                 break
             except CALL_FAILED as error:
                 if getattr(error, "status", None):
-                    break  # an answer: that is a drain, unless it was seen before
+                    break  # an answer: that is a drain, unless it was known before
         self._decide(_SKEW)
 
     def _now(self) -> datetime:

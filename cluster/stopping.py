@@ -1,4 +1,4 @@
-"""How a job is stopped whose run has ended: four requests, whoever makes them.
+"""How the job of an ended run is stopped, by the exit task or the launcher: four requests.
 
 1. The chief's pod is told how long it has: a command that does not listen is killed in time for
    the sidecar to store what there is.
@@ -7,7 +7,7 @@
 3. The other pods are deleted with a short one: they store nothing.
 4. The job is deleted; were it first, Kubernetes would delete its pods with their own periods.
 
-The exit task makes them in peace. A launcher whose run is terminated has about a second and a half
+The exit task has time for them. A launcher whose run is terminated has about a second and a half
 from the click on, so what it needs then is there before: connections and names.
 """
 

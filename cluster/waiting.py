@@ -21,7 +21,7 @@ _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
 # What follows in the words of the scheduler is about pods that could be ended for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
-# Words of the kubelet; the local back end uses the same.
+# Messages of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
 _REFUSED = re.compile(r"\b40[13]\b|unauthorized|denied|forbidden|authenticat", re.IGNORECASE)
@@ -39,7 +39,7 @@ class MissingSecret:
         role: For instance `worker`.
         use: What it is for, for instance `variable TOKEN`.
         variable: The environment variable it is for, if it is for one.
-        said: The words of the cluster.
+        said: The message of the cluster.
     """
 
     name: str

@@ -54,7 +54,7 @@ class JobWatcher:
 
     @property
     def job(self) -> Object | None:
-        """The job as an event showed it last; None when it is gone or was not seen yet."""
+        """The job as an event showed it last; None when it is gone or not known yet."""
         return self._job
 
     @property
@@ -65,7 +65,7 @@ class JobWatcher:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody waits for changes any more."""
+        """Whether the watches have been closed."""
         return self._closed.is_set()
 
     def seen(self) -> None:

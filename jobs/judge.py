@@ -17,6 +17,7 @@ from kfp_tfjob.jobs.status import (
     true_condition,
 )
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
+from kfp_tfjob.supervisor import exit_codes
 
 # A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
 _OF_THE_NODE = frozenset(
@@ -31,19 +32,19 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     decides: what it stored is proven by the launcher in any case.
 
     Args:
-        job: With its status; None when it is gone although nobody here deleted it.
-        pods: Every pod as it was seen last.
+        job: With its status; None if it was deleted, and not by its launcher.
+        pods: Every pod in its last known state.
     """
     pods = list(pods)
     if job is None:
-        return Judgement(Verdict.CANCELLED, "the job was deleted by somebody else")
+        return Judgement(Verdict.CANCELLED, "the job was deleted from outside")
     failed = job_condition(job, "failed")
     chief = next((pod for pod in pods if decides(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
     if failed is None and is_being_deleted(job):
-        return Judgement(Verdict.CANCELLED, "the job is being deleted by somebody else")
+        return Judgement(Verdict.CANCELLED, "the job is being deleted from outside")
     for pod in pods:
         if found := _of_pod(pod):
             return found
@@ -71,7 +72,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
 
 
 def _of_sidecar(pod: Mapping[str, Any]) -> str:
-    """Say how the sidecar that stores has ended over and over; nothing of one that did not."""
+    """Say how the sidecar that stores keeps failing; nothing if it does not."""
     for item in pod["status"].get("initContainerStatuses") or []:
         ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
         failed = next((end for end in ends if end.get("exitCode")), None)
@@ -112,9 +113,9 @@ def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
 
 def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
     """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
-    if item.reason == "OOMKilled" or 2 <= item.code <= 4:
+    if item.reason == "OOMKilled" or item.code in exit_codes.USER_ERRORS:
         return True
-    if item.code in (138, 143):
+    if item.code in exit_codes.CONSEQUENCES:
         return False
     ended = _time(item.finished)
     return ended < removed.at or (ended == removed.at and not removed.certain)
@@ -174,12 +175,12 @@ def _of_containers(causes: list[ContainerFailure]) -> Judgement:
         if item.reason == "OOMKilled":
             return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} was out of memory", item)
     for item in causes:
-        if 2 <= item.code <= 4:
+        if item.code in exit_codes.USER_ERRORS:
             return Judgement(Verdict.USER_ERROR, item.sentence, item)
-    first = next((item for item in causes if item.code not in (138, 143)), causes[0])
-    if first.code == 145:
+    first = next((item for item in causes if item.code not in exit_codes.CONSEQUENCES), causes[0])
+    if first.code == exit_codes.NOT_STORED:
         return Judgement(Verdict.STORE_UNAVAILABLE, first.sentence, first)
-    if first.code == 5:
+    if first.code == exit_codes.ORPHANED:
         return Judgement(Verdict.ORPHANED, first.sentence, first)
     if first.reason == "StartError" and _is_no_program(first.message):
         return Judgement(Verdict.USER_ERROR, f"{first.replica} cannot start its program", first)

@@ -55,7 +55,7 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
 
 
 def is_being_deleted(item: Mapping[str, Any]) -> bool:
-    """Tell whether somebody has asked for the deletion of a job or pod."""
+    """Tell whether the deletion of a job or pod was requested."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.trainer.supervisor import MEANING
+from kfp_tfjob.supervisor import exit_codes
 
 
 class Verdict(StrEnum):
@@ -54,14 +54,14 @@ _REMEDIES = {
     " pod.all.tolerations, train_gpus",
     Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
     " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
-    Verdict.LOST: "start the run again; it goes on from the newest stored checkpoint",
-    Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it goes on"
+    Verdict.LOST: "start the run again; it resumes from the newest stored checkpoint",
+    Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it resumes"
     " from the newest stored checkpoint",
-    Verdict.DEADLINE: "raise train_options.deadline_seconds and start the run again; it goes on"
+    Verdict.DEADLINE: "raise train_options.deadline_seconds and start the run again; it resumes"
     " from the newest stored checkpoint",
     Verdict.STALLED: "look at the last lines of the chief, and start the run again",
     Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
-    Verdict.ORPHANED: "start the run again; it goes on from the newest stored checkpoint",
+    Verdict.ORPHANED: "start the run again; it resumes from the newest stored checkpoint",
     Verdict.REFUSED: "correct what the message of the cluster names",
     Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started; if it runs,"
     " `kubectl describe tfjob` says why it makes no pods, for instance a quota",
@@ -78,7 +78,7 @@ class ContainerFailure:
         code: Exit code.
         reason: As the kubelet says, for instance `OOMKilled`.
         message: Its last words, where it left any.
-        finished: When, as text that sorts; empty where nobody knows.
+        finished: When, as text that sorts; empty if not known.
     """
 
     replica: str
@@ -91,7 +91,7 @@ class ContainerFailure:
     @property
     def sentence(self) -> str:
         """What happened, without a full stop."""
-        meaning = MEANING.get(self.code)
+        meaning = exit_codes.MEANING.get(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
             meaning = killed if self.code > 128 else "a code of the program itself"
@@ -122,12 +122,12 @@ class Judgement:
 
     @property
     def code(self) -> int:
-        """The exit code of the step: the container's own where it is the user's to mend."""
-        code = self.cause.code if self.cause else 1
+        """The exit code of the step: the container's own if the user has to fix the cause."""
+        code = self.cause.code if self.cause else exit_codes.FAILED
         if self.verdict == Verdict.PARTLY_PLACED:
-            return 2
+            return exit_codes.CONFIGURATION
         if self.verdict == Verdict.USER_ERROR and not self.cause:
-            return 2
+            return exit_codes.CONFIGURATION
         if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
             return code
-        return 2  # a limit or a name somebody has to change
+        return exit_codes.CONFIGURATION  # a person has to change a limit or a name

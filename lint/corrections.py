@@ -36,7 +36,7 @@ def renames(job: Job, replica: Replica, role: str) -> Correction:
 
 
 def replaces(job: Job, path: Path, right: Any) -> Correction:
-    """Replace the value at a path by the same one in another type."""
+    """Replace the value at a path with the same value in a different type."""
 
     def correct() -> str:
         parent: Any = job.body

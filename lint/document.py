@@ -89,12 +89,12 @@ def read(text: str, name: str = "the file") -> list[Document]:
 
 
 def dump(documents: Iterable[Document], changed: Iterable[Document]) -> str:
-    """Return the file again; only what was changed is written anew, without its comments."""
-    anew = {id(document) for document in changed}
+    """Return the file; only changed documents are rewritten, without their comments."""
+    rewritten = {id(document) for document in changed}
     return "".join(
         document.head
         + yaml.safe_dump(document.body, sort_keys=False, allow_unicode=True, width=100)
-        if id(document) in anew
+        if id(document) in rewritten
         else document.text
         for document in documents
     )

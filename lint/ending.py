@@ -13,7 +13,7 @@ from kfp_tfjob.options.job import PodOptions
 from kfp_tfjob.storage.words import counted
 
 _SHORT_TTL = 300  # seconds in which a launcher may be away
-_KUBERNETES_GRACE = 30  # seconds, where nobody says
+_KUBERNETES_GRACE = 30  # seconds, the default
 
 
 @error(
@@ -23,8 +23,8 @@ _KUBERNETES_GRACE = 30  # seconds, where nobody says
 def second_container(job: Job) -> Iterator[Found]:
     """The phase of the pod decides, not the exit code of the trainer.
 
-    A second container that goes on keeps a job that is done, or has failed, Running for ever;
-    one that fails turns a good job red.
+    A second container that keeps running keeps a finished or failed job Running forever; one
+    that fails makes a successful job Failed.
     """
     for replica in job.replicas:
         if len(replica.containers) > 1:
@@ -33,9 +33,9 @@ def second_container(job: Job) -> Iterator[Found]:
             yield Found(path, f"{names} run side by side")
 
 
-@error("use Never and let a launcher start anew, or OnFailure with a backoffLimit")
+@error("use Never with a launcher that starts a new job, or OnFailure with a backoffLimit")
 def always(job: Job) -> Iterator[Found]:
-    """With Always a container is started again after it has ended well: the job never succeeds."""
+    """With Always a container restarts even after it succeeded, so the job never succeeds."""
     for replica in job.of(*DECIDERS, "Worker"):
         if replica.policy == "Always":
             correct = sets(replica.body, "restartPolicy", "OnFailure")
@@ -44,9 +44,9 @@ def always(job: Job) -> Iterator[Found]:
 
 @error("use one restartPolicy for all types")
 def mixed_policies(job: Job) -> Iterator[Found]:
-    """While one type is restarting, the failure of another counts as restarting too.
+    """While one type is restarting, a failure of a different type counts as restarting too.
 
-    With Never nobody restarts it, and the job hangs for ever.
+    A type with Never is not restarted, and the job hangs forever.
     """
     same = {"Always": "OnFailure"}  # both are restarted in place
     kinds = {same.get(replica.policy, replica.policy) for replica in job.replicas}
@@ -55,9 +55,9 @@ def mixed_policies(job: Job) -> Iterator[Found]:
         yield Found(job.at(), policies)
 
 
-@warning("say it")
+@warning("set restartPolicy")
 def no_restart_policy(job: Job) -> Iterator[Found]:
-    """It is Never then, and one failed pod fails the job."""
+    """The default is Never: one failed pod fails the job."""
     for replica in job.replicas:
         if not replica.body.get("restartPolicy") and not replica.pod.get("restartPolicy"):
             correct = sets(replica.body, "restartPolicy", "Never")
@@ -77,11 +77,11 @@ def pod_restart_policy(job: Job) -> Iterator[Found]:
 
 @warning("use Never and a launcher that starts a new job from the newest checkpoint")
 def exit_code_policy(job: Job) -> Iterator[Found]:
-    """Exit codes from 128 on are started again without an end and with empty volumes.
+    """Pods with exit codes from 128 up restart without limit and with empty volumes.
 
-    Those of a crash and of too little memory are among them; 1 to 127 fail the job, also 42,
-    with which TensorFlow ends when it is preempted. A chief that comes back finds its finished
-    workers gone.
+    Crashes and out-of-memory kills are among them. Codes 1 to 127 fail the job, including 42,
+    which TensorFlow uses when it is preempted. A chief that restarts finds its finished workers
+    gone.
     """
     for replica in job.replicas:
         if replica.policy == "ExitCode":
@@ -93,7 +93,7 @@ def exit_code_policy(job: Job) -> Iterator[Found]:
     " the whole job it is k times their number, and one more"
 )
 def no_backoff_limit(job: Job) -> Iterator[Found]:
-    """Without a limit a program that cannot work is started again for ever and keeps its GPUs."""
+    """Without a limit a program that cannot work restarts forever and keeps its GPUs."""
     if job.restarts and job.run_policy.get("backoffLimit") is None:
         what = f"nothing bounds the restarts of {counted(_containers(job), 'container')}"
         yield Found((*job.path, "spec", "runPolicy"), what)
@@ -127,7 +127,7 @@ def idle_backoff_limit(job: Job) -> Iterator[Found]:
 def idle_deadline(job: Job) -> Iterator[Found]:
     """The operator looks at it only when something happens to a pod.
 
-    A job that hangs is silent, and runs on.
+    A job that hangs produces no events, so it keeps running.
     """
     seconds = job.run_policy.get("activeDeadlineSeconds")
     without = [r for r in job.replicas if r.pod.get("activeDeadlineSeconds") is None]
@@ -139,16 +139,16 @@ def idle_deadline(job: Job) -> Iterator[Found]:
 
 @warning("set activeDeadlineSeconds in the pod templates, with restartPolicy Never")
 def no_deadline(job: Job) -> Iterator[Found]:
-    """An all-reduce that lost a peer can hang for ever and keep its GPUs."""
+    """An all-reduce that lost a peer can hang forever and keep its GPUs."""
     if job.run_policy.get("activeDeadlineSeconds") is None:
         for replica in job.replicas:
             if replica.pod.get("activeDeadlineSeconds") is None:
-                yield Found(replica.pod_path, f"{replica.key} may run for ever")
+                yield Found(replica.pod_path, f"{replica.key} may run forever")
 
 
 @warning("use restartPolicy Never with a deadline")
 def restarted_deadline(job: Job) -> Iterator[Found]:
-    """The kubelet ends the pod, and the operator makes it again, for ever."""
+    """The kubelet ends the pod, and the operator creates it again, forever."""
     for replica in job.replicas:
         if replica.policy != "Never" and replica.pod.get("activeDeadlineSeconds") is not None:
             path = (*replica.pod_path, "activeDeadlineSeconds")
@@ -184,9 +184,9 @@ def clean_pod_policy(job: Job) -> Iterator[Found]:
 
 @warning("set runPolicy.ttlSecondsAfterFinished, for instance to 86400")
 def time_to_live(job: Job) -> Iterator[Found]:
-    """Finished jobs and their pods stay until somebody deletes them.
+    """Finished jobs and their pods stay until they are deleted.
 
-    With too short a time a launcher that was away finds nothing any more.
+    If the time is too short, a launcher that was away no longer finds the job.
     """
     seconds = job.run_policy.get("ttlSecondsAfterFinished")
     if seconds is None:
@@ -198,20 +198,20 @@ def time_to_live(job: Job) -> Iterator[Found]:
 
 @warning("make sure that a queue does")
 def waits_for_others(job: Job) -> Iterator[Found]:
-    """The operator does nothing with it until somebody else resumes it or takes it over."""
+    """The operator ignores the job until a queue or controller resumes it or takes it over."""
     labels = mapping(mapping(job.body, "metadata"), "labels")
     path = (*job.path, "spec", "runPolicy")
     if job.run_policy.get("suspend") is True and "kueue.x-k8s.io/queue-name" not in labels:
         yield Found((*path, "suspend"), "the job is suspended")
     if job.run_policy.get("managedBy") == "kueue.x-k8s.io/multikueue":
-        yield Found((*path, "managedBy"), "another controller manages it")
+        yield Found((*path, "managedBy"), "a different controller manages it")
 
 
 @warning("use a scheduler that knows gangs, a queue, or a launcher that lets go")
 def no_gang(job: Job) -> Iterator[Found]:
     """The operator places pods one by one.
 
-    Two jobs may hold a part of the GPUs each and wait for the rest for ever.
+    Two jobs may each hold some of the GPUs and wait for the rest forever.
     """
     labels = mapping(mapping(job.body, "metadata"), "labels")
     asking = [replica for replica in job.replicas if replica.gpus]
@@ -241,10 +241,10 @@ def unreadable_by_sdk(job: Job) -> Iterator[Found]:
 
 @warning("set terminationGracePeriodSeconds to the time of a checkpoint and its upload")
 def grace(job: Job) -> Iterator[Found]:
-    """From SIGTERM to SIGKILL there are 30 s where nobody says.
+    """The default from SIGTERM to SIGKILL is 30 s.
 
-    A drain loses what the chief has not saved, and a sidecar what it has not uploaded; the time
-    cannot be changed later.
+    A drain then loses what the chief has not saved and what the sidecar has not uploaded. The
+    time cannot be changed later.
     """
     for replica in job.replicas:
         seconds = replica.pod.get("terminationGracePeriodSeconds")

@@ -22,7 +22,7 @@ RULES = tuple(
     if isinstance(rule, Rule)
 )
 _COMMANDS = ("command", "args")
-_PASSES = 20  # a correction may uncover another one, never the same
+_PASSES = 20  # a correction may make a further one possible, never the same one
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def lint(text: str, name: str = "the file") -> list[Finding]:
 def fix(text: str, name: str = "the file") -> Fixed:
     """Correct what can be corrected without changing what was meant.
 
-    A document in which nothing is corrected stays as it is, to the byte; another one is written
-    anew, without the comments between its lines.
+    A document without corrections stays the same, byte for byte. A corrected one is rewritten
+    without the comments between its lines.
 
     Args:
         text: As of `lint`.
@@ -174,7 +174,7 @@ def _broken(item: Document, job: Job) -> Iterator[tuple[Rule, Found]]:
         return
     for rule in RULES:
         for found in rule.find(job):
-            # What is written anew has each key once: which one was meant is not ours to say.
+            # A rewritten document has each key once, and only its author knows which one was meant.
             yield rule, Found(found.path, found.what) if repeated else found
 
 

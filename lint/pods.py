@@ -48,7 +48,7 @@ def image(job: Job) -> Iterator[Found]:
 
 @warning("name a tag that never moves, or a digest")
 def moving_image(job: Job) -> Iterator[Found]:
-    """Nobody can say later what ran, and a node that has an old image of that tag may run that."""
+    """It is not known later which image ran, and a node may run an old image of that tag."""
     for _, container in job.every_container():
         named = text(container.body, "image")
         tag = named.rpartition("/")[2]
@@ -67,7 +67,7 @@ def nameless(job: Job) -> Iterator[Found]:
 
 @error("rename one of them, or define the volume")
 def wrong_names(job: Job) -> Iterator[Found]:
-    """The API server refuses such a pod, and the operator tries to create it for ever."""
+    """The API server refuses such a pod, and the operator retries forever."""
     for replica in job.replicas:
         every = replica.all_containers
         for group in ([(c.name, c.path) for c in every], _volumes(replica)):
@@ -124,7 +124,7 @@ def blank_reference(job: Job) -> Iterator[Found]:
 
 @warning("add optional: true, and let the program say what it misses")
 def needed_secret(job: Job) -> Iterator[Found]:
-    """Where the Secret is missing the pod waits for ever and says nothing."""
+    """If the Secret is missing, the pod waits forever without an error."""
     # Our launcher sees that a pod waits for a Secret of its environment, and ends the job.
     labels = mapping(mapping(job.body, "metadata"), "labels")
     watched = labels.get(MANAGER_LABEL) == MANAGER
@@ -224,13 +224,13 @@ def own_tf_config(job: Job) -> Iterator[Found]:
 
 @warning("keep it in a Secret, and name that by valueFrom.secretKeyRef with optional: true")
 def plain_secret(job: Job) -> Iterator[Found]:
-    """Whoever may read the job reads it, and so does the history of the file."""
+    """Everyone who can read the job can read it, and the history of the file keeps it."""
     for _, container in job.every_container():
         for i, variable in enumerate(container.env):
             name = text(variable, "name")
             if _SECRET_NAMES.search(name) and variable.get("value") and not _is_path(variable):
                 path = (*container.path, "env", i)
-                yield Found(path, f"{name} stands in the manifest")
+                yield Found(path, f"{name} is in the job manifest")
 
 
 def _limits(container: dict[str, Any], resource: str, asked: Any) -> Correction:

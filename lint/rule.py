@@ -11,10 +11,10 @@ from kfp_tfjob.lint.job import Job
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How serious a finding is."""
 
-    ERROR = "error"  # it will not run, or ends wrong, or leaves something behind
-    WARNING = "warning"  # it may, depending on the cluster or the program
+    ERROR = "error"  # the job will not run, ends with the wrong result, or leaves something behind
+    WARNING = "warning"  # that may happen, depending on the cluster or the program
 
 
 @dataclass(frozen=True)

@@ -64,17 +64,19 @@ def undefined_variable(job: Job) -> Iterator[Found]:
 
 @error("let the script end with the exit code of its work: set -e, and no exit 0")
 def always_green(job: Job) -> Iterator[Found]:
-    """Whatever happened before, the container ends with 0: a failed job or upload is green."""
+    """The container always exits with code 0, so a failed job or upload counts as a success."""
     for _, container in job.every_container():
         careful = any(_CAREFUL.search(word) for _, word in container.words)
         for path, word in container.words:
             if _SWALLOW.search(word) or (not careful and _exits_green(word)):
-                yield Found(path, f"the script of {container.name} ends with 0 after a failure")
+                yield Found(
+                    path, f"the script of {container.name} exits with code 0 after a failure"
+                )
 
 
 @error("write set -o pipefail, or leave tee out: the log of the container is kept anyway")
 def piped_away(job: Job) -> Iterator[Found]:
-    """A pipe ends with the exit code of tee, so a training that failed is green."""
+    """A pipe has the exit code of tee, so a failed training counts as a success."""
     for _, container in job.every_container():
         for path, word in container.words:
             if _PIPE.search(word) and not _PIPE_STATUS.search(word):
@@ -85,7 +87,7 @@ def piped_away(job: Job) -> Iterator[Found]:
 def stale_marker(job: Job) -> Iterator[Found]:
     """A volume that outlives the pod still has the file of the run before.
 
-    What waits for it goes on at once, with the old result.
+    A script that waits for the file continues at once, with the old result.
     """
     for replica, container in job.every_container():
         lasting = _lasting_mounts(replica, container)

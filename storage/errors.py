@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from kfp_tfjob.storage.text import line, lines
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.supervisor import exit_codes
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class StepError(Exception):
         notes: What a person should know besides, and what is no reason to fail.
     """
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = exit_codes.FAILED
     verdict: ClassVar[str] = "failed"
 
     def __init__(self, *problems: Problem | str, notes: Iterable[str] = ()) -> None:
@@ -128,28 +129,28 @@ def _said(problem: Problem | str) -> str:
 class ConfigurationError(StepError):
     """A parameter, a credential or the user's code is wrong: nothing was started."""
 
-    code = 2
+    code = exit_codes.CONFIGURATION
     verdict = "user_error"
 
 
 class DataError(StepError):
     """Data is missing, does not parse or does not match its manifest."""
 
-    code = 3
+    code = exit_codes.DATA
     verdict = "user_error"
 
 
 class SurpassedError(StepError):
     """Another run was promoted first: nothing is wrong, and this one has to be judged again."""
 
-    code = 6
+    code = exit_codes.SURPASSED
     verdict = "surpassed"
 
 
 class StoreUnavailableError(StepError):
     """The store did not answer within the time it was given; a later attempt may succeed."""
 
-    code = 145
+    code = exit_codes.NOT_STORED
     verdict = "store_unavailable"
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-UNFINISHED = (".tmp", ".part")
+UNFINISHED = (".tmp", ".part")  # as supervisor.inventory.counts says
 _LONGEST_NAME = 255  # bytes of a file's name that file systems take
 
 

@@ -31,6 +31,11 @@ _PARTS = re.compile(r"""([("'“]*)(.*?)([.,;:!?)"'”…]*)""")
 _ORDINAL = re.compile(r"\d+[.)]")  # begins a list
 
 
+def short(text: str, most: int) -> str:
+    """Return text of at most `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def line(text: object, most: int = MOST) -> str:
     r"""Return text for one line of a terminal or a log.
 
@@ -41,10 +46,10 @@ def line(text: object, most: int = MOST) -> str:
         text: Anything.
         most: Characters to keep.
     """
-    said = _cut(str(text), most)
+    said = short(str(text), most)
     if said.isprintable():
         return said
-    return _cut("".join(c if c.isprintable() else _escaped(c) for c in said), most)
+    return short("".join(c if c.isprintable() else _escaped(c) for c in said), most)
 
 
 def lines(text: object, indent: str = "") -> str:
@@ -107,10 +112,6 @@ class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record; the lines after its first are indented."""
         return lines(super().format(record), indent="  ")
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _escaped(char: str) -> str:

@@ -14,11 +14,12 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
 
 # The folders at the top of the repository whose modules are imported as kfp_tfjob.ROOM...
-ROOMS = ("cluster", "components", "jobs", "lint", "options", "pipelines", "storage", "trainer")
-ROOMS += ("uploader",)
+ROOMS = ("cluster", "components", "jobs", "lint", "options", "pages", "pipelines")
+ROOMS += ("storage", "supervisor", "trainer", "uploader")
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.
@@ -63,6 +64,14 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     logger.handlers, logger.propagate = before[:2]
     logger.setLevel(before[2])
+
+
+@pytest.fixture(scope="session")
+def supervisor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The supervisor as a replica runs it: one file."""
+    path = tmp_path_factory.mktemp("supervisor") / NAME
+    pack(path)
+    return path
 
 
 @pytest.fixture

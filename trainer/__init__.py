@@ -1,1 +1,1 @@
-"""What runs in the container `tensorflow` of a replica: the supervisor, the trainer, its models."""
+"""What runs in the container `tensorflow` of a replica: the trainer, its models."""

@@ -23,10 +23,11 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import COMPLETION, MANIFEST, MODEL, SCHEMA
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer.config import VARIABLES, Config
+from kfp_tfjob.supervisor.environment import Environment, Refused
+from kfp_tfjob.supervisor.tf_config import Topology
+from kfp_tfjob.trainer.config import VARIABLES, Config, problem_of
 from kfp_tfjob.trainer.exits import leave_last_words
 from kfp_tfjob.trainer.nvidia import ask_driver, device_nodes
-from kfp_tfjob.trainer.supervisor import Cluster, Limits, Refused
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _PROJECT = "kfp-tfjob"
@@ -158,20 +159,21 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     wrong: dict[str, list[Problem | str]] = {}
     try:
         # Which replicas there may be depends on the program; our trainer takes fewer kinds.
-        Config.from_environment({k: v for k, v in environment.items() if k != "TF_CONFIG"})
+        of_cluster = ("TF_CONFIG", "EXPECTED_REPLICAS")
+        Config.from_environment({k: v for k, v in environment.items() if k not in of_cluster})
     except ConfigurationError as error:
         for problem in error.problems:
             name = problem.path if isinstance(problem, Problem) else ""
             wrong.setdefault(name.partition(".")[0], []).append(problem)
     try:
-        cluster = Cluster.read(environment)
+        cluster = Topology.read(environment)
         place = f"{cluster.kind} {cluster.index}"
     except Refused as error:
-        wrong["TF_CONFIG"] = [str(error)]
+        wrong[error.variable] = [problem_of(error)]
     try:
-        Limits.read(environment)
+        Environment.read(environment)
     except Refused as error:
-        wrong.setdefault(str(error).partition(" ")[0], [str(error)])
+        wrong.setdefault(error.variable, [problem_of(error)])
     for name in (*VARIABLES, *_OTHERS):
         value = environment.get(name, "")
         if name in wrong:
@@ -273,10 +275,10 @@ def _completion(output: Path) -> Finding:
         return Finding(COMPLETION, OK, f"run {record['run_id']}, {record['finished']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = Problem(
-            "completion.json does not say that the program ended well",
+            f"{COMPLETION} does not say that the program ended well",
             received=f"{type(error).__name__}: {error}",
             expected="the record of the supervisor",
-            fix="run the program under it: python3 trainer/supervisor.py -- COMMAND",
+            fix="run the program under it: python3 -m kfp_tfjob.supervisor -- COMMAND",
         )
         return Finding.wrong(COMPLETION, problem)
 

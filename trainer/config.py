@@ -12,45 +12,26 @@ from typing import Any
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.supervisor import environment as contract
+from kfp_tfjob.supervisor.environment import Refused
+from kfp_tfjob.supervisor.tf_config import Topology
 
-# The variables of ARCHITECTURE.md, "The environment of a replica", and what --help says of them.
+# The variables that the trainer reads, and what --help says of them.
 VARIABLES = {
-    "RUN_ID": "the run",
-    "ATTEMPT": "the attempt, from 1",
-    "RESTARTS": "how often this attempt was started again in place",
-    "DATASET_URI": "s3:// address of the prepared dataset",
-    "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
-    "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
-    "EPOCHS": "how often the training rows are seen",
-    "BATCH_SIZE": "rows of one step, over all replicas together",
+    name: contract.VARIABLES[name]
+    for name in (
+        *("RUN_ID", "ATTEMPT", "RESTARTS", "DATASET_URI", "MODEL_CODE", "HYPERPARAMETERS"),
+        *("EPOCHS", "BATCH_SIZE", "TRAIN_OPTIONS", "JOB_DIR", "OUTPUT_DIR", "EXPECTED_GPUS"),
+    )
+} | {
     "TRAIN_OPTIONS": "JSON object: seed, class_weight, early_stopping,"
     " reduce_lr_on_plateau, mixed_precision, checkpoint_seconds, checkpoint_keep,"
     " checkpoint_best, micro_batches, sync_batch_norm, jit_compile, tf32,"
     " deterministic_ops",
-    "JOB_DIR": "scratch of this replica",
-    "OUTPUT_DIR": "where the model goes",
-    "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
 }
 # Options for which null says something; for the others it is as if they were not there.
 _NULL_IS_NONE = ("checkpoint_best",)
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
-
-
-@dataclass(frozen=True)
-class Topology:
-    """The replicas of the job.
-
-    Attributes:
-        size: Chief and workers together.
-        name: This replica, for instance `worker 1`.
-        place: Of this replica among them, from 0.
-        chief_address: Host and port of the one with the place 0; no host for one that is alone.
-    """
-
-    size: int = 1
-    name: str = "chief"
-    place: int = 0
-    chief_address: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -128,7 +109,7 @@ class Config:
             "restarts": reader.number("RESTARTS", 0, least=0),
             "hyperparameters": reader.object("HYPERPARAMETERS"),
             "options": reader.options("TRAIN_OPTIONS"),
-            "cluster": reader.cluster("TF_CONFIG"),
+            "cluster": reader.cluster(),
             "expected_gpus": reader.optional_number("EXPECTED_GPUS"),
             "replicas_on_this_machine": reader.number("REPLICAS_ON_THIS_MACHINE", 1),
         }
@@ -195,33 +176,22 @@ class _Reader:
             return {}
         return parsed
 
-    def cluster(self, name: str) -> Topology:
-        value = self.object(name)
-        if not value:
-            return Topology()
+    def cluster(self) -> Topology:
         try:
-            hosts = {kind: list(names) for kind, names in value["cluster"].items()}
-            members = {kind: len(names) for kind, names in hosts.items()}
-            kind, index = str(value["task"]["type"]), int(value["task"]["index"])
-            first = (hosts.get("chief") or hosts.get("worker") or [":0"])[0]
-            host, _, port = first.rpartition(":")
-            chief = (host.strip("[]"), int(port))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            self._wrong(name, "is not valid", value, "cluster and task", "look at the TFJob")
+            cluster = Topology.read(self.environment)
+        except Refused as error:
+            self.problems.append(problem_of(error))
             return Topology()
-        if other := sorted({*members, kind} - {"chief", "worker"}):
-            # A parameter server in the cluster makes TensorFlow wait for ever.
+        if other := sorted({*cluster.members, cluster.kind} - {"chief", "worker"}):
+            # A parameter server in the cluster makes TensorFlow wait without end.
             self._wrong(
-                name,
+                "TF_CONFIG",
                 "has replicas this trainer does not train with",
                 ", ".join(other),
                 "chief and worker",
                 "use only Chief and Worker, or give train_options a command of your own",
             )
-        if kind == "chief":
-            return Topology(sum(members.values()), chief_address=chief)
-        place = members.get("chief", 0) + index
-        return Topology(sum(members.values()), f"{kind} {index}", place, chief)
+        return cluster
 
     def options(self, name: str) -> Options:
         value = self.object(name)
@@ -321,6 +291,12 @@ class _Reader:
 
     def _wrong(self, name: str, wrong: str, received: object, expected: object, fix: str) -> None:
         self.problems.append(Problem(f"{name} {wrong}", received, expected, fix, name))
+
+
+def problem_of(refused: Refused) -> Problem:
+    """Return what the supervisor refuses as a problem among others."""
+    received, expected = refused.received or None, refused.expected or None
+    return Problem(refused.what, received, expected, refused.fix, refused.variable)
 
 
 def _is_number(value: Any) -> bool:

@@ -5,36 +5,36 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from pathlib import Path
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.supervisor import exit_codes, last_words
 
 
 class NotFiniteError(StepError):
     """The loss became NaN or infinite."""
 
-    code = 4
+    code = exit_codes.NOT_FINITE
     verdict = "user_error"
 
 
 class PeerLostError(StepError):
     """Another replica is gone, and the collective with it: every replica has to start again."""
 
-    code = 138
+    code = exit_codes.PEER_LOST
     verdict = "peer_lost"
 
 
 class NotStartedError(StepError):
     """This replica could not join the others."""
 
-    code = 142
+    code = exit_codes.NOT_STARTED
     verdict = "not_started"
 
 
 class StoppedError(StepError):
     """A signal asked for the end; the state is saved."""
 
-    code = 143
+    code = exit_codes.STOPPED
     verdict = "stopped"
 
 
@@ -62,8 +62,6 @@ def from_message(error: BaseException) -> StepError | None:
 
 def leave_last_words(text: str) -> None:
     """Write why this replica ends to where the cluster shows it (the termination log)."""
-    path = Path(os.environ.get("TERMINATION_LOG") or "/dev/termination-log")
     # A disk that is full must not hide the exit code.
     with suppress(OSError):
-        if path.exists():
-            path.write_bytes(text.encode(errors="backslashreplace")[:4096])
+        last_words.leave(last_words.place(os.environ), text)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import COMPLETION, FLUSH_REPLY, FLUSH_REQUEST, UPLOADER
+from kfp_tfjob.supervisor.files import read_json
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +53,20 @@ class Barrier:
 
     def pending(self) -> Request | None:
         """Return the request that is not yet answered with `stored`."""
-        body = _read(self._folder / UPLOADER / FLUSH_REQUEST)
+        body = read_json(self._folder / UPLOADER / FLUSH_REQUEST)
         try:
             request = Request(
                 str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
             )
         except (KeyError, TypeError, ValueError):
             return None
-        reply = _read(self._folder / UPLOADER / FLUSH_REPLY)
+        reply = read_json(self._folder / UPLOADER / FLUSH_REPLY)
         answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")
         return None if answered or request.attempt != self._attempt else request
 
     def completed(self) -> bool:
         """Tell whether the trainer of this attempt has left its record of completion."""
-        body = _read(self._folder / COMPLETION)
+        body = read_json(self._folder / COMPLETION)
         whose = (str(body.get("run_id")), str(body.get("attempt")))
         return whose == (self._run_id, str(self._attempt))
 
@@ -99,12 +100,3 @@ class Barrier:
         if summary != self._logged:
             self._logged = summary
             log.info("%s", summary)
-
-
-def _read(path: Path) -> dict:
-    """Return a JSON object, or an empty one where there is none yet."""
-    try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}

@@ -1,18 +1,13 @@
-"""What counts as output: the one rule of which files below a folder are to be in the store.
-
-The supervisor repeats this rule in a few lines of its own, because it is one file that runs in any
-image; a test holds the two together.
-"""
+"""A scan of OUTPUT_DIR: the files below a folder that are to be in the store."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
-from kfp_tfjob.storage.files import UNFINISHED
+from kfp_tfjob.supervisor.inventory import counts, digest
 
 
 @dataclass(frozen=True, order=True)
@@ -47,11 +42,6 @@ class Scan:
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
-
-
-def counts(name: str) -> bool:
-    """Tell whether a file or directory of this name is output."""
-    return not name.startswith(".") and not name.endswith(UNFINISHED)
 
 
 def scan(folder: Path) -> Scan:
@@ -93,12 +83,5 @@ def scan(folder: Path) -> Scan:
 
 
 def inventory(files: Iterable[LocalFile]) -> tuple[int, str]:
-    """Return the number of files, and the SHA-256 that names them and their sizes.
-
-    It is over the lines `<size> <path>` sorted by path (ARCHITECTURE.md, "The flush barrier").
-    """
-    digest, number = sha256(), 0
-    for file in sorted(files):
-        digest.update(f"{file.size} {file.path}\n".encode(errors="surrogateescape"))
-        number += 1
-    return number, digest.hexdigest()
+    """Return the number of files, and the SHA-256 that names them and their sizes."""
+    return digest((file.path, file.size) for file in files)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from kfp_tfjob.storage.layout import UPLOADER_IDENTITY, RunLayout, attempt_record
+from kfp_tfjob.supervisor import exit_codes
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
@@ -29,7 +30,7 @@ _FRESH = 5.0  # seconds a look at the store is good for, where no manifest depen
 class FencedError(StepError):
     """A newer attempt, or a newer uploader of this attempt, owns the run."""
 
-    code = 2
+    code = exit_codes.CONFIGURATION
     verdict = "fenced"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,8 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
 from kfp_tfjob.storage.layout import UPLOADER, UPLOADER_LOCK, RunLayout
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.supervisor.stop_within import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan
 from kfp_tfjob.uploader.state import State, write
@@ -33,12 +34,9 @@ if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught bef
 
 log = logging.getLogger(__name__)
 
-NOT_STORED = 145
 _POLL = 0.1  # seconds; how soon a request or SIGTERM is seen
 _LOCK_SECONDS = 2  # a container that is restarted may meet the end of its predecessor
 _AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
-# Set where the pod's annotations are mounted; `stop-within` shortens a grace period that runs.
-_PODINFO = "PODINFO_DIR"
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,7 @@ class _Sidecar:
 
     def _not_stored(self, missing: list[str]) -> int:
         code, verdict = (
-            (NOT_STORED, "store_unavailable") if self._mirror.away else (1, "not_stored")
+            (exit_codes.NOT_STORED, "store_unavailable") if self._mirror.away else (1, "not_stored")
         )
         log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
         message = f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}"
@@ -298,6 +296,8 @@ class _Grace:
     def __init__(self, seconds: float) -> None:
         self._began: float | None = None
         self._seconds = seconds
+        folder = os.environ.get("PODINFO_DIR")
+        self._stop_within = StopWithin(Path(folder) if folder else None, log.warning)
 
     def start(self) -> None:
         """Count from now on, unless it counts already."""
@@ -307,20 +307,9 @@ class _Grace:
     def over(self, more: float = 0.0) -> bool:
         """Tell whether it is over since `more` seconds."""
         began = time.monotonic() if self._began is None else self._began
-        return time.monotonic() - began >= min(self._seconds, _stop_within()) + more
-
-
-def _stop_within() -> float:
-    """Return the seconds that the annotation `stop-within` leaves; infinity where there is none."""
-    folder = os.environ.get(_PODINFO)
-    try:
-        text = (Path(folder) / "stop-within").read_text().strip() if folder else ""
-    except OSError:
-        text = ""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)
-    if not match:
-        return float("inf")
-    return float(match[1]) * {"ms": 0.001, "s": 1, None: 1, "m": 60, "h": 3600}[match[2]]
+        shorter = self._stop_within.seconds()
+        seconds = self._seconds if shorter is None else min(self._seconds, shorter)
+        return time.monotonic() - began >= seconds + more
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class LocalBackend:
     """Runs jobs until it is closed; on SIGTERM it ends them and the program.
 
     Args:
-        folder: Where the volumes of jobs lie.
+        folder: Where the volumes of jobs are.
         secrets: A folder with one folder for each Secret, one file for each of its keys.
     """
 

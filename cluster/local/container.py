@@ -67,7 +67,7 @@ class PodInfo:
             return None
 
     def missing(self, name: str, key: str) -> str:
-        """Say in the words of the kubelet what a reference to a Secret lacks."""
+        """Say what a reference to a Secret lacks, worded as the kubelet does."""
         if (self.secrets / name).is_dir():
             return f"couldn't find key {key} in Secret {self.metadata.get('namespace')}/{name}"
         return f'secret "{name}" not found'
@@ -250,4 +250,4 @@ def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # nobody is left in it
+        return  # the group has no process left

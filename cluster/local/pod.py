@@ -27,7 +27,7 @@ class Machine:
     """What the pods of this machine share.
 
     Attributes:
-        folder: Where volumes lie; a claim is the folder `claims/<name>`, kept between jobs.
+        folder: Where volumes are; a claim is the folder `claims/<name>`, kept between jobs.
         secrets: A folder with one folder for each Secret, one file for each key.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
 from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
 from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.text import short
+from kfp_tfjob.storage.text import short
 
 _LONGEST_NAME = 60
 _DIGITS = 6

@@ -28,16 +28,3 @@ def lower(value: float) -> str:
     if not 1e-6 <= abs(value) < 1e9:
         return f"{math.floor(value / step) * step:+.3g}"
     return f"{math.floor(value / step) * step:+,.{max(0, -math.floor(math.log10(step)))}f}"
-
-
-def tick(value: float) -> str:
-    """Return a number short enough for the axis of a chart."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def short(name: str, most: int) -> str:
-    """Return a name of at most `most` characters."""
-    return name if len(name) <= most else name[: most - 1] + "…"

@@ -34,6 +34,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import RUNS
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
+from kfp_tfjob.supervisor import exit_codes
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ _SHORT_PATIENCE = Patience(seconds=1, silence=5)  # after a step that has just g
 
 CANCELLED = Failure(
     step=WHOLE_RUN,
-    code=143,
+    code=exit_codes.STOPPED,
     verdict="cancelled",
     message="The run was ended before it was done; no step recorded a failure."
     " Fix: start it again; the prepared dataset is used again as it is.",

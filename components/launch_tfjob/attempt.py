@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
-from kfp_tfjob.components.launch_tfjob.follower import Follower
+from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
@@ -22,7 +22,7 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.trainer.supervisor import MEANING
+from kfp_tfjob.supervisor.exit_codes import MEANING
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Outcome:
 
     Attributes:
         judgement: The verdict and what it stands on.
-        words: The last words of whoever ended it.
+        words: The last lines of the container that ended it.
         end: The record for the store.
     """
 
@@ -120,7 +120,7 @@ class Attempt:
         if judgement.verdict == Verdict.SUCCEEDED and not self.proven():
             judgement = _NOT_STORED
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
-            judgement, given_up = cancelled(why), None  # whoever saw the end has stopped the job
+            judgement, given_up = cancelled(why), None  # the watch of the run has stopped the job
         if latest is not None:
             self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable
@@ -161,7 +161,7 @@ class Attempt:
         """Say why the cluster as it is can never hold the job; nothing where that is not known.
 
         A later attempt comes after a node was lost or while nodes are on their way, and without
-        events it cannot be seen that some are: then the job waits for its pending timeout.
+        events that is not known: then the job waits for its pending timeout.
         """
         nodes = self.backend.nodes()
         lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
@@ -173,7 +173,7 @@ class Attempt:
         return capacity.lacks_room(self.manifest, nodes)
 
     def _beat(self, pods: list[Object]) -> None:
-        """Tell the chief that somebody still waits for it."""
+        """Tell the chief that a launcher still waits for it."""
         now = self.clock()
         if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
@@ -202,7 +202,7 @@ class Attempt:
 
 
 def cancelled(why: str) -> Judgement:
-    """Return the verdict on a job whose run was ended.
+    """Return the verdict on a job after its run was ended.
 
     Args:
         why: What ended it, for instance `its Workflow was deleted`.
@@ -214,7 +214,7 @@ def cancelled(why: str) -> Judgement:
 def words(
     judgement: Judgement, main: str, last_lines: Callable[[str, str], list[str]]
 ) -> list[str]:
-    """Return the last words of the container that ended the job, else of the chief.
+    """Return the last lines of the container that ended the job, else of the chief.
 
     Args:
         judgement: On the job.

@@ -4,8 +4,8 @@ Only attempts without progress count, in a row: on spot nodes a week of training
 and each attempt that stored a newer checkpoint has brought the run forward.
 
 The time of the whole run is counted from what the launcher of the first attempt wrote down by its
-own clock, and compared with the clock of the launcher that asks. No time of the store is used,
-whose clock is another one; launchers of one cluster differ by seconds, the limit is days.
+own clock, and compared with the clock of the launcher that asks. The store has a different clock,
+which is not used; launchers of one cluster differ by seconds, the limit is days.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Runs a training until its output is proven or somebody has to mend something.
+"""Runs a training until its output is proven or a person has to fix something.
 
-1. An output that is complete is the end: whoever starts again finds it and does no work.
+1. If the output is complete, do nothing: the run is done.
 2. Look at the newest attempt: one that runs is adopted, one that failed is told apart (start.py).
 3. Otherwise claim the next attempt in the store; the highest number owns the run.
 4. Create its job and follow it: every line, every change of a pod, every limit (attempt.py).
-5. When it has ended, judge it by its status, its pods and what lies in the store.
+5. When it has ended, judge it by its status, its pods and what is stored.
 6. Where the infrastructure was at fault, try again from the newest stored checkpoint, as long as
-   attempts store newer ones (claim.py); otherwise fail with the words of the replica that failed
-   first.
+   attempts store newer ones (claim.py); otherwise fail with the last lines of the replica that
+   failed first.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Launcher:
         """Train.
 
         Raises:
-            JobFailedError: With the last words of the replica that failed first.
+            JobFailedError: With the last lines of the replica that failed first.
             ConfigurationError: A job of this name is not ours.
         """
         if done := self._completed():
@@ -224,7 +224,7 @@ class Launcher:
         if earlier.step != self.step.name or not earlier.final:
             return None
         if earlier.verdict == Verdict.CANCELLED:
-            return None  # whoever starts it again wants it
+            return None  # a person who starts it again wants it
         return JobFailedError(earlier.code, earlier.verdict, earlier.message)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ class Launcher:
                 Problem(
                     f"{run.base} has the manifest of one attempt and the completion of another",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
-                    fix="start a new run; somebody else wrote into this one",
+                    fix="start a new run; a different program wrote into this one",
                 )
             )
         return attempt
@@ -358,14 +358,14 @@ class Launcher:
         )
 
     def _keep_claim(self, claim: Claim) -> dict[str, Any]:
-        """Return the job of an attempt that is now ours, or nothing when somebody else has it."""
+        """Return the job of an attempt that is now ours, or nothing if a launcher was faster."""
         manifest = self._manifest(claim.attempt)
         name = manifest["metadata"]["name"]
         record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
         try:
             self.step.store.create(self.step.run.attempt(claim.attempt), record)
         except ObjectExistsError:
-            log.info("attempt %d was claimed by another launcher", claim.attempt)
+            log.info("attempt %d was claimed by a different launcher", claim.attempt)
             return {}
         return manifest
 
@@ -400,7 +400,7 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
         backend: Where jobs run.
 
     Raises:
-        JobFailedError: With the last words of the replica that failed first.
+        JobFailedError: With the last lines of the replica that failed first.
     """
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds) as ended:
@@ -420,7 +420,7 @@ def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
             f"{name} exists already, and this run did not make it",
             received=f"a job with {found}",
             expected="the same run, Workflow and spec hash",
-            fix="start a new run, or delete that job if nobody needs it",
+            fix="start a new run, or delete that job if it is not needed",
         )
     )
 
@@ -428,5 +428,5 @@ def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
 def _failure(judgement: Judgement, words: list[str]) -> JobFailedError:
     message = str(Problem(judgement.sentence, fix=judgement.remedy))
     if words:
-        message += "\n".join([" Its last words:", *(f"    {line}" for line in words)])
+        message += "\n".join([" Its last lines:", *(f"    {line}" for line in words)])
     return JobFailedError(judgement.code, str(judgement.verdict), message)

@@ -1,4 +1,4 @@
-"""The job manifest of one attempt: a pure function of what was asked for and of which run it is.
+"""The job manifest of one attempt: a pure function of the spec and the identity of the run.
 
 Every replica has the init container `setup` and the main container; the chief also has the native
 sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
@@ -35,9 +35,10 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
+from kfp_tfjob.supervisor.pack import NAME
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
-SUPERVISOR = ("python3", "-S")
+SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
@@ -233,7 +234,7 @@ class _PodTemplate:
         container = self._container(
             self.identity.kind.container, spec.image, resources, list(last.values())
         )
-        container["command"] = [*SUPERVISOR, "$(JOB_DIR)/supervisor.py", "--", *command]
+        container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(
@@ -322,7 +323,7 @@ class _PodTemplate:
         ]
 
     def _restarts(self) -> dict[str, str]:
-        """Return how a replica helps itself; nobody knows what a program of the user's would do."""
+        """Return how a replica helps itself; a user's own program is never restarted in place."""
         options = self.spec.options
         if options.command or not options.max_restarts:
             return {}

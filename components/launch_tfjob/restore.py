@@ -1,4 +1,4 @@
-"""What a chief on a new disk goes on from: the newest stored checkpoint, and what lay beside it.
+"""What a chief on a new disk resumes from: the newest stored checkpoint and the files beside it.
 
 A checkpoint is proven by its manifest. The manifest also names the files that lay beside it, such
 as those of TensorBoard and ModelCheckpoint; each of them is what it is in the store by now, proven
@@ -33,8 +33,8 @@ from kfp_tfjob.storage.layout import (
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.inventory import counts
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
         output: OUTPUT_DIR.
 
     Returns:
-        Its step, or None when there is no checkpoint to go on from, and then nothing is brought.
+        Its step, or None if there is no checkpoint to resume from; then nothing is restored.
     """
     stored = store.numbers(run.checkpoints)
     for step in reversed(stored):
@@ -76,7 +76,7 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
 
 
 def _fetch_checkpoint(store: Store, run: RunLayout, output: Path, step: int) -> Manifest | None:
-    """Bring a checkpoint under a name that nobody reads, unless it is not right in the store."""
+    """Bring a checkpoint under a temporary name, unless it is not right in the store."""
     partial = _partial(output, step)
     try:
         return pull(store, run.checkpoints / str(step), partial)

@@ -15,7 +15,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
 
 import logging
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,12 +25,12 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CODE, RunLayout
 from kfp_tfjob.storage.text import log_to
+from kfp_tfjob.supervisor.pack import NAME, pack
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
-_ROOMS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
 
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
         folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(_ROOMS / "trainer/supervisor.py", task.job_dir / "supervisor.py")
+    pack(task.job_dir / NAME)
     if not (task.code or task.dataset or task.restore):
         return None
     store = open_store()

@@ -1,4 +1,4 @@
-"""Which run parameter to change, from the words of the scheduler and of quotas."""
+"""Which run parameter to change, from the messages of the scheduler and of quotas."""
 
 from __future__ import annotations
 

@@ -14,16 +14,12 @@ from kfp_tfjob.options.job import PodOptions, TrainOptions
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 # Variables the manifest sets itself; a user's own value would break the contract of a replica.
-RESERVED = frozenset(
-    "RUN_ID ATTEMPT RUN_URI DATASET_URI CODE_URI MODEL_CODE HYPERPARAMETERS EPOCHS BATCH_SIZE"
-    " TRAIN_OPTIONS JOB_DIR DATA_DIR OUTPUT_DIR EXPECTED_REPLICAS EXPECTED_GPUS STORE_DEADLINE"
-    " START_DEADLINE MAX_RESTARTS WARM_SPARE RESTARTS SUPERVISOR_PIPE ORPHAN_TIMEOUT PODINFO_DIR"
-    " FLUSH_BARRIER RESTORE STORAGE_SECRET_DIR HOME TMPDIR".split()
-).union(*(kind.variables for kind in KINDS))
+RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in KINDS))
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ class Found(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED_FOR_NOW = "failed, and the infrastructure was at fault"
-    FAILED_FOR_GOOD = "failed, and the user has to mend something"
+    FAILED_FOR_GOOD = "failed, and the user has to fix something"
     BEING_DELETED = "being deleted"
-    OTHER_SPEC = "another spec"
-    OTHER_OWNER = "another owner"
+    OTHER_SPEC = "a different spec"
+    OTHER_OWNER = "a different owner"
 
 
 class Action(StrEnum):

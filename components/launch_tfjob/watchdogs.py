@@ -201,7 +201,7 @@ class JobLimits:
         }
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
-        """Tell whether an operator has seen the job; one that cannot make pods writes no status."""
+        """Tell whether an operator handles the job; one that cannot make pods writes no status."""
         conditions = (seen.job.get("status") or {}).get("conditions")
         return bool(conditions) or bool(waiting.not_made(seen.events()))
 

@@ -128,7 +128,7 @@ def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
     """Refuse a cluster that knows no native sidecars: the uploader would never let training start.
 
     Args:
-        version: What the API server says, of which some write the minor number as `28+`.
+        version: As the API server reports it; some write the minor number as `28+`.
     """
     number = [re.match(r"\d*", str(version.get(part, "")))[0] for part in ("major", "minor")]
     if all(number) and tuple(map(int, number)) < (1, 29):
@@ -319,7 +319,7 @@ def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
 
 
 def open_cluster(seconds: float) -> ClusterClient:
-    """Return the cluster this step runs on, with the patience of somebody who waits for a form.
+    """Return the cluster this step runs on, with the patience of a person who waits.
 
     Raises:
         ConfigurationError: There is none.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from kfp_tfjob.pages.template import render
 from kfp_tfjob.storage.layout import FAILURE_PAGE, REPORT
-from kfp_tfjob.storage.text import html as escape
 
 NAME = "index.html"
 _FILES = {
@@ -22,11 +22,6 @@ _FILES = {
     "tfjob.html": "the TFJob it stands for",
     "pipeline.log": "the whole log",
 }
-_STYLE = """
-body { font: 15px/1.6 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }
-td { padding: .1em 2em .1em 0 }
-code { font-size: 13px }
-"""
 
 
 def write_page(folder: Path, run_id: str, outcome: str, places: Mapping[str, str]) -> Path:
@@ -41,21 +36,13 @@ def write_page(folder: Path, run_id: str, outcome: str, places: Mapping[str, str
     Returns:
         The page.
     """
-    rows = [
-        f"<tr><td><a href='{name}'>{name}</a></td><td>{what}</td></tr>"
-        for name, what in _FILES.items()
-        if (folder / name).exists()
-    ]
-    rows += [
-        f"<tr><td>{escape(what)}</td><td><code>{escape(place)}</code></td></tr>"
-        for what, place in places.items()
-        if place
-    ]
-    title = f"Run {escape(run_id)}"
-    head = f"<meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
-    body = f"<h1>{title}</h1><p>{escape(outcome)}</p><table>{''.join(rows)}</table>"
     path = folder / NAME
-    path.write_text(
-        f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
+    page = render(
+        "pipelines/local/page.html.j2",
+        title=f"Run {run_id}",
+        outcome=outcome,
+        files={name: what for name, what in _FILES.items() if (folder / name).exists()},
+        places=places,
     )
+    path.write_text(page)
     return path

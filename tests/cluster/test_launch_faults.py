@@ -224,7 +224,7 @@ def test_same_name_of_another_run(launch, row):
     launch.cluster.create_tfjob(launch.namespace, theirs)
     launch.run(spec)
     row(launch, "user_error", 2, jobs=1)
-    assert "another owner" in launch.ended.message
+    assert "a different owner" in launch.ended.message
 
 
 def test_user_error_is_repeated_by_pipelines_and_tried_again_by_a_person(launch, row):

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.trainer.config import Config, Options, Topology
+from kfp_tfjob.supervisor.tf_config import Topology
+from kfp_tfjob.trainer.config import Config, Options
 from kfp_tfjob.trainer.load import load
 
 load(0)
@@ -481,8 +482,7 @@ def _results(names: list[str], dataset: Dataset, replicas: Replicas) -> dict[str
 def main() -> None:
     dataset = Dataset.load(Path(sys.argv[1]))
     names = sys.argv[2:]
-    task = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    size = sum(len(hosts) for hosts in task["cluster"].values()) if task else 1
+    cluster = Topology.read(os.environ)
     if os.environ.get("LOGICAL"):
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -494,10 +494,10 @@ def main() -> None:
         BATCH,
         Path(),
         Path(),
-        cluster=Topology(size),
-        replicas_on_this_machine=size,
+        cluster=cluster,
+        replicas_on_this_machine=cluster.size,
     )
-    results = {"alone" if size == 1 else "here": Replicas.start(config)}
+    results = {"alone" if cluster.size == 1 else "here": Replicas.start(config)}
     if os.environ.get("LOGICAL"):
         results["together"] = Replicas(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     found = {name: _results(names, dataset, replicas) for name, replicas in results.items()}

@@ -94,13 +94,14 @@ def test_the_command_line_ends_with_the_number_of_the_signal(
 
 
 @first_process
-def test_the_supervisor_as_first_process_does_not_lose_a_signal(tmp_path: Path) -> None:
-    program, *flags = SUPERVISOR
-    assert program == "python3"
-    supervisor = str(ROOT / "trainer" / "supervisor.py")
-    command = [sys.executable, *flags, *LOUD, supervisor, "--", "sleep", "1000"]
+def test_the_supervisor_as_first_process_does_not_lose_a_signal(
+    supervisor: Path, tmp_path: Path
+) -> None:
+    program, *flags, packed = SUPERVISOR
+    assert (program, packed) == ("python3", f"$(JOB_DIR)/{supervisor.name}")
+    command = [sys.executable, *flags, *LOUD, str(supervisor), "--", "sleep", "1000"]
     words = {"TERMINATION_LOG": str(tmp_path / "words")}
-    for module in ("ctypes", "json"):
+    for module in ("kfp_tfjob.supervisor.exit_codes", "ctypes", "json"):
         code, said = signalled_at(
             module, signal.SIGTERM, ["unshare", "-pf", *command], inside=True, **words
         )

@@ -57,7 +57,7 @@ def test_a_program_finds_the_dataset_without_its_test_rows(
         "train-00000.tfrecord",
         "validation-00000.tfrecord",
     }
-    assert (folder.parent / "supervisor.py").exists()
+    assert (folder.parent / "supervisor.pyz").exists()
 
 
 def test_a_damaged_dataset_starts_no_program(

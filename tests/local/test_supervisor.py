@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.trainer.supervisor import inventory
+from kfp_tfjob.supervisor.inventory import files, inventory
 from kfp_tfjob.uploader.inventory import inventory as uploader_inventory
 from kfp_tfjob.uploader.inventory import scan
 
-SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
 SECONDS = 30.0
 
 
 class Replica:
     """Starts supervisors in a folder of their own, and ends what is left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, supervisor: Path, folder: Path) -> None:
+        self.supervisor = supervisor
         self.output = folder / "output"
         self.words = folder / "words"
         self.words.touch()
@@ -41,7 +41,7 @@ class Replica:
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, str(SUPERVISOR), "--", *command],
+            [sys.executable, str(self.supervisor), "--", *command],
             env=self.environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,8 +85,8 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    found = Replica(tmp_path)
+def replica(supervisor: Path, tmp_path: Path) -> Iterator[Replica]:
+    found = Replica(supervisor, tmp_path)
     yield found
     for process in found.started:
         if process.poll() is None:
@@ -161,13 +161,13 @@ def test_only_the_chief_leaves_the_record(replica: Replica, config: str, writes:
         ("", "alone. Expected: 3 replicas"),
         (_cluster("chief", 0), "1 chief and 1 workers. Expected: 3 replicas"),
         (_cluster("master", 0, workers=2, name="master"), "type Master"),
-        ("{", "TF_CONFIG cannot be read"),
+        ("{", "TF_CONFIG is not valid: JSONDecodeError"),
         (_cluster("worker", 2, workers=2), "there is no worker 2"),
         (_cluster("worker", -1, workers=2), "there is no worker -1"),
         (_cluster("chief", 0, chiefs=0, workers=3), "there is no chief 0"),
         (_cluster("ps", 0, workers=2), "there is no ps 0"),
         (_cluster("chief", 0, workers=2).replace("w1", "w0"), "w0:1 is the address of two"),
-        (_cluster("chief", 0, workers=2).replace("w1:1", "w1"), "w1 is no address"),
+        (_cluster("chief", 0, workers=2).replace("w1:1", "w1"), "w1 is not an address"),
         (_cluster("\udcff", 0, workers=2), "there is no"),
     ],
 )
@@ -343,8 +343,11 @@ def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
     assert replica.completion.exists()
 
 
-def test_an_old_python_can_read_it() -> None:
-    ast.parse(SUPERVISOR.read_text(), feature_version=(3, 8))
+def test_an_old_python_can_read_it(repository: Path) -> None:
+    paths = list((repository / "supervisor").glob("*.py"))
+    assert paths
+    for path in paths:
+        ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) -> None:
@@ -372,13 +375,11 @@ def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) ->
 
 
 def test_what_vanishes_while_it_is_counted_does_not_count(tmp_path: Path) -> None:
-    from kfp_tfjob.trainer import supervisor
-
     for name in ("kept", "gone/inner", "z"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     found = []
-    for path, size in supervisor._files(tmp_path, ""):
+    for path, size in files(tmp_path):
         # All of this is found by the first look at the folder, and is gone at the next one.
         for name in {"gone/inner", "z", "kept"} - {path}:
             (tmp_path / name).unlink(missing_ok=True)

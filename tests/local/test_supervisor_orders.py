@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
 SECONDS = 30.0
 # A trainer that saves when it is told to stop.
 SAVES = """
@@ -34,7 +33,7 @@ Start = Callable[..., subprocess.Popen]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "podinfo").mkdir()
     (tmp_path / "words").touch()
     started: list[subprocess.Popen] = []
@@ -45,9 +44,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "PODINFO_DIR": str(tmp_path / "podinfo"),
             "TERMINATION_LOG": str(tmp_path / "words"),
         }
-        command = [sys.executable, str(SUPERVISOR), "--", sys.executable, "-c", program]
+        command = [sys.executable, str(supervisor), "--", sys.executable, "-c", program]
         command.append(str(tmp_path))
-        started.append(subprocess.Popen(command, env=values | environment))
+        with open(tmp_path / "log", "ab") as log:
+            started.append(subprocess.Popen(command, env=values | environment, stdout=log))
         return started[-1]
 
     yield run
@@ -97,6 +97,16 @@ def test_stop_within_is_an_order_to_stop(start: Start, tmp_path: Path):
     assert (tmp_path / "saved").exists()
 
 
+@pytest.mark.parametrize("order", ["500ms", "2m", "1h", "1.5m"])
+def test_stop_within_takes_every_unit_that_the_sidecar_takes(
+    start: Start, tmp_path: Path, order: str
+):
+    process = start(SAVES)
+    _until((tmp_path / "ready").exists)
+    (tmp_path / "podinfo/stop-within").write_text(order)
+    assert process.wait(5) == 143
+
+
 def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_path: Path):
     process = start(IGNORES)
     _until((tmp_path / "ready").exists)
@@ -106,17 +116,20 @@ def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_pa
     assert time.monotonic() - began >= 2
 
 
-def test_what_is_no_number_of_seconds_is_no_order_and_no_time_is_the_end(
+def test_what_is_no_duration_is_named_and_no_order_and_no_time_is_the_end(
     start: Start, tmp_path: Path
 ):
     process = start(IGNORES)
     _until((tmp_path / "ready").exists)
-    for order in (b"soon", b"nan", b"\xff"):
+    for order in (b"soon", b"nan", b"-5", b"\xff"):
         (tmp_path / "podinfo/stop-within").write_bytes(order)
         time.sleep(0.7)
         assert process.poll() is None
     (tmp_path / "podinfo/stop-within").write_text("0s")
     assert process.wait(SECONDS) == 143
+    log = (tmp_path / "log").read_text()
+    for received in ("'soon'", "'nan'", "'-5'", "'\ufffd'"):
+        assert log.count(f"stop-within is ignored. Received: {received}. Expected: ") == 1
 
 
 def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-SUPERVISOR = Path(__file__).parents[2] / "trainer" / "supervisor.py"
 SECONDS = 60.0
 # What every command starts with: a line for each life, and a way to talk to the supervisor.
 START = """
@@ -35,13 +34,13 @@ Start = Callable[..., subprocess.Popen]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "words").touch()
     started: list[subprocess.Popen] = []
 
     def run(program: str, **environment: str) -> subprocess.Popen:
         values = {"PATH": os.environ["PATH"], "TERMINATION_LOG": str(tmp_path / "words")}
-        command = [sys.executable, str(SUPERVISOR), "--", sys.executable, "-S", "-c"]
+        command = [sys.executable, str(supervisor), "--", sys.executable, "-S", "-c"]
         command += [START + program, str(tmp_path)]
         environment = values | {"MAX_RESTARTS": "5"} | environment
         started.append(
@@ -107,7 +106,7 @@ def test_a_crash_loop_ends_with_the_reason(start: Start, tmp_path: Path):
     assert process.wait(SECONDS) == 1
     assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
     words = (tmp_path / "words").read_text()
-    assert "SIGABRT, 3 times without getting further, the last time in the steps 43 to 50" in words
+    assert "SIGABRT, 3 times without progress, the last time in the steps 43 to 50" in words
 
 
 def test_nonsense_in_the_pipe_is_not_kept(start: Start, tmp_path: Path):

@@ -79,9 +79,8 @@ class Job:
 
     def trainer(self, steps: int, pause: float) -> subprocess.Popen[bytes]:
         """Start the trainer under the supervisor."""
-        supervisor = Path(__file__).parents[2] / "trainer" / "supervisor.py"
         command = [sys.executable, "-c", TRAINER, str(steps), str(pause)]
-        return self._start([sys.executable, str(supervisor), "--", *command])
+        return self._start([sys.executable, "-m", "kfp_tfjob.supervisor", "--", *command])
 
     def _start(self, line: list[str]) -> subprocess.Popen[bytes]:
         environment = os.environ | {

@@ -14,6 +14,8 @@ from typing import Any
 
 import tiny_dataset
 
+from kfp_tfjob.supervisor.pack import NAME, pack
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0  # of one job; an idle machine needs a thirtieth of it
 BATCH = 4
@@ -64,7 +66,8 @@ class Job:
                 task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
                 cluster = {"chief": self._hosts[:1], "worker": self._hosts[1:]}
                 environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            command = [sys.executable, str(ROOT / "trainer" / "supervisor.py"), "--"]
+            pack(job_dir / NAME)
+            command = [sys.executable, str(job_dir / NAME), "--"]
             with open(job_dir / "log", "wb") as log:
                 self.processes[at] = subprocess.Popen(
                     [*command, sys.executable, "-m", "kfp_tfjob.trainer"],

@@ -22,6 +22,7 @@ from kfp_tfjob.components.evaluate.scored import Scored
 from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.text import html as escaped
 from kfp_tfjob.trainer.serving import Task
 
 NASTY = '<script>alert("x")</script>&'
@@ -117,7 +118,7 @@ def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
     assert not tags.attributes & {"src", "href", "onload", "onclick"}
     assert "nan" not in html.lower()
     for reason in verdict["reasons"]:
-        assert report.escape(reason) in html
+        assert escaped(reason) in html
     assert ("svg" in tags.seen) is (case != "no numbers")
 
 

@@ -54,7 +54,7 @@ def test_the_page_needs_nothing_from_outside_and_shows_every_metric():
     HTMLParser().feed(page)
     assert "http" not in page and "<script" not in page
     assert "Training of &lt;digits&gt;" in page and "0.125" in page
-    assert "<tr><td>data</td><td>1.0 s</td></tr><tr><td>start</td><td>12.3 s</td></tr>" in page
+    assert "<tr><td>data</td><td>1.0 s</td></tr>\n<tr><td>start</td><td>12.3 s</td></tr>" in page
     svgs = _svgs(page)
     assert [svg.get("aria-label") for svg in svgs] == ["loss by epoch", "accuracy by epoch"]
     assert [len(svg.findall("polyline")) for svg in svgs] == [2, 1]

@@ -64,18 +64,11 @@ def test_only_the_layout_knows_the_names():
         f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
         for room in ROOMS
         for path in sorted((ROOT / room).rglob("*.py"))
-        if path not in (ROOT / "storage/layout.py", ROOT / "trainer/supervisor.py")
+        if path != ROOT / "storage/layout.py"
         for node, text, joined in literals(ast.parse(path.read_text()))
         if names(text, joined)
     ]
     assert not found, "\n".join(found)
-
-
-def test_the_supervisor_which_imports_nothing_uses_the_same_names():
-    paths = [ROOT / "trainer/supervisor.py", *(ROOT / "supervisor").rglob("*.py")]
-    source = "\n".join(path.read_text() for path in paths if path.exists())
-    for name in ("COMPLETION", "UPLOADER", "FLUSH_REQUEST", "FLUSH_REPLY"):
-        assert f'"{getattr(layout, name)}"' in source, name
 
 
 def test_the_names_of_the_records_of_an_attempt_are_read_back():

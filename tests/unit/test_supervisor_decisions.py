@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kfp_tfjob.trainer.supervisor import Decision, Restarts
+from kfp_tfjob.supervisor.restarts import Decision, Restarts
 
 KILLED, LOST, NO_PEER = 137, 138, 142
 
@@ -82,7 +82,9 @@ def test_what_a_trainer_said_before_it_died_counts() -> None:
     # In a process of its own, because a supervisor waits for all children of its process.
     program = """
 import os
-from kfp_tfjob.trainer.supervisor import Child, Restarts, Supervisor
+from kfp_tfjob.supervisor.child import Child
+from kfp_tfjob.supervisor.restarts import Restarts
+from kfp_tfjob.supervisor.supervise import Supervisor
 
 words = "printf 'steps 3 9\\\\n' >&$SUPERVISOR_PIPE; kill -6 $$"
 child = Child(["sh", "-c", words], os.environ)

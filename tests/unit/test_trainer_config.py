@@ -12,7 +12,7 @@ import pytest
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.trainer.config import Config, Options, Topology
+from kfp_tfjob.trainer.config import Config, Options
 from kfp_tfjob.trainer.dataset import Dataset
 
 RIGHT = {
@@ -83,7 +83,9 @@ def test_everything_can_be_said() -> None:
         tf32=False,
         deterministic_ops=True,
     )
-    assert config.cluster == Topology(3, "worker 1", 2, ("a", 1))
+    cluster = config.cluster
+    found = cluster.size, cluster.name, cluster.place, cluster.chief_address
+    assert found == (3, "worker 1", 2, ("a", 1))
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}
 
@@ -164,7 +166,7 @@ def test_all_problems_come_at_once() -> None:
 
 def test_a_wrong_environment_costs_no_import_of_tensorflow(tmp_path: Path) -> None:
     program = (
-        "import sys, trainer.supervisor, trainer.__main__ as main\n"
+        "import sys, kfp_tfjob.trainer.__main__ as main\n"
         "code = main.main(['--epochs', '0'])\n"
         "assert code == 2 and 'tensorflow' not in sys.modules and 'boto3' not in sys.modules"
     )

@@ -93,7 +93,7 @@ class Follower:
 
     @property
     def pods(self) -> list[Object]:
-        """Every pod there has been, as it was seen last."""
+        """Every pod there has been, in its last known state."""
         return [self._pods[name] for name in sorted(self._pods)]
 
     def finish(self, seconds: float) -> None:

@@ -1,0 +1,77 @@
+"""Pages from templates, in which every value is safe for the page by itself.
+
+A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it, and is named
+by its path from the root of the project. HTML templates extend `pages/base.html.j2`, so a page has
+no script, fetches nothing, and adapts to light and dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_eval_context
+from jinja2.nodes import EvalContext
+from markupsafe import Markup
+
+from kfp_tfjob.storage import text
+
+# The folder that holds the rooms: the root of a checkout, or the package `kfp_tfjob` of a wheel.
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class Markdown(str):
+    """Text that is Markdown already."""
+
+
+def render(template: str, /, **values: Any) -> str:
+    """Return a page.
+
+    Text is made safe by `storage.text`: control characters are shown, length is bounded, and
+    nothing in it becomes markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`,
+    `digits` and `literal` (Markdown) are taken as they are.
+
+    Args:
+        template: For instance `components/evaluate/report.html.j2`.
+        values: What the template names; a missing name is an error.
+    """
+    return _ENVIRONMENT.get_template(template).render(values)
+
+
+def _is_html(template: str | None) -> bool:
+    return template is None or not template.endswith(".md.j2")
+
+
+@pass_eval_context
+def _safe(context: EvalContext, value: Any) -> Any:
+    """Return the value of an expression as it may stand on the page."""
+    if isinstance(value, Markup if context.autoescape else Markdown):
+        return value
+    if context.autoescape:
+        return Markup(text.html(value))
+    return text.prose(value)
+
+
+def _marked(function: Callable[..., str]) -> Callable[..., Markdown]:
+    return lambda *arguments: Markdown(function(*arguments))
+
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(_ROOT),
+    autoescape=_is_html,
+    finalize=_safe,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {
+    "code": _marked(text.code),
+    "prose": _marked(text.prose),
+    "digits": _marked("{:.6g}".format),
+    "literal": _marked(repr),
+    "short": text.short,
+    "count": "{:,}".format,
+}
+_ENVIRONMENT.globals["row"] = _marked(text.row)

@@ -1,0 +1,134 @@
+"""A command under way, and what it says of itself through the pipe SUPERVISOR_PIPE."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Mapping, Sequence
+
+from kfp_tfjob.supervisor.kernel import child_setup
+from kfp_tfjob.supervisor.log import log
+
+_LONGEST_LINE = 100  # bytes that a command says of itself
+
+
+class Child:
+    """A command under way.
+
+    Its words are lines: `waiting` before it waits for its peers, `started` when it can be told to
+    stop, `steps A B` when A steps are done and those up to B follow. A command may say nothing.
+
+    Args:
+        command: The program and its arguments.
+        environment: Of the command.
+        spare: Whether it waits until it is told to go.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], spare: bool = False
+    ) -> None:
+        ear, mouth = os.pipe()
+        values = dict(environment, SUPERVISOR_PIPE=str(mouth))
+        if spare:
+            values["WAIT_FOR_GO"] = "1"
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                env=values,
+                pass_fds=[mouth],
+                stdin=subprocess.PIPE if spare else None,
+                preexec_fn=child_setup(first_to_die=spare),
+            )
+        except OSError:
+            os.close(ear)
+            raise
+        finally:
+            os.close(mouth)
+        self._ear, self._heard = ear, b""
+        self.pid = self._process.pid
+        self.born = time.monotonic()
+        self.waiting_since = math.inf
+        self.started = self.stepped = False
+        self.done = self.tried = 0
+        self._told = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for its peers."""
+        return self.waiting_since < math.inf
+
+    def hear(self, seconds: float, bell: int) -> None:
+        """Take in what the command says, for at most `seconds` or until there is a signal.
+
+        Args:
+            seconds: How long.
+            bell: The descriptor on which a signal shows; -1 for none.
+        """
+        heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
+        if bell in heard:
+            os.read(bell, 1 << 16)
+        if self._ear not in heard:
+            return
+        data = os.read(self._ear, 1 << 16)
+        if not data:
+            os.close(self._ear)
+            self._ear = -1
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        # A user's own command may write there by mistake, and without end.
+        self._heard = self._heard[-_LONGEST_LINE:]
+        for line in lines:
+            self._take(line[:_LONGEST_LINE].decode(errors="replace"))
+
+    def _take(self, line: str) -> None:
+        word, *numbers = line.split()[:3] or [""]
+        if word == "waiting":
+            self.waiting_since = time.monotonic()
+        elif word == "started":
+            self.waiting_since, self.started = math.inf, True
+            self._told = 0  # what it was told while it started may have been lost
+        elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
+            done, tried = map(int, numbers)
+            # What is done before the first of these lines was done by an earlier command.
+            self.stepped = self.stepped or 0 < self.tried <= done
+            self.done, self.tried = done, tried
+
+    def go(self, before: int) -> None:
+        """Let a spare begin, and tell it the exit code of the command before it."""
+        self.born = time.monotonic()
+        try:
+            self._process.stdin.write(f"go {before}\n".encode())
+            self._process.stdin.close()
+        except OSError:
+            return  # it has died, which shows in its status
+
+    def stop(self, number: int) -> None:
+        """Send the command a signal, once."""
+        if self.waiting:
+            # There is nothing to save yet, and TensorFlow swallows the signal in these moments.
+            number = signal.SIGKILL
+        if number != self._told:
+            self._told = number
+            log(f"{signal.Signals(number).name} for the command")
+            self.kill(number)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the command and to what it has started."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def bury(self) -> None:
+        """Let go of a command that has ended, and end what it left behind."""
+        self.kill()
+        self._process.returncode = 0  # its status is not to be asked for again
+        if self._ear >= 0:
+            os.close(self._ear)
+            self._ear = -1

@@ -1,0 +1,136 @@
+"""The environment contract of a replica: every variable, and the parsing of the supervisor's own.
+
+`tf_config.py` parses TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+from kfp_tfjob.supervisor import duration
+
+# Set by the job manifest, the operator or the supervisor; a user must not set them.
+VARIABLES = {
+    "RUN_ID": "the run",
+    "ATTEMPT": "the attempt, from 1",
+    "RUN_URI": "s3:// address of the run",
+    "DATASET_URI": "s3:// address of the prepared dataset",
+    "CODE_URI": "s3:// address of the run's copy of the model code; unset when the image has it",
+    "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
+    "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
+    "EPOCHS": "how often the training rows are read",
+    "BATCH_SIZE": "rows of one step, over all replicas together",
+    "TRAIN_OPTIONS": "JSON object: options of the trainer",
+    "JOB_DIR": "scratch of this replica",
+    "DATA_DIR": "the dataset as files, for a command of the user's own",
+    "OUTPUT_DIR": "where the model goes",
+    "EXPECTED_REPLICAS": "chief and workers together; the supervisor refuses a different TF_CONFIG",
+    "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
+    "START_DEADLINE": "how long a replica waits for the others",
+    "MAX_RESTARTS": "how often the supervisor may start the command again; unset for never",
+    "WARM_SPARE": "1 to keep a second process ready to take over",
+    "RESTARTS": "how often this attempt was started again in place; set by the supervisor",
+    "SUPERVISOR_PIPE": "descriptor on which the command reports its progress; set by the"
+    " supervisor",
+    "WAIT_FOR_GO": "1 in a warm spare; set by the supervisor",
+    "PODINFO_DIR": "annotations of the pod as files: heartbeat, stop-within",
+    "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat",
+    "STORE_DEADLINE": "how long the chief waits for its output to be stored",
+    "FLUSH_BARRIER": "1 where a sidecar answers for the output",
+    "RESTORE": "1 where `setup` brings back the newest checkpoint",
+    "STORAGE_SECRET_DIR": "the mounted Secret with the keys of the store",
+    "TF_CONFIG": "the cluster and the place of this replica in it; set by the training operator",
+    "HOME": "a home for the user id of the pod",
+    "TMPDIR": "a folder for temporary files",
+}
+TERMINATION_LOG = "TERMINATION_LOG"  # a local run names the file for last words here
+_STORE_SECONDS = 3600.0
+
+
+class Refused(Exception):
+    """The environment is not what the job manifest promised.
+
+    Args:
+        variable: Which variable is wrong.
+        what: What is wrong, as a sentence without a full stop.
+        received: What was given; empty for nothing.
+        expected: What would have been right.
+        fix: What to do now.
+    """
+
+    def __init__(
+        self, variable: str, what: str, received: str = "", expected: str = "", fix: str = ""
+    ) -> None:
+        self.variable, self.what = variable, what
+        self.received, self.expected, self.fix = received, expected, fix
+        parts = (("", what), ("Received: ", received), ("Expected: ", expected), ("Fix: ", fix))
+        super().__init__(" ".join(f"{label}{text}." for label, text in parts if text))
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the supervisor itself is told.
+
+    Attributes:
+        run_id: The run.
+        attempt: From 1.
+        max_restarts: How often the command may be started again.
+        warm_spare: Whether a second process waits to take over.
+        start_deadline: Seconds to wait for the other replicas; infinite if not set.
+        store_deadline: Seconds to wait for the sidecar.
+        orphan_timeout: Seconds to live without a heartbeat; infinite if not set.
+        output_dir: Where the command writes; None where nothing is kept.
+        podinfo_dir: The annotations of the pod; None where there is no pod.
+        flush_barrier: Whether a sidecar answers for the output.
+    """
+
+    run_id: str = ""
+    attempt: int = 1
+    max_restarts: int = 0
+    warm_spare: bool = False
+    start_deadline: float = math.inf
+    store_deadline: float = _STORE_SECONDS
+    orphan_timeout: float = math.inf
+    output_dir: Path | None = None
+    podinfo_dir: Path | None = None
+    flush_barrier: bool = False
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> Environment:
+        """Read the variables.
+
+        Raises:
+            Refused: One of them is not a number or a duration.
+        """
+
+        def whole(name: str) -> int:
+            text = variables.get(name) or "0"
+            if not text.isdecimal():
+                raise Refused(name, f"{name} is not valid", repr(text), "a whole number, 0 or more")
+            return int(text)
+
+        def seconds(name: str) -> float:
+            text = variables.get(name) or "0"
+            found = duration.parse(text)
+            if found is None:
+                raise Refused(name, f"{name} is not valid", repr(text), duration.GRAMMAR)
+            return found
+
+        def folder(name: str) -> Path | None:
+            return Path(variables[name]) if variables.get(name) else None
+
+        return cls(
+            variables.get("RUN_ID", ""),
+            whole("ATTEMPT") or 1,
+            whole("MAX_RESTARTS"),
+            variables.get("WARM_SPARE") == "1",
+            seconds("START_DEADLINE") or math.inf,
+            seconds("STORE_DEADLINE") or _STORE_SECONDS,
+            seconds("ORPHAN_TIMEOUT") or math.inf,
+            folder("OUTPUT_DIR"),
+            folder("PODINFO_DIR"),
+            variables.get("FLUSH_BARRIER") == "1",
+        )

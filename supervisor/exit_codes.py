@@ -1,0 +1,50 @@
+"""Every exit code of the project: its name, its number and what it means.
+
+From 1 to 4 the user has to act; from 128 on the infrastructure is at fault, and a new attempt may
+follow. 128 + n is a process that signal n ended.
+"""
+
+from __future__ import annotations
+
+import signal
+
+DONE = 0
+FAILED = 1
+CONFIGURATION = 2
+DATA = 3
+NOT_FINITE = 4
+ORPHANED = 5
+SURPASSED = 6
+PEER_LOST = 138
+NOT_STARTED = 142
+STOPPED = 143
+NOT_STORED = 145
+
+MEANING = {
+    DONE: "done",
+    FAILED: "failed for an unexpected reason; its log says more",
+    CONFIGURATION: "wrong configuration, credentials or model code",
+    DATA: "data is missing or corrupt",
+    NOT_FINITE: "the loss is not finite",
+    ORPHANED: "orphaned: saved and stopped",
+    SURPASSED: "surpassed: a different run was promoted first",
+    PEER_LOST: "another replica was lost",
+    NOT_STARTED: "not started, for instance because another replica did not appear in time",
+    STOPPED: "stopped by a signal",
+    NOT_STORED: "not stored: the store was away until the deadline",
+}
+# A program returns these only on purpose: they name a mistake that the user has to correct.
+USER_ERRORS = (CONFIGURATION, DATA, NOT_FINITE)
+# A replica returns these because of what happened elsewhere: they name no cause.
+CONSEQUENCES = (PEER_LOST, STOPPED)
+
+
+def meaning_of(code: int) -> str:
+    """Return what the exit code of a command means, also for a code that is not in the table."""
+    if code in MEANING:
+        return MEANING[code]
+    if code > 128:
+        names = {int(item): item.name for item in signal.Signals}
+        cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""
+        return f"the command was ended by {names.get(code - 128, code - 128)}{cause}"
+    return f"the command ended with {code}"

@@ -1,0 +1,36 @@
+"""Small files by which processes of a pod talk to each other: absent, half written or damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Mapping
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a file; empty as long as there is none."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Return an object; an empty one as long as there is none."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace a file by an atomic rename.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(partial, path)

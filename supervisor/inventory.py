@@ -1,0 +1,61 @@
+"""Which files below a folder are output, and the one hash that names them all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Iterable, Iterator
+
+
+def counts(name: str) -> bool:
+    """Tell whether a file or directory of this name is output."""
+    return not name.startswith(".") and not name.endswith((".tmp", ".part"))
+
+
+def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
+    """Return the number of files, and the SHA-256 that names them and their sizes.
+
+    Args:
+        files: Relative path and size in bytes of each. The hash is over the lines `<size> <path>`
+            sorted by path (ARCHITECTURE.md, "The flush barrier").
+    """
+    found, number = hashlib.sha256(), 0
+    for path, size in sorted(files):
+        found.update(f"{size} {path}\n".encode(errors="surrogateescape"))
+        number += 1
+    return number, found.hexdigest()
+
+
+def inventory(folder: Path) -> tuple[int, str]:
+    """Return number and hash of the output in a folder, without links and what vanishes meanwhile.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    return digest(files(folder))
+
+
+def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield relative path and size of every file that is output.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    try:
+        found = list(os.scandir(folder))
+    except FileNotFoundError:
+        if not prefix:
+            raise
+        return
+    for entry in found:
+        if not counts(entry.name):
+            continue
+        path = prefix + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from files(folder / entry.name, path + "/")
+        elif entry.is_file(follow_symlinks=False):
+            try:
+                yield path, entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue

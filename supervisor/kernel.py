@@ -1,0 +1,86 @@
+"""What the supervisor asks of the Linux kernel: to get its orphans, and not to leave any."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Callable
+
+from kfp_tfjob.supervisor.files import read_text
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _prctl() -> Callable[..., int] | None:
+    """Return prctl(2), or None where there is none."""
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+
+def adopt_orphans() -> None:
+    """Have orphans come to this process, also where it is not the first one."""
+    prctl = _prctl()
+    if prctl:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def child_setup(first_to_die: bool) -> Callable[[], None]:
+    """Return what a child does before its command starts.
+
+    A process group of its own keeps signals of a terminal away, which the supervisor passes on
+    instead. The kernel kills the child when the supervisor is killed, so that no training is left
+    without a parent.
+
+    Args:
+        first_to_die: Whether the kernel ends this child first where memory runs out.
+    """
+    prctl = _prctl()
+
+    def setup() -> None:
+        os.setpgrp()
+        if prctl:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if first_to_die:
+            # Nothing that might import: another thread may hold the lock, which is never released.
+            try:
+                file = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+                os.write(file, b"1000")
+                os.close(file)
+            except OSError:
+                return
+
+    return setup
+
+
+def children() -> list[int]:
+    """Return the process ids of the children of this process, adopted orphans included."""
+    return [int(pid) for pid in read_text(Path(f"/proc/self/task/{os.getpid()}/children")).split()]
+
+
+def memory_left() -> float:
+    """Return the bytes this container may still take; infinite where that is not known."""
+    found = math.inf
+    for line in read_text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            found = int(line.split()[1]) * 1024.0
+    for folder, most, used, cache in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "),
+        (
+            "/sys/fs/cgroup/memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file ",
+        ),
+    ):
+        limit, now = (read_text(Path(folder, name)) for name in (most, used))
+        if limit.isdecimal() and now.isdecimal():
+            # The cache of files counts as used, but the kernel can drop it.
+            stat = read_text(Path(folder, "memory.stat")).splitlines()
+            droppable = sum(int(line.split()[1]) for line in stat if line.startswith(cache))
+            found = min(found, int(limit) - int(now) + droppable)
+    return found

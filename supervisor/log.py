@@ -1,0 +1,15 @@
+"""The log of the supervisor: one line for each change of state."""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+def log(text: str) -> None:
+    """Write one line to the log of the container; where no one reads it, training continues."""
+    line = time.strftime("%H:%M:%S") + " supervisor: " + text + "\n"
+    try:
+        os.write(1, line.encode(errors="backslashreplace"))
+    except OSError:
+        return

@@ -1,0 +1,32 @@
+"""This room as the one file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
+
+Inside the file the modules have the names they have outside, so none is ever loaded under two.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+NAME = "supervisor.pyz"
+_ROOM = Path(__file__).parent
+_PACKAGE = "kfp_tfjob/"
+
+
+def pack(target: Path) -> None:
+    """Write the file; the same sources give the same bytes.
+
+    Args:
+        target: Where to.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    members = {"__main__.py": (_ROOM / "__main__.py").read_bytes(), _PACKAGE + "__init__.py": b""}
+    for path in _ROOM.glob("*.py"):
+        if path.name != "__main__.py":
+            members[_PACKAGE + "supervisor/" + path.name] = path.read_bytes()
+    # Not compressed: the python3 of an image need not have zlib.
+    with zipfile.ZipFile(str(target), "w", zipfile.ZIP_STORED) as file:
+        for name in sorted(members):
+            file.writestr(zipfile.ZipInfo(name), members[name])

@@ -1,0 +1,34 @@
+"""The annotation `kfp-tfjob/stop-within`: how much time is left, also for a pod that is ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+from kfp_tfjob.supervisor import duration
+from kfp_tfjob.supervisor.files import read_text
+
+
+class StopWithin:
+    """The annotation as a file, which supervisor and sidecar read again and again.
+
+    Args:
+        podinfo: PODINFO_DIR; None where there is no pod.
+        say: Logs a value that is not a duration, once.
+    """
+
+    def __init__(self, podinfo: Path | None, say: Callable[[str], None]) -> None:
+        self._path, self._say, self._said = podinfo and podinfo / "stop-within", say, ""
+
+    def seconds(self) -> float | None:
+        """Return the seconds it leaves; None where it is not set or not valid."""
+        text = read_text(self._path) if self._path else ""
+        found = duration.parse(text)
+        if found is None and text != self._said:
+            self._said = text
+            if text:
+                self._say(
+                    f"the annotation stop-within is ignored. Received: {text[:100]!r}."
+                    f" Expected: {duration.GRAMMAR}."
+                )
+        return found

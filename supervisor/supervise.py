@@ -1,0 +1,237 @@
+"""A replica, from its start to its exit code: the parts of this room in their order."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from typing import Mapping, Sequence
+
+from kfp_tfjob.supervisor import completion, exit_codes, last_words, orders, peers
+from kfp_tfjob.supervisor.barrier import pass_barrier
+from kfp_tfjob.supervisor.child import Child
+from kfp_tfjob.supervisor.environment import Environment, Refused
+from kfp_tfjob.supervisor.kernel import adopt_orphans, children
+from kfp_tfjob.supervisor.log import log
+from kfp_tfjob.supervisor.restarts import Restarts
+from kfp_tfjob.supervisor.spare import start_spare
+from kfp_tfjob.supervisor.stop import Stop
+from kfp_tfjob.supervisor.tf_config import Topology
+
+_POLL_SECONDS = 0.05
+_PEER_SECONDS = 10.0  # between two lines about peers that are missing
+# A peer that was there and started again is back long before this; else its node is lost.
+_RETURN_SECONDS = 300.0
+
+
+class Supervisor:
+    """A replica.
+
+    Args:
+        command: The program and its arguments.
+        variables: The environment of this process.
+        early: Signals that arrived before.
+    """
+
+    def __init__(
+        self, command: Sequence[str], variables: Mapping[str, str], early: Sequence[int] = ()
+    ) -> None:
+        self.command, self.variables = list(command), variables
+        self._stop = Stop(early)
+        self._words = last_words.place(variables)
+        self._environment, self._cluster = Environment(), Topology()
+        self._restarts = Restarts(0)
+        self._patience = math.inf  # seconds that are left to wait for the peers
+        self._spare: Child | None = None
+
+    def run(self) -> int:
+        """Run the command and return the exit code of this process."""
+        self._stop.listen()
+        adopt_orphans()
+        try:
+            self._environment = told = Environment.read(self.variables)
+            self._cluster = Topology.read(self.variables)
+        except Refused as error:
+            return self._end(exit_codes.CONFIGURATION, str(error))
+        self._restarts, self._patience = Restarts(told.max_restarts), told.start_deadline
+        if told.podinfo_dir:
+            orders.follow(told.podinfo_dir, told.orphan_timeout, self._stop)
+        began, chief = time.monotonic(), self._cluster.peers.get("chief", "")
+        absent = peers.wait_for_chief(chief, self._patience, self._stop)
+        self._patience -= time.monotonic() - began
+        if absent:
+            return self._end(exit_codes.NOT_STARTED, absent)
+        try:
+            code, reason = self._run_command()
+        finally:
+            if self._spare:
+                self._spare.kill()
+        if code == exit_codes.DONE and self._stop:  # many programs return 0 when told to stop
+            code = exit_codes.STOPPED
+        if code == exit_codes.DONE:
+            code, reason = self._store()
+        return self._end(code, reason) if code else code
+
+    def _store(self) -> tuple[int, str]:
+        """Leave the record of success, and wait until it is stored with all other output."""
+        told = self._environment
+        if not self._cluster.writes or not told.output_dir:
+            return exit_codes.DONE, ""
+        try:
+            completion.record(told.output_dir, told.run_id, told.attempt)
+            if self._stop:
+                return exit_codes.STOPPED, ""
+            if told.flush_barrier:
+                return pass_barrier(told.output_dir, told.attempt, told.store_deadline, self._stop)
+        except OSError as error:
+            return exit_codes.CONFIGURATION, f"{told.output_dir} cannot be written: {error}"
+        return exit_codes.DONE, ""
+
+    def _run_command(self) -> tuple[int, str]:
+        """Run the command, again where that helps, and return its exit code and what is wrong."""
+        code = exit_codes.DONE
+        while not self._stop:
+            try:
+                child = self._next_child(code)
+            except OSError as error:
+                return exit_codes.CONFIGURATION, f"{self.command[0]} cannot be started: {error}"
+            code, reason = self._follow(child)
+            if reason or self._stop:
+                return code, reason
+            if child.started:
+                self._patience = min(self._environment.start_deadline, _RETURN_SECONDS)
+            else:
+                self._patience -= time.monotonic() - child.born
+            decision = self._restarts.decide(code, child.done, child.tried, self._patience)
+            if not decision.again:
+                return decision.code, decision.reason
+            log(
+                f"restart {self._restarts.count} of {self._restarts.most}"
+                + (f" in {decision.pause:.1f} s" if decision.pause else "")
+                + f": {decision.reason}"
+            )
+            self._forget_words()
+            over = time.monotonic() + decision.pause
+            while time.monotonic() < over and not self._stop:
+                time.sleep(_POLL_SECONDS)
+        return exit_codes.STOPPED, ""
+
+    def _next_child(self, before: int) -> Child:
+        if not self._spare:
+            return Child(self.command, self._of_command(self._restarts.count))
+        child, self._spare = self._spare, None
+        child.go(before)
+        return child
+
+    def _of_command(self, restarts: int) -> dict[str, str]:
+        return dict(self.variables, RESTARTS=str(restarts))
+
+    def _follow(self, child: Child) -> tuple[int, str]:
+        """Return the exit code of a command that runs, and what is wrong if only we know."""
+        spare_wanted = self._environment.warm_spare and self._restarts.most > 0
+        late, look = "", 0.0
+        while True:
+            status = self._reap(child)
+            if status is not None:
+                break
+            child.hear(_POLL_SECONDS, self._stop.bell)
+            waited = time.monotonic() - child.waiting_since
+            if self._stop:
+                child.stop(signal.SIGKILL if self._stop.by_force else self._stop.signal)
+            elif late:
+                continue  # it is dying
+            elif waited >= self._patience:
+                child.kill()
+                late = self._absent(waited)
+            elif child.waiting and waited - look >= _PEER_SECONDS:
+                look = waited
+                self._say_who_is_absent(child)
+            if spare_wanted and child.stepped and not self._spare:
+                spare_wanted = False
+                self._spare = start_spare(self.command, self._of_command(self._restarts.count + 1))
+        child.hear(0, -1)  # its last words may not have been taken in
+        child.bury()
+        self._end_strays()
+        if late:
+            return exit_codes.NOT_STARTED, late
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        # A command that was told to stop has stopped, even if it had to be ended by force or lost
+        # its peers, which were told to stop as well.
+        return (exit_codes.STOPPED if self._stop and code > 128 else code), ""
+
+    def _reap(self, child: Child) -> int | None:
+        """Return the status of the child once it has ended.
+
+        The first process of a container inherits every orphan, which must not stay a zombie.
+        """
+        found = None
+        while True:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if not ended:
+                return found
+            if ended == child.pid:
+                found = status
+            elif self._spare and ended == self._spare.pid:
+                log("the warm spare has ended")
+                self._spare.bury()
+                self._spare = None
+
+    def _end_strays(self) -> None:
+        """End what the command has started and what has left its group.
+
+        It would hold the ports and the GPUs of the next command, or write to the output.
+        """
+        spare = self._spare.pid if self._spare else 0
+        for _ in range(20):  # a process that cannot be killed now is waited for one second
+            strays = [pid for pid in children() if pid != spare]
+            if not strays:
+                return
+            for pid in strays:
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so its number is still its own
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(_POLL_SECONDS)
+
+    def _absent(self, waited: float) -> str:
+        absent = peers.absent(self._cluster.peers)
+        if not absent:
+            return f"all other replicas listen, but the start did not end within {waited:.0f} s"
+        return f"another replica did not appear within {waited:.0f} s: {absent}"
+
+    def _say_who_is_absent(self, child: Child) -> None:
+        """Look in the background: a slow name server must not hold up a signal."""
+
+        def look() -> None:
+            absent = peers.absent(self._cluster.peers)
+            if child.waiting:
+                log(f"still waiting for {absent or 'the other replicas, which all listen'}")
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def _end(self, code: int, reason: str = "") -> int:
+        """Leave the reason where the cluster shows it, unless the command has left its own."""
+        if self._stop.orphaned:
+            code = exit_codes.ORPHANED
+            reason = exit_codes.MEANING[code]
+        # What only this process knows counts more than what the command has said of it.
+        if reason:
+            self._forget_words()
+        reason = reason or exit_codes.meaning_of(code)
+        log(f"exit code {code}: {reason}")
+        try:
+            if self._words.exists() and not self._words.stat().st_size:
+                last_words.leave(self._words, reason)
+        except OSError as error:
+            log(f"{self._words} cannot be written: {error}")
+        return code
+
+    def _forget_words(self) -> None:
+        """Take back what the command said of an end that was not the last one."""
+        try:
+            last_words.leave(self._words, "")
+        except OSError as error:
+            log(f"{self._words} cannot be written: {error}")

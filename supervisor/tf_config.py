@@ -1,0 +1,154 @@
+"""TF_CONFIG: the replicas of the job and the place of this one among them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Mapping, Sequence
+
+from kfp_tfjob.supervisor.environment import Refused
+
+_TRAINS = ("chief", "worker")
+_VARIABLE, _LOOK = "TF_CONFIG", "look at the TFJob"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which replica this is, and where the others are.
+
+    Attributes:
+        kind: The type of this replica, for instance `worker`; a replica without TF_CONFIG is the
+            chief.
+        index: Its number among those of its type.
+        members: The addresses of the replicas, by their type; empty without TF_CONFIG.
+    """
+
+    kind: str = "chief"
+    index: int = 0
+    members: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> Topology:
+        """Read TF_CONFIG and compare it with EXPECTED_REPLICAS.
+
+        Raises:
+            Refused: TF_CONFIG is damaged, has no place for this replica or two at one address,
+                names a replica type that TensorFlow 2 does not have, or has not as many replicas
+                as EXPECTED_REPLICAS.
+        """
+        text = variables.get("TF_CONFIG", "")
+        cluster = cls._parse(text) if text else cls()
+        if "master" in cluster.members or cluster.kind == "master":
+            raise Refused(
+                _VARIABLE,
+                "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know",
+                fix="call it Chief in the job manifest",
+            )
+        expected = variables.get("EXPECTED_REPLICAS", "")
+        if expected and expected != str(cluster.size):
+            chiefs, workers = (len(cluster.members.get(kind, ())) for kind in _TRAINS)
+            raise Refused(
+                _VARIABLE,
+                f"TF_CONFIG names {chiefs} chief and {workers} workers"
+                if cluster.members
+                else "there is no TF_CONFIG, so this replica is alone",
+                expected=f"{expected} replicas (EXPECTED_REPLICAS)",
+                fix="the training operator did not build the cluster of the job manifest; " + _LOOK,
+            )
+        wrong = cluster._contradiction()
+        if wrong:
+            raise Refused(
+                _VARIABLE,
+                f"TF_CONFIG is not valid: {wrong}",
+                text[:500],
+                "a different address name:port for each replica, and this replica among them",
+                _LOOK,
+            )
+        return cluster
+
+    @classmethod
+    def _parse(cls, text: str) -> Topology:
+        try:
+            config = json.loads(text)
+            members = config["cluster"].items()
+            return cls(
+                str(config["task"]["type"]).lower(),
+                int(config["task"]["index"]),
+                {str(name).lower(): [str(host) for host in hosts] for name, hosts in members},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused(
+                _VARIABLE,
+                f"TF_CONFIG is not valid: {type(error).__name__}: {error}",
+                text[:500],
+                "a JSON object with cluster and task",
+                _LOOK,
+            ) from None
+
+    def _contradiction(self) -> str:
+        """Return why this cluster cannot be; else others would wait for it until the deadline."""
+        if not self.members:
+            return ""
+        known = len(self.members.get(self.kind, ()))
+        # Estimators keep the evaluator out of the cluster, and so do programs that follow them.
+        outside = self.kind == "evaluator" and not known
+        if not outside and not 0 <= self.index < known:
+            return f"there is no {self.kind} {self.index} in it"
+        taken = set()
+        for address in (address for hosts in self.members.values() for address in hosts):
+            if address in taken:
+                return f"{address} is the address of two replicas"
+            taken.add(address)
+            host, port = split(address)
+            if not host or not port.isdecimal():
+                return f"{address} is not an address"
+        return ""
+
+    @property
+    def size(self) -> int:
+        """Chief and workers together."""
+        return sum(len(self.members.get(kind, ())) for kind in _TRAINS) if self.members else 1
+
+    @property
+    def name(self) -> str:
+        """This replica, for instance `worker 1`."""
+        return _name(self.kind, self.index)
+
+    @property
+    def place(self) -> int:
+        """The number of this replica among chief and workers, from 0."""
+        before = 0 if self.kind == "chief" else len(self.members.get("chief", ()))
+        return before + self.index
+
+    @property
+    def chief_address(self) -> tuple[str, int]:
+        """Host and port of the replica with the place 0; no host without TF_CONFIG."""
+        first = next((hosts[0] for kind in _TRAINS if (hosts := self.members.get(kind))), ":0")
+        host, port = split(first)
+        return host, int(port)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this replica leaves the output: the chief, or the first worker without one."""
+        first_worker = (self.kind, self.index) == ("worker", 0)
+        return self.kind == "chief" or (first_worker and "chief" not in self.members)
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """The other replicas that train, for instance {"worker 1": "host:port"}."""
+        return {
+            _name(kind, at): address
+            for kind in _TRAINS
+            for at, address in enumerate(self.members.get(kind, ()))
+            if (kind, at) != (self.kind, self.index)
+        }
+
+
+def split(address: str) -> tuple[str, str]:
+    """Return host and port of, for instance, `name:2222` or `[::1]:2222`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), port
+
+
+def _name(kind: str, index: int) -> str:
+    return kind if kind == "chief" else f"{kind} {index}"

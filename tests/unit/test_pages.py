@@ -1,0 +1,180 @@
+"""Every page is one valid, small file that fetches nothing, and text on it stays text."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from jinja2 import DictLoader
+from markdown_it import MarkdownIt
+
+from kfp_tfjob.components.evaluate import report as evaluation
+from kfp_tfjob.components.launch_tfjob.progress import Epoch, TrainingHistory
+from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
+from kfp_tfjob.components.prepare_data import report as dataset
+from kfp_tfjob.pages import charts, template
+from kfp_tfjob.pipelines.local.page import write_page
+from kfp_tfjob.storage.text import html, prose
+from tests.unit.test_evaluate_report import CASES, evaluated
+from tests.unit.test_text import PROPERTY, TEXT, is_safe
+
+HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 7 }}"
+ELEMENTS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "span", "div"),
+    *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption"),
+    *("svg", "text", "rect", "line", "polyline", "circle", "path"),
+}
+ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
+ROOT = Path(__file__).parents[2]
+
+
+def data_page(features: int, classes: int) -> str:
+    """Return the page of a dataset in which every name is hostile."""
+    names = [f"{HOSTILE} {index}" for index in range(classes)]
+    splits = {"train": {"rows": 80}, "validation": {"rows": 10}, "test": {"rows": 10}}
+    numbers = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=0.5)
+    label: dict[str, Any] = {split: numbers for split in splits} | {"histogram": [0, 3, 1]}
+    if classes:
+        label = {"counts": {split: dict.fromkeys(names, 7) for split in splits}}
+    schema = {
+        "task": "classification" if classes else "regression",
+        "label": {"name": HOSTILE, "classes": names or None},
+        "features": [f"{HOSTILE} {index}" for index in range(features)],
+        "splits": splits,
+        "split": {"fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}},
+    }
+    statistics = {
+        "rows": {"read": 100},
+        "bad_rows": {"dropped": 0},
+        "duplicates": 0,
+        "warnings": [HOSTILE],
+        "label": label,
+        "features": {name: numbers | {"histogram": [1] * 20} for name in schema["features"]},
+    }
+    return dataset.render(schema, statistics, reused=bool(classes))
+
+
+def evaluation_page(case: str) -> str:
+    task, verdict, scored = evaluated(case)
+    return evaluation.render(verdict | {"reasons": [HOSTILE]}, task, scored)
+
+
+def training_page() -> str:
+    epochs = [Epoch(n, {HOSTILE: 1 / n, f"val_{HOSTILE}": 1e308 * (-1) ** n}) for n in (1, 2, 9)]
+    history = TrainingHistory(tuple(epochs), {HOSTILE: 0.5}, {HOSTILE: 1.0}, (HOSTILE,))
+    return curves_html(history, HOSTILE)
+
+
+def local_page(folder: Path) -> str:
+    (folder / "report.html").write_text("x")
+    return write_page(folder, HOSTILE, HOSTILE, {HOSTILE: HOSTILE}).read_text()
+
+
+PAGES = {
+    **{f"evaluation of {case}": lambda _, case=case: evaluation_page(case) for case in CASES},
+    "dataset, classification": lambda _: data_page(250, 120),
+    "dataset, regression": lambda _: data_page(3, 0),
+    "training": lambda _: training_page(),
+    "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
+    "job": lambda _: job_html(
+        {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE
+    ),
+    "local run": local_page,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path: Path) -> None:
+    page = PAGES[name](tmp_path)
+    assert len(page.encode()) < 1_000_000
+    assert page.startswith("<!doctype html>\n")
+    root = ElementTree.fromstring(page.removeprefix("<!doctype html>"))  # every element is closed
+    assert [part.tag for part in root] == ["head", "body"]
+    assert [len(root.findall(path)) for path in ("head/title", "head/style", "body/h1")] == [1] * 3
+    plots = {part for svg in root.iter("svg") for part in svg.iter()}
+    for part in root.iter():
+        assert part.tag in ELEMENTS
+        assert part in plots or set(part.attrib) <= ATTRIBUTES
+        assert not any(key.startswith("on") or key in ("src", "style") for key in part.attrib)
+        assert not any("url(" in value for value in part.attrib.values())
+        assert part.tag == "style" or is_safe((part.text or "").replace("\n", ""))
+        if part.tag == "a":
+            assert re.fullmatch(r"[a-z-]+\.(html|md|log)", part.get("href"))
+    (style,) = root.iter("style")
+    assert not re.search(r"url\(|@import|https?:", style.text)
+    assert "prefers-color-scheme: dark" in style.text
+    values = [
+        value for svg in root.iter("svg") for part in svg.iter() for value in part.attrib.values()
+    ]
+    assert not re.search(r"\b(nan|inf)\b", " ".join(values))
+
+
+@pytest.mark.parametrize("name", ["dataset, regression", "training", "job", "local run"])
+def test_hostile_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
+    assert html(HOSTILE) in PAGES[name](tmp_path)
+
+
+@PROPERTY
+@given(TEXT)
+def test_a_template_does_to_text_what_the_project_does_to_text_for_html(text: str) -> None:
+    environment = template._ENVIRONMENT
+    source = "{% macro m(x) %}{{ x }}{% endmacro %}<p title='{{ t }}'>{{ t }}</p>{{ m(t) }}"
+    source += "{{ [t] | join }}"
+    shown = environment.from_string(source).render(t=text)
+    safe = html(text)
+    assert shown == f"<p title='{safe}'>{safe}</p>{safe}{safe}"
+    seen = []
+
+    class Page(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            seen.append(tag)
+
+        def handle_data(self, data):
+            assert is_safe(data)
+
+    Page().feed(shown)
+    assert seen == ["p"]
+
+
+@PROPERTY
+@given(TEXT)
+def test_a_plot_shows_text_as_text(text: str) -> None:
+    plots = [
+        charts.by_epoch(text, {text: [(1, 0.5)]}),
+        charts.roc({text: [(0, 0), (1, 1)]}),
+        charts.histogram(text, text, [0, 1], [3]),
+        charts.confusion_matrix([text, "b"], [[1, 2], [3, 4]]),
+    ]
+    for plot in plots:
+        for part in ElementTree.fromstring(plot).iter():
+            assert part.tag in ELEMENTS
+            assert is_safe(part.text or "") and is_safe(part.get("aria-label", ""))
+
+
+def test_text_in_a_markdown_template_is_prose() -> None:
+    name = "on_bad_row | <b>*x*"
+    source = "{{ name }}\n{{ name | code }}\n{{ row(name | code, 'b') }}\n{{ 1.5 }}"
+    environment = template._ENVIRONMENT.overlay(loader=DictLoader({"a.md.j2": source}))
+    text = environment.get_template("a.md.j2").render(name=name)
+    assert text.split("\n")[0] == prose(name)
+    assert "<b>" not in MarkdownIt("commonmark").render(text)
+    assert "| `on_bad_row \\| <b>*x*` | b |" in text
+
+
+def test_templates_do_not_go_around_what_makes_text_safe() -> None:
+    """In `a ~ b` Jinja escapes by itself, and only for HTML."""
+    found = [path for path in ROOT.rglob("*.j2") if ".venv" not in path.parts]
+    assert len(found) >= 6
+    for path in found:
+        for expression in re.findall(r"{[{%].*?[%}]}", path.read_text(), re.S):
+            assert "~" not in expression and not re.search(
+                r"\|\s*safe|Markup|autoescape", expression
+            )
+
+
+def test_html_and_svg_are_written_in_one_place(sources: dict[str, str]) -> None:
+    own = [path for path, text in sources.items() if re.search(r"<(html|style|svg|table)\b", text)]
+    assert own == []

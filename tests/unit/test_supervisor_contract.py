@@ -1,0 +1,96 @@
+"""What the supervisor shares with the other rooms: exit codes, the environment, durations."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.supervisor import duration, environment, exit_codes
+from kfp_tfjob.supervisor.environment import Environment, Refused
+from kfp_tfjob.supervisor.pack import NAME, pack
+from kfp_tfjob.supervisor.stop_within import StopWithin
+from kfp_tfjob.trainer import exits  # noqa: F401 - its errors are subclasses of StepError
+from kfp_tfjob.uploader import ownership  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("60", 60),
+        ("60s", 60),
+        ("500ms", 0.5),
+        ("2m", 120),
+        ("1.5h", 5400),
+        (" 0s\n", 0),
+        *((text, None) for text in ("", "soon", "nan", "inf", "-5", "1e3", "1h30m", "5 s", "s")),
+    ],
+)
+def test_a_duration(text: str, seconds: float | None) -> None:
+    assert duration.parse(text) == seconds
+
+
+def test_an_annotation_that_is_no_duration_is_named_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    annotation = StopWithin(tmp_path, said.append)
+    assert annotation.seconds() is None and not said
+    (tmp_path / "stop-within").write_text("soon")
+    assert annotation.seconds() is None and annotation.seconds() is None
+    (tmp_path / "stop-within").write_text("2m")
+    assert annotation.seconds() == 120
+    assert len(said) == 1 and "Received: 'soon'." in said[0] and duration.GRAMMAR in said[0]
+
+
+def test_limits_are_durations_and_counts_are_whole() -> None:
+    told = Environment.read({"START_DEADLINE": "2m", "STORE_DEADLINE": "0.5", "ATTEMPT": "3"})
+    assert (told.start_deadline, told.store_deadline, told.attempt) == (120, 0.5, 3)
+    for name in ("ATTEMPT", "MAX_RESTARTS"):
+        with pytest.raises(Refused) as refused:
+            Environment.read({name: "1.5"})
+        assert refused.value.what == f"{name} is not valid"
+        assert refused.value.received == "'1.5'"
+
+
+def _section(repository: Path, title: str) -> str:
+    text = (repository / "ARCHITECTURE.md").read_text()
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_exit_codes_of_the_documentation_are_those_of_the_code(repository: Path) -> None:
+    named = {name: value for name, value in vars(exit_codes).items() if isinstance(value, int)}
+    assert sorted(named.values()) == sorted(exit_codes.MEANING), "each has one name and meaning"
+    section = _section(repository, "Exit codes and failures")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    assert rows == [(str(code), name, exit_codes.MEANING[code]) for name, code in named.items()]
+
+
+def test_every_error_has_a_code_of_the_table() -> None:
+    kinds = [StepError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert {kind.code for kind in kinds} <= exit_codes.MEANING.keys()
+
+
+def test_every_variable_is_documented_once(repository: Path) -> None:
+    section = _section(repository, "The environment of a replica")
+    cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    found = [name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)]
+    assert len(found) == len(set(found))
+    assert environment.VARIABLES.keys() <= set(found)
+
+
+def test_the_packed_file_is_always_the_same_and_has_one_name_for_a_module(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        pack(tmp_path / folder / NAME)
+    packed = tmp_path / "a" / NAME
+    assert packed.read_bytes() == (tmp_path / "b" / NAME).read_bytes()
+    command = [sys.executable, "-S", "-v", str(packed), "--", "true"]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
+    ours = re.findall(r"^import '(.*supervisor.*)' #.*$", done.stderr, re.MULTILINE)
+    assert "kfp_tfjob.supervisor.supervise" in ours
+    assert all(name.startswith("kfp_tfjob.supervisor") for name in ours)
+    assert len(ours) == len(set(ours))
+    assert "kfp_tfjob.storage" not in done.stderr
