@@ -169,7 +169,8 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
     in_image = ModelCode.parse(values["model_code"]).in_image
     problems = list(local_paths(values, in_image))
     try:
-        found = check(open_cluster(_PATIENCE.seconds), run_parameters.job_spec(values), run_id)
+        spec = run_parameters.job_spec(values)
+        found = check(open_cluster(_PATIENCE.seconds, spec.kind), spec, run_id)
     except StepError as error:
         return Findings([*problems, *error.problems], [])
     return Findings([*problems, *found.problems], found.warnings)

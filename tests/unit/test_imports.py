@@ -17,7 +17,9 @@ ROOMS = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the rooms.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
-BARE = re.compile(rf"^\s*(?:import|from)\s+(?:{'|'.join(ROOMS)})(?:\.[\w.]+)?(?:\s|$)", re.M)
+BARE = re.compile(
+    rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
+)
 
 
 def modules() -> dict[str, Path]:
