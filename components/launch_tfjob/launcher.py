@@ -410,6 +410,17 @@ def _is_retry() -> bool:
 
 def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
     name = f"{manifest['kind']} {manifest['metadata']['name']}"
+    if found is Found.OTHER_SPEC:
+        return ConfigurationError(
+            Problem(
+                f"{name} of this run was made with other parameters, or by a different"
+                " version of kfp-tfjob",
+                received=f"a job with {found}",
+                expected="the job that this version makes from the parameters of the run",
+                fix="let the version that made it finish it, or delete the job and retry: the run"
+                " continues from its newest stored checkpoint",
+            )
+        )
     return ConfigurationError(
         Problem(
             f"{name} exists already, and this run did not make it",

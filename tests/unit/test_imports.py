@@ -53,6 +53,8 @@ def of_the_project(names: set[str]) -> set[str]:
     for name in names:
         if name.partition(".")[0] == PACKAGE and name != PACKAGE:
             own = name.removeprefix(f"{PACKAGE}.")
+            if own.partition(".")[0] == "old_names":  # beside the rooms; it imports none
+                continue
             found.add(own if own in MODULES else own.rpartition(".")[0])
     return found
 
@@ -135,7 +137,8 @@ def test_no_room_is_imported_without_the_package():
     wrong = [
         f"{path.relative_to(ROOT)}: {found[0].strip()}"
         for path in paths
-        if path != Path(__file__) and room(path.relative_to(ROOT).as_posix()) != "supervisor"
+        if path.name not in (Path(__file__).name, "test_old_names.py")
+        and room(path.relative_to(ROOT).as_posix()) != "supervisor"
         for found in BARE.finditer(path.read_text())
     ]
     assert not wrong
