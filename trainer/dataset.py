@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
 
-FORMAT = "kfp-tfjob/schema/1"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What `build_model(dataset, ...)` is given.
+    """The argument of `build_model(dataset, ...)`.
 
     Attributes:
-        folder: Where its files lie on this machine.
+        folder: The folder of its files on this machine.
         task: `classification` or `regression`.
         feature_names: The columns, in the order in which they are packed.
         mean: (features,) float32, of the training rows.
@@ -56,16 +56,19 @@ class Dataset:
         """Read schema.json and statistics.json of a folder.
 
         Args:
-            folder: Where the files lie.
+            folder: The folder of the files.
             digest: Of the manifest they came by.
 
         Raises:
             DataError: They are not of the format this trainer reads.
         """
         try:
-            schema = json.loads((folder / "schema.json").read_text())
-            statistics = json.loads((folder / "statistics.json").read_text())
-            if schema["format"] != FORMAT or schema["task"] not in (CLASSIFICATION, REGRESSION):
+            schema = json.loads((folder / SCHEMA).read_text())
+            statistics = json.loads((folder / STATISTICS).read_text())
+            if schema["format"] != SCHEMA_FORMAT or schema["task"] not in (
+                CLASSIFICATION,
+                REGRESSION,
+            ):
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
             names = tuple(str(feature["name"]) for feature in schema["features"])
             columns = [statistics["features"][name] for name in names]
@@ -91,7 +94,7 @@ class Dataset:
                 Problem(
                     "the dataset cannot be read",
                     received=f"{type(error).__name__}: {error}",
-                    expected=f"schema.json of the format {FORMAT}, and statistics.json",
+                    expected=f"schema.json of the format {SCHEMA_FORMAT}, and statistics.json",
                     fix="prepare it again with prepare_data of the same version",
                 )
             ) from error
@@ -149,6 +152,6 @@ class Dataset:
 
 
 def _scale(deviations: list[float]) -> np.ndarray:
-    """Return what to divide by; a column that is constant, or almost, is left as it is."""
+    """Return the divisors; 1 for a column that is constant, or almost constant."""
     found = np.array(deviations, np.float32)
     return np.where(np.isfinite(found) & (found > 1e-12), found, np.float32(1))

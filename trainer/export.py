@@ -1,4 +1,4 @@
-"""The finished model: model.keras for training on, and a SavedModel for whoever serves it.
+"""The finished model: model.keras for further training, and a SavedModel for serving.
 
     serve          one argument (batch,) float32 for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
@@ -18,10 +18,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
-_ROWS = 64  # random ones that a model is asked about when nothing else tells what it answers
+_ROWS = 64  # random rows for a model with an unknown output shape
 
 
 def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
@@ -29,18 +31,16 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
 
     Args:
         model: Trained and compiled.
-        dataset: What it was trained on.
+        dataset: The training data.
         output: OUTPUT_DIR.
     """
     output.mkdir(parents=True, exist_ok=True)
-    partial = output / ".model.keras"  # Keras wants this ending
-    model.save(partial)
-    partial.replace(output / "model.keras")
-    folder = output / ".model.tmp"
-    shutil.rmtree(folder, ignore_errors=True)
-    _saved_model(model, dataset, folder)
-    shutil.rmtree(output / "model", ignore_errors=True)
-    folder.rename(output / "model")
+    keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses another one
+    with files.written(output / KERAS_MODEL, keras_ending) as partial:
+        model.save(partial)
+    with files.written(output / MODEL) as folder:
+        _saved_model(model, dataset, folder)
+        shutil.rmtree(output / MODEL, ignore_errors=True)
 
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
@@ -78,7 +78,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:
-    """Return the function from packed rows to what a signature returns."""
+    """Return the function from packed rows to the outputs of a signature."""
     if dataset.task != CLASSIFICATION:
         return lambda rows: {
             "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)

@@ -1,11 +1,10 @@
-"""What a training says: lines for people, progress.jsonl for programs, TensorBoard."""
+"""Progress of a training: log lines for users, progress.jsonl for programs, TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import LOGS, PROGRESS
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.pace import Pace
 from kfp_tfjob.trainer.replicas import Replicas
@@ -28,7 +29,7 @@ class ProgressWriter:
 
     Args:
         output: OUTPUT_DIR.
-        start: Where the training begins; what the files say of later steps is taken away.
+        start: Where the training begins; entries of later steps are removed from the files.
         epochs: Of the whole training.
         steps: Of the whole training.
         batch: Rows of a step, over all replicas.
@@ -54,11 +55,11 @@ class ProgressWriter:
         self.replicas, self.pace = replicas.count, Pace(replicas.processes)
         self._gpu_use = replicas.gpu_use
         output.mkdir(parents=True, exist_ok=True)
-        path = output / "progress.jsonl"
+        path = output / PROGRESS
         _truncate(path, start)
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._writers = {
-            name: _writer(output / "logs" / name, start.epoch)
+            name: _writer(output / LOGS / name, start.epoch)
             for name in ("train", "validation")
             if board
         }
@@ -121,7 +122,7 @@ class ProgressWriter:
         self.pace.clear()
 
     def _figures(self, step: int) -> dict[str, Any]:
-        """Return what was measured since the last line, and the seconds that are left."""
+        """Return the measurements since the last line, and the remaining seconds."""
         if done := step - self._mark:
             # The time of the steps alone: an evaluation or a checkpoint makes them no slower.
             speed = done * self.batch / max(self.pace.seconds, 1e-6)
@@ -184,7 +185,7 @@ def _finite(value: Any) -> Any:
 
 
 def _writer(folder: Path, epoch: int) -> Any:
-    """Return a writer for TensorBoard, which forgets what older files say from this epoch on.
+    """Return a writer for TensorBoard, which drops entries of older files from this epoch on.
 
     The process that wrote them may have come further than its checkpoint.
     """
@@ -196,7 +197,7 @@ def _writer(folder: Path, epoch: int) -> Any:
 
 
 def _truncate(path: Path, start: Position) -> None:
-    """Keep the lines of what need not be done again.
+    """Keep the lines of work that is not repeated.
 
     The evaluation at the end of an epoch follows its checkpoint, so the line about the epoch of
     the very step that was restored will be written again.
@@ -213,6 +214,4 @@ def _truncate(path: Path, start: Position) -> None:
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
             continue  # an end by force cuts the last line off
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text("".join(kept), encoding="utf-8")
-    os.replace(partial, path)
+    files.write(path, "".join(kept))

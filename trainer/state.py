@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.trainer import checkpoint, randomness
 from kfp_tfjob.trainer.best import BestCheckpoint
 from kfp_tfjob.trainer.callback_state import CallbackState
@@ -26,13 +27,13 @@ _PACK = 16 << 20  # bytes of the variables that are broadcast together
 
 
 class EvaluationState(NamedTuple):
-    """What changes while the weights stay as they are, that is, during an evaluation.
+    """The state that changes during an evaluation, while the weights stay the same.
 
     Attributes:
         metric_sums: The running sums of the metrics of this process, to the last bit.
         callbacks: What the callbacks remember; empty on workers.
         random: The states of the random numbers of replica 0, by their place among the variables:
-            what draws in an evaluation too has to draw the same when it is done again.
+            an evaluation that is repeated must draw the same numbers.
     """
 
     metric_sums: bytes
@@ -41,14 +42,14 @@ class EvaluationState(NamedTuple):
 
 
 class State:
-    """Variables, running sums of the metrics, and what callbacks remember.
+    """Variables, running sums of the metrics, and the state of callbacks.
 
     Args:
         model: With all variables created.
         replicas: Of the job.
         callbacks: Of the training.
         folder: Of the checkpoints; only the chief's counts.
-        settings: What has to be equal for a checkpoint to be of this training.
+        settings: Values that must be equal in a checkpoint of this training.
         keep: How many of the newest checkpoints stay.
         best: Finds the best of them, which stays too; None for no such thing.
     """
@@ -99,7 +100,7 @@ class State:
 
         Args:
             position: Where the training stands.
-            running: What `running` returned at that position.
+            running: The result of `running` at that position.
 
         Raises:
             StepError: The checkpoint before could not be written.
@@ -147,14 +148,14 @@ class State:
         """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
 
         Returns:
-            Where the training goes on.
+            Where the training resumes.
 
         Raises:
-            ConfigurationError: The checkpoint is of another model or training.
+            ConfigurationError: The checkpoint belongs to a different model or training.
         """
         found = None
         if self._replicas.chief:
-            checkpoint.sweep(self._folder)
+            files.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found = _with_unseeded(found, self._variables)
                 found.check_fits(self._variables, self._settings)
@@ -170,8 +171,8 @@ class State:
             return Position()
         content = json.loads(header)
         position = Position(**content["position"])
-        # Before the variables: what callbacks do to the model when they begin is in them already.
-        state = CallbackState(found.callbacks, found.best) if found else None
+        # Before the variables, which already contain the changes of callbacks at their start.
+        state = CallbackState(found.callbacks, found.callback_arrays) if found else None
         self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
         self._assign([item for _, item in self._variables], values)
@@ -184,12 +185,15 @@ class State:
         values = [item.numpy() for item in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 
-    def weights_sha256(self) -> str:
-        """Return the SHA-256 of the weights."""
+    def trained_weights_sha256(self) -> str:
+        """Log and return the SHA-256 of the weights in memory, in the order of the model.
+
+        The hash that evaluate and publish show is of the variables in the exported SavedModel.
+        """
         digest = sha256()
         for item in self._weights:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
-        log.info("weights sha256 %s", digest.hexdigest())
+        log.info("trained weights sha256 %s", digest.hexdigest())
         return digest.hexdigest()
 
     def _metric_sums(self) -> bytes:
@@ -220,8 +224,8 @@ class State:
         size = len(self._metric_sums())
         if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
             log.warning(
-                "the checkpoint is of another number of replicas: the metrics of this epoch start"
-                " in its middle"
+                "the checkpoint has a different number of replicas: the metrics of this epoch"
+                " start in its middle"
             )
             return
         data, at = everyone[self._replicas.index], 0
@@ -235,7 +239,7 @@ class State:
 def _with_unseeded(found: Checkpoint, variables: Sequence[tuple[str, Any]]) -> Checkpoint:
     """Return a checkpoint with the random numbers that name no seed, which older ones lack.
 
-    They begin anew then.
+    They start from zero then.
     """
     name = f"model/{randomness.UNSEEDED}/seed_generator_state"
     at = [it for it, _ in variables].index(name)
