@@ -10,6 +10,7 @@ import keras
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
 
 Callback = keras.callbacks.Callback
 
@@ -39,7 +40,7 @@ _PATHS: dict[type[Callback], str] = {
     keras.callbacks.TensorBoard: "log_dir",
 }
 # What the trainer and the sidecar write themselves (ARCHITECTURE.md).
-_TAKEN = ("checkpoints", "model", "model.keras", "progress.jsonl", "completion.json", ".uploader")
+_TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 
 def choose(
