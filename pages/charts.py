@@ -22,7 +22,7 @@ _WIDTH, _LEFT, _RIGHT = 420, 58, 14
 _TOP, _BOTTOM = 28, 46  # the legend is above the lines, wherever they go
 _TALL, _FLAT = 360, 250
 _MOST_NAME = 16  # characters of a class beside a confusion matrix
-_MOST_SAID = 40  # of a class when the pointer is on a cell: there may be 900 cells
+_MOST_IN_TIP = 40  # characters of a class in the tip of a cell: there may be 900 cells
 _MOST_IN_LEGEND = 24
 _SMALL, _SMALL_HEIGHT = 160, 36  # of a plot in the row of a table
 
@@ -125,8 +125,8 @@ def confusion_matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> M
                 class_="fill" if i == j else "fill b",
                 fill_opacity=f"{0.05 + 0.9 * share:.2f}",
             )
-            said = f"{short(name, _MOST_SAID)} predicted as {short(other, _MOST_SAID)}"
-            _add(box, "title", f"{said}: {count} ({share:.1%})")
+            tip = f"{short(name, _MOST_IN_TIP)} predicted as {short(other, _MOST_IN_TIP)}"
+            _add(box, "title", f"{tip}: {count} ({share:.1%})")
             if count and cell >= 30:
                 x, y = left + (j + 0.5) * cell, top + middle + 4
                 shown = tick(count) if count >= 10_000 else str(count)

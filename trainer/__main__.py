@@ -7,6 +7,12 @@ also for a program of your own.
 
 from __future__ import annotations
 
+# In the root of a checkout.
+if __name__ == "__main__" and __package__ == "trainer":
+    from kfp_tfjob.old_names import restart
+
+    restart("trainer")
+
 import argparse
 import errno
 import logging

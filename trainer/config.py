@@ -160,7 +160,7 @@ class _Reader:
                 name,
                 "does not name a function",
                 repr(value),
-                "MODULE:FUNCTION, for instance trainer.models:mlp",
+                "MODULE:FUNCTION, for instance kfp_tfjob.trainer.models:mlp",
                 f"correct {name}",
             )
         return value

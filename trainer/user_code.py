@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import logging
 import sys
 import traceback
 import warnings
@@ -17,12 +18,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfp_tfjob import old_names
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.words import did_you_mean, nearest
 from kfp_tfjob.trainer import batch_norm, randomness
 from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.train_step import innermost
+
+log = logging.getLogger(__name__)
 
 BuildModel = Callable[..., keras.Model]
 # A sys.exit() of the user's code would end this process as if the model were trained.
@@ -40,9 +44,11 @@ def find(model_code: str, folder: Path) -> BuildModel:
     Raises:
         ConfigurationError: The module does not import, or has no such function.
     """
-    name, _, function = model_code.partition(":")
+    said, _, function = model_code.partition(":")
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+    if (name := old_names.model_module(said)) != said:
+        log.warning("model_code: %s", old_names.warning(said))
     try:
         module = importlib.import_module(name)
     except FAILURES as error:
@@ -80,7 +86,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
     Raises:
         ConfigurationError: It is no function, fails, or returns no list.
     """
-    name = model_code.partition(":")[0]
+    name = old_names.model_module(model_code.partition(":")[0])
     found = getattr(sys.modules[name], "callbacks", None)
     if found is None or inspect.ismodule(found):
         return []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.old_names import SHIMS
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group on purpose may hold the pipe; its lines are not waited for.
@@ -107,7 +108,9 @@ def environment(
     operators = frozenset().union(*(kind.variables for kind in KINDS))
     inherited = {key: value for key, value in os.environ.items() if key not in operators}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
-    return inherited | {"PATH": os.pathsep.join(programs)} | own | dict(extra)
+    modules = [*filter(None, [inherited.get("PYTHONPATH")]), str(SHIMS)]  # as in the images
+    inherited |= {"PATH": os.pathsep.join(programs), "PYTHONPATH": os.pathsep.join(modules)}
+    return inherited | own | dict(extra)
 
 
 class LocalContainer:

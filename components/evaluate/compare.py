@@ -1,4 +1,4 @@
-"""Two models on the same test rows: is the challenger better, by a bound and not by luck?
+"""Two models on the same test rows: is the challenger better, beyond chance?
 
 The difference of a metric is estimated from the paired rows (metrics.py), so that what is hard for
 both models cancels out. For the AUC this is the paired test of DeLong; for the accuracy it is the
@@ -24,7 +24,7 @@ from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
 # Below this a standard error is itself a guess.
 LEAST_ROWS = 10
-# The smallest detectable difference is the one that would be noticed this often.
+# The smallest detectable difference is the one that would be detected this often.
 _POWER = 0.8
 
 
@@ -39,8 +39,8 @@ class Comparison:
         gain: How much better the challenger is; above 0 is better for every metric.
         low: One-sided lower bound of the gain at `confidence`; NaN when it cannot be known.
         high: One-sided upper bound.
-        detectable: The smallest true gain that a test with these rows would notice 8 times in 10.
-        support: The rows the metric rests on: of the smaller class for the AUC.
+        detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
+        support: The rows the metric is based on: of the smaller class for the AUC.
         confidence: Of each bound.
     """
 
@@ -70,8 +70,8 @@ def compare(
     """Compare two models on the same rows in the same order.
 
     Args:
-        challenger: What the new model said.
-        other: What the champion, or the trivial baseline, said.
+        challenger: The new model's predictions.
+        other: The predictions of the champion or of the trivial baseline.
         metric: A metric of the task.
         confidence: Of each one-sided bound, for instance 0.95.
         classes: The names of the classes, for the metrics of one class.

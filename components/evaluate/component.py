@@ -1,7 +1,7 @@
 """The KFP interface of evaluate.
 
-The verdict is its only output and so has no name: kfp.local takes a condition on an output that
-has one for false. The rest is found below runs/<run_id>/evaluation.
+The verdict is the only output and has no name, because kfp.local evaluates a condition on a named
+output as false. Everything else is below runs/<run_id>/evaluation.
 """
 
 from kfp import dsl
@@ -37,8 +37,8 @@ def evaluate(
         gate: As in the form.
         evaluation_metrics: Every metric of the model, the champion and the baseline.
         confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
-        evaluation_report: The whole evaluation for a person.
-        verdict_summary: What the run came to: a run that is not blessed ends here.
+        evaluation_report: The whole evaluation as a page.
+        verdict_summary: The result of the run: a run that is not blessed ends here.
 
     Returns:
         Whether the model is to be published.

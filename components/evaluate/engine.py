@@ -35,7 +35,7 @@ from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
 _MODEL = "output/model"  # below runs/<run_id>
-_CONFIDENCE = 0.95  # of an empty gate, which names none
+_CONFIDENCE = 0.95  # for an empty gate, which sets none
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Evaluation:
 
     Attributes:
         blessed: Whether the model is to be published.
-        verdict_uri: Where verdict.json lies; report.html lies beside it.
+        verdict_uri: Address of verdict.json; report.html is next to it.
         metrics: Finite numbers for the metrics of Kubeflow Pipelines.
         html: The report.
         confusion: (names, counts) with at most 30 classes; None for a regression.
@@ -68,14 +68,14 @@ def run(
     """Judge the model of a run.
 
     Args:
-        step: What every engine is given.
+        step: The run and its store.
         dataset_uri: The prepared dataset.
-        model_name: Whose champion the model is compared with.
+        model_name: The name under which the champion is looked up.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         gate: As in the form.
 
     Returns:
-        The verdict; a model that is not good enough is no error.
+        The verdict; a model that is not good enough is not an error.
 
     Raises:
         ConfigurationError: gate or an address is wrong.
@@ -84,7 +84,7 @@ def run(
     options = parse_gate(gate)
     model = S3Address.parse(model_uri, "model_uri")
     source = _run_of(model)
-    load(gpus=0)  # the CPU is quick enough to judge with, and always there
+    load(gpus=0)  # the CPU is fast enough for scoring, and always available
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         folder = Path(scratch)
         dataset = S3Address.parse(dataset_uri, "dataset_uri")
@@ -144,7 +144,7 @@ def _one_pass(data: TestData, challenger: Scorer, opponent: Opponent | None) -> 
 
 
 def _run_of(model: S3Address) -> S3Address:
-    """Return the run a model belongs to, whose manifest proves it."""
+    """Return the run that a model belongs to; its manifest proves the model."""
     key = model.key.removesuffix(f"/{_MODEL}")
     if key == model.key:
         raise ConfigurationError(
@@ -169,7 +169,7 @@ def _require_model(manifest: Manifest, run: S3Address) -> None:
                 f"{run} has no SavedModel",
                 received=f"{len(manifest.objects)} objects, none below {_MODEL}/",
                 expected="a SavedModel, which the training leaves in $OUTPUT_DIR/model",
-                fix="let the training command export its model there",
+                fix="make the training command export its model there",
             )
         )
 
@@ -183,7 +183,7 @@ def _baseline(task: Task, statistics: Mapping[str, Any], of: Predictions) -> Pre
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
-    """Write the report, and then the verdict, which says that both are there."""
+    """Write the report, then the verdict, which marks both as complete."""
     place = step.run.evaluation
     step.store.write(place / "report.html", html.encode(), "text/html; charset=utf-8")
     body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

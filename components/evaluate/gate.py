@@ -23,9 +23,9 @@ class Rival:
 
     Attributes:
         name: What messages call it, for instance `champion 3`.
-        same_weights: Whether it has the very weights of the challenger.
+        same_weights: Whether its weights are identical to the challenger's.
         obstacle: Why it cannot be compared, as the rest of a sentence; empty when it can.
-        predictions: What it said about the test rows; None when it cannot be compared.
+        predictions: Its predictions for the test rows; None when it cannot be compared.
     """
 
     name: str
@@ -36,16 +36,16 @@ class Rival:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing the verdict rests on.
+    """One check that the verdict is based on.
 
     Attributes:
         name: What is checked: `threshold`, `champion`, `baseline`, `same_model`, ...
         metric: The metric it is about; empty for none.
         value: The value that was judged; for a comparison the gain, above 0 is better.
         interval: Its confidence interval; for a comparison the two one-sided bounds.
-        threshold: What it was held against.
+        threshold: What it was compared with.
         passed: Whether it passes.
-        explanation: A clause a person understands.
+        explanation: A clause that a person understands.
     """
 
     name: str
@@ -64,7 +64,7 @@ class GateDecision:
     Attributes:
         blessed: Whether the challenger becomes the champion.
         reasons: What decided: every check that failed, or what made it pass.
-        primary_metric: What the models were compared by.
+        primary_metric: The metric that the models were compared by.
         mode: The mode of the gate; empty for an empty gate.
         checks: Every check.
         comparison: Against the champion or the baseline; None when there was none.
@@ -96,8 +96,8 @@ def decide(
 
     Args:
         options: The gate; None for an empty one.
-        challenger: What the new model said about the test rows.
-        baseline: What the trivial model says about the same rows.
+        challenger: The new model's predictions for the test rows.
+        baseline: The trivial model's predictions for the same rows.
         champion: The champion, if there is one.
         classes: The names of the classes.
     """
@@ -191,7 +191,7 @@ def _incompatible(champion: Rival, first: bool) -> Check:
     text = f"{champion.name} cannot be compared: {champion.obstacle}"
     if first:
         return Check("champion", True, f"{text}; the model counts as the first one")
-    fix = 'set "incompatible_champion": "treat_as_first" in gate to replace it all the same'
+    fix = 'set "incompatible_champion": "treat_as_first" in gate to replace it anyway'
     return Check("champion", False, f"{text}; {fix}")
 
 
@@ -216,8 +216,8 @@ def _superior(name: str, found: Comparison, against: str) -> Check:
     text = f"{_values(found, against, passed)} ({_bound(found)})"
     if not passed and found.gain > 0 and found.known:
         text += (
-            f": not enough test data to tell, a true gain of {rough(found.detectable)} is noticed"
-            " 8 times in 10"
+            f": not enough test data to tell; a true gain of {rough(found.detectable)} would be"
+            " detected 8 times in 10"
         )
     return _check(name, found, passed, text, 0.0)
 
@@ -231,7 +231,7 @@ def _bound(found: Comparison) -> str:
     if found.known:
         return f"{found.confidence * 100:g} % bound {lower(found.low)}"
     if math.isfinite(found.gain):
-        return f"not enough test data: {found.support} rows count, at least {LEAST_ROWS} must"
+        return f"not enough test data: {found.support} usable rows, at least {LEAST_ROWS} needed"
     return "there is no value to compare"
 
 

@@ -2,7 +2,7 @@
 
 Each metric is estimated together with its influence values: how much each row moves it. Their mean
 is zero and sqrt(sum of squares) / rows is the standard error; the difference of two models on the
-same rows has the difference of their influence values. One rule so gives every interval and every
+same rows has the difference of their influence values. One rule thus gives every interval and every
 paired comparison, and for the AUC it is exactly DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
 """
 
@@ -38,8 +38,8 @@ class Estimate:
         value: The value; NaN where the rows do not define it.
         influence: (rows,) float64, scaled so that sqrt(sum of squares) / rows is the standard
             error of the value; empty when the value is NaN.
-        support: The number of rows the value really rests on: of the smaller class for the AUC.
-        proportion: Whether it is a share of `support` rows, whose interval is Wilson's.
+        support: The number of rows the value is based on: of the smaller class for the AUC.
+        proportion: Whether it is a share of `support` rows, which gets Wilson's interval.
     """
 
     metric: str
@@ -75,7 +75,7 @@ class Measured:
 
     @classmethod
     def of(cls, item: Estimate, confidence: float) -> Measured:
-        """Keep of an estimate what is shown."""
+        """Keep the parts of an estimate that are shown."""
         return cls(item.value, *item.interval(confidence))
 
 
@@ -88,7 +88,7 @@ def estimate(predictions: Predictions, metric: str, classes: list[str] | None = 
     """Estimate one metric.
 
     Args:
-        predictions: What the model said.
+        predictions: The model's predictions.
         metric: A name of CLASSIFICATION or REGRESSION, or `precision/<class>`, `recall/<class>`,
             `f1/<class>`.
         classes: The names of the classes, for the metrics of one class.
@@ -116,10 +116,10 @@ def summary(
     """Measure every metric of the task.
 
     Args:
-        predictions: What the model said.
+        predictions: The model's predictions.
         confidence: Of the two-sided intervals, for instance 0.95.
         classes: The names of the classes.
-        each_class: Whether precision, recall and F1 of every class belong to it.
+        each_class: Whether to include precision, recall and F1 of every class.
     """
     wanted = list(names(predictions))
     if each_class and classes:
@@ -158,7 +158,7 @@ def roc_curve(
 def condense(
     matrix: NDArray[np.int64], classes: list[str], most: int
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Bring a confusion matrix to at most `most` classes: the most confused ones and `other`.
+    """Reduce a confusion matrix to at most `most` classes: the most confused ones and `other`.
 
     Args:
         matrix: (classes, classes) counts, rows are true classes.

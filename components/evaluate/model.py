@@ -1,4 +1,4 @@
-"""The model that is judged: its predictions, and what tells it apart from others."""
+"""The model that is judged: its predictions, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scorer:
 
 
 def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 over the variables of a SavedModel, which tells equal models apart.
+    """Return the SHA-256 over the variables of a SavedModel: equal for equal models.
 
     Every variable counts by name, type, shape and bytes, in the order of the names. A model without
     variables counts by its graph.
@@ -65,7 +65,7 @@ def weights_digest(folder: Path) -> str:
         if (folder / "variables" / "variables.index").exists():
             reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
             shapes = reader.get_variable_to_shape_map()
-        # Beside the variables lies the graph of objects, which names a model and does not make it.
+        # The object graph is stored with the variables; it describes a model, it does not make one.
         names = sorted(name for name in shapes if name != "_CHECKPOINTABLE_OBJECT_GRAPH")
         for name in names:
             value = np.ascontiguousarray(reader.get_tensor(name))
@@ -80,7 +80,7 @@ def weights_digest(folder: Path) -> str:
                 "the variables of the model cannot be read",
                 received=f"{type(error).__name__}: {str(error).strip()[:500]}",
                 expected="a SavedModel",
-                fix="look at how the model was exported",
+                fix="check how the training exports the model",
             )
         ) from error
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The champion while it is compared: what is wrong with it ends its part, not the step."""
+"""The champion in a comparison: if its files are wrong, its part ends, not the step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Opponent:
     """The champion, loaded where it can be compared.
 
     Args:
-        step: What every engine is given.
-        model_name: Whose champion it is.
+        step: The run and its store.
+        model_name: The name under which it is the champion.
         champion: Its record.
         weights_digest: Of the challenger.
         schema: Of the dataset.
         task: What a model has to predict.
-        folder: Where its files may go.
+        folder: For its files.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Opponent:
         self._parts: list[Predictions] = []
         if champion.schema_digest != schema["schema_digest"]:
             self._obstacle = (
-                "its data had another schema (columns, types, classes or split):"
-                f" {champion.schema_digest[:12]} and not {schema['schema_digest'][:12]}"
+                "its data had a different schema (columns, types, classes or split):"
+                f" {champion.schema_digest[:12]}, not {schema['schema_digest'][:12]}"
             )
         elif not self.same_weights:
             with self._guarded():
@@ -60,7 +60,7 @@ class Opponent:
                 self._scorer = Scorer(folder / "model", task, self.name)
 
     def predict(self, features: Any, labels: Any) -> None:
-        """Score a batch, as of `Scorer.predict`, if it still can."""
+        """Score a batch as `Scorer.predict` does, unless the champion has failed already."""
         if self._scorer:
             with self._guarded():
                 self._parts.append(self._scorer.predict(features, labels))
@@ -76,7 +76,7 @@ class Opponent:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keep what is wrong with the champion's files; a store that is away is no obstacle."""
+        """Record what is wrong with the champion's files; an unavailable store is no obstacle."""
         try:
             yield
         except DataError as error:

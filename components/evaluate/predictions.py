@@ -1,4 +1,4 @@
-"""What a model said about the test rows, gathered batch by batch and kept row by row.
+"""A model's predictions for the test rows, collected by batch and kept by row.
 
 Every metric is computed from these rows at the end, so no result depends on the batch size, and two
 models that are compared were asked about the same rows in the same order.

@@ -37,7 +37,7 @@ class _Class(NamedTuple):
 
 
 def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored]) -> str:
-    """Return the report as HTML, below 1 MB and without any reference to the outside.
+    """Return the report as HTML, below 1 MB and without any external reference.
 
     Args:
         verdict: What verdict.json holds.
@@ -74,7 +74,7 @@ def _plots(task: Task, scored: Mapping[str, Scored]) -> list[_Plot]:
         ]
     names, matrix = condense(predictions.confusion(), list(task.classes), MOST_SHOWN_CLASSES)
     fewer = len(names) < len(task.classes)
-    note = 'The classes confused least are together in "other".' if fewer else ""
+    note = 'The least confused classes are grouped as "other".' if fewer else ""
     plots = [_Plot("Confusion matrix", charts.confusion_matrix(names, matrix.tolist()), note)]
     if predictions.classes == 2 and 0 < predictions.labels.mean() < 1:
         curves = {

@@ -40,7 +40,7 @@ class TestData:
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
-        """Bring the test split to `folder`, verified.
+        """Download the test split to `folder`, verified.
 
         Raises:
             DataError: The dataset is not complete, or it has no test rows.
@@ -100,6 +100,6 @@ class TestData:
                 f"the test rows of dataset {self.digest} are not what its schema says",
                 received=received,
                 expected=expected,
-                fix="remove the dataset from the store, so that prepare_data writes it again",
+                fix="delete the dataset from the store; prepare_data then writes it again",
             )
         )

@@ -10,7 +10,7 @@ from kfp_tfjob.components.evaluate.predictions import Predictions
 
 @dataclass(frozen=True)
 class Scored:
-    """A model and what it said about the test rows.
+    """A model's predictions for the test rows, and their metrics.
 
     Attributes:
         predictions: Of all test rows.

@@ -19,7 +19,7 @@ class EvaluatedModel:
     """What a verdict is about; publish refuses it for anything else.
 
     Attributes:
-        model_name: Whose champion it was compared with.
+        model_name: The name under which the champion was looked up.
         model_uri: The SavedModel.
         run_id: The run that trained it.
         model_digest: Of the manifest of that run.

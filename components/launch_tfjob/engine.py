@@ -37,7 +37,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
-    with open_backend(*limits) as backend:
+    with open_backend(*limits, spec.kind) as backend:
         launched = launcher.run(step, spec, backend)
     Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
     Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))

@@ -34,8 +34,6 @@ from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -97,7 +95,6 @@ class Launcher:
         spec: What was asked for.
         backend: Where jobs run.
         owner: The ownerReference of the jobs; None without one.
-        kind: Of the jobs.
         retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
         ended: Tells what ended the whole run; nothing while it is wanted.
         clock: Seconds that never go back; a seam for tests.
@@ -108,7 +105,6 @@ class Launcher:
     spec: JobSpec
     backend: Backend
     owner: Mapping[str, Any] | None = None
-    kind: JobKind = DEFAULT
     retry: bool = False
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
@@ -208,7 +204,7 @@ class Launcher:
                 return manifest
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
-                raise _failure(judgement, words(judgement, self.kind.container, lambda *_: []))
+                raise _failure(judgement, words(judgement, self.spec.kind.container, lambda *_: []))
             if found == Found.NOTHING and self.retry and (earlier := self._recorded()):
                 raise earlier
             if found == Found.FAILED_FOR_NOW:
@@ -370,8 +366,7 @@ class Launcher:
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
-        identity = Identity(self.step.run_id, attempt, owner=self.owner, kind=self.kind)
-        return build_job(self.spec, identity)
+        return build_job(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
 
     def _launched(self, attempt: int) -> Launched:
         manifest = self._manifest(attempt)
@@ -419,6 +414,17 @@ def _is_retry() -> bool:
 
 def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
     name = f"{manifest['kind']} {manifest['metadata']['name']}"
+    if found is Found.OTHER_SPEC:
+        return ConfigurationError(
+            Problem(
+                f"{name} of this run was made with other parameters, or by a different"
+                " version of kfp-tfjob",
+                received=f"a job with {found}",
+                expected="the job that this version makes from the parameters of the run",
+                fix="let the version that made it finish it, or delete the job and retry: the run"
+                " continues from its newest stored checkpoint",
+            )
+        )
     return ConfigurationError(
         Problem(
             f"{name} exists already, and this run did not make it",

@@ -62,7 +62,6 @@ class Identity:
         task: The step that launched it.
         namespace: Empty for that of the caller.
         owner: An ownerReference, so that the job goes with its Workflow; None without one.
-        kind: Of the job.
     """
 
     run_id: str
@@ -70,16 +69,11 @@ class Identity:
     task: str = "launch-tfjob"
     namespace: str = ""
     owner: Mapping[str, Any] | None = None
-    kind: JobKind = DEFAULT
 
-    @property
-    def job_name(self) -> str:
-        """The name of the job: a DNS-1035 label, one for every run and attempt."""
+    def job_name(self, kind: JobKind = DEFAULT) -> str:
+        """Return the name of the job: a DNS-1035 label, one for every run and attempt."""
         suffix = f"-{self.attempt}"
-        return (
-            dns_label(f"{self.kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix))
-            + suffix
-        )
+        return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
@@ -108,7 +102,7 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         "kfp-tfjob/attempt": str(identity.attempt),
     }
     queue = spec.pod.all.queue
-    body = identity.kind.spec(
+    body = spec.kind.spec(
         [
             Replica(role, count, _PodTemplate(spec, identity, role).render(labels))
             for role, count in replicas.items()
@@ -117,7 +111,7 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         spec.options.ttl_seconds,
     )
     metadata: dict[str, Any] = {
-        "name": identity.job_name,
+        "name": identity.job_name(spec.kind),
         "labels": (spec.pod.all.labels or {})
         | ({"kueue.x-k8s.io/queue-name": queue} if queue else {})
         | labels,
@@ -131,8 +125,8 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     if identity.owner:
         metadata["ownerReferences"] = [dict(identity.owner)]
     return {
-        "apiVersion": identity.kind.api_version,
-        "kind": identity.kind.name,
+        "apiVersion": spec.kind.api_version,
+        "kind": spec.kind.name,
         "metadata": metadata,
         "spec": body,
     }
@@ -170,7 +164,8 @@ class _PodTemplate:
         if not self.is_chief:
             return f"{JOB_DIR}/output"
         # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
-        return f"{OUTPUT_DIR}/{self.identity.job_name}" if self.output_claim else OUTPUT_DIR
+        own = f"{OUTPUT_DIR}/{self.identity.job_name(self.spec.kind)}"
+        return own if self.output_claim else OUTPUT_DIR
 
     def render(self, labels: Mapping[str, str]) -> dict[str, Any]:
         settings = self.settings
@@ -232,7 +227,7 @@ class _PodTemplate:
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         last = {item["name"]: item for item in environment}  # a name must not stand there twice
         container = self._container(
-            self.identity.kind.container, spec.image, resources, list(last.values())
+            self.spec.kind.container, spec.image, resources, list(last.values())
         )
         container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [

@@ -1,4 +1,4 @@
-"""The pages of a training: its curves, and its job. They need nothing from anywhere."""
+"""The pages of a training: its curves, and its job. They need nothing else."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components import images
-from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT, KINDS
 from kfp_tfjob.options.job import PodOptions, TrainOptions
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.storage.address import S3Address
@@ -44,6 +45,7 @@ class JobSpec:
         tools_image: Of `setup` and `uploader`.
         options: The rest of the train_ group.
         pod: The pod group.
+        kind: Of the job.
     """
 
     output_uri: str
@@ -63,6 +65,7 @@ class JobSpec:
     tools_image: str
     options: TrainOptions
     pod: PodOptions
+    kind: JobKind = DEFAULT
 
     @property
     def replicas(self) -> int:

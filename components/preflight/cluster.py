@@ -21,7 +21,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
-from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options.job import PodSettings
 from kfp_tfjob.storage.credentials import SecretVolume
@@ -142,7 +142,7 @@ def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
     """Create the job without creating it: schema, webhook and quota have their say."""
-    manifest = build_job(spec, Identity(run_id, 1, kind=api.kind))
+    manifest = build_job(spec, Identity(run_id, 1))
     try:
         kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
     except JobExistsError:
@@ -318,10 +318,10 @@ def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
             )
 
 
-def open_cluster(seconds: float) -> ClusterClient:
+def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
     """Return the cluster this step runs on, with the patience of a person who waits.
 
     Raises:
         ConfigurationError: There is none.
     """
-    return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds))
+    return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds), kind)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob import uploader
+from kfp_tfjob import old_names, uploader
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.images import TRAINER
 from kfp_tfjob.components.preflight import parameters as run_parameters
@@ -168,7 +168,8 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
     in_image = ModelCode.parse(values["model_code"]).in_image
     problems = list(local_paths(values, in_image))
     try:
-        found = check(open_cluster(_PATIENCE.seconds), run_parameters.job_spec(values), run_id)
+        spec = run_parameters.job_spec(values)
+        found = check(open_cluster(_PATIENCE.seconds, spec.kind), spec, run_id)
     except StepError as error:
         return Findings([*problems, *error.problems], [])
     return Findings([*problems, *found.problems], found.warnings)
@@ -212,6 +213,11 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
     """Return the code and what is wrong with it; a user's own command needs no function."""
     wanted = ModelCode.parse(values["model_code"])
     own_command = bool(values["train_options"].get("command"))
+    name = old_names.model_module(wanted.source)
+    # An image of the user may have a `trainer.models` of its own, which only the trainer can see.
+    if name != wanted.source and values["train_image"] == TRAINER:
+        log.warning("model_code: %s", old_names.warning(wanted.source))
+        wanted = replace(wanted, source=name)
     try:
         code = wanted.read(step.store)
     except StepError as error:

@@ -30,13 +30,13 @@ def prepare_data(
         data_uri: As in the form.
         data_label: As in the form.
         data_options: As in the form.
-        source_digest: The digest of the data as preflight saw it.
-        data_report: Every feature and the label, for a person; the address is its metadata.
+        source_digest: The digest of the data that preflight checked.
+        data_report: Every feature and the label as a page; its metadata names the dataset.
         data_metrics: Rows, features, duplicates and bad rows.
 
     Returns:
-        dataset_uri: The prepared dataset, complete once its manifest is there.
-        dataset_digest: Its name: equal data and options give an equal one.
+        dataset_uri: The prepared dataset, complete once its manifest exists.
+        dataset_digest: Its name: the same for equal data and options.
     """
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.report import render

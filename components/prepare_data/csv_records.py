@@ -1,8 +1,8 @@
 """A CSV cut into blocks of whole records, with the line in which each begins.
 
-The grammar is that of RFC 4180, with either line end: a value that begins with a quote goes on to
-the closing quote, over line ends too; a quote inside an unquoted value is an ordinary character.
-What does not follow it is a bad line, and reading goes on at the next line. The result does not
+The grammar is that of RFC 4180, with either line end: a value that begins with a quote continues to
+the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
+A line that does not follow it is bad, and reading continues at the next line. The result does not
 depend on where the blocks are cut.
 """
 
@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES
 from kfp_tfjob.storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes
-LONGEST_RECORD = 16 << 20  # bytes; what is open longer was opened by mistake
+LONGEST_RECORD = 16 << 20  # bytes; a quote open for longer was opened by mistake
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 
@@ -31,10 +31,10 @@ class Block:
 
     Attributes:
         data: The records, each with its line end.
-        lines: int64 of shape [records]: the line in which each begins, from 1. Empty lines are no
+        lines: int64 of shape [records]: the line in which each begins, from 1. Empty lines are not
             records.
-        bad: Line and text of the first ones of what is no record.
-        lost: How many there are of these.
+        bad: Line number and text of the first bad lines.
+        lost: How many bad lines there are.
     """
 
     data: bytes
@@ -177,7 +177,7 @@ class CsvRecords:
                 continue
             match = self._record.match(data, position, limit)
             if not match and not last and limit == len(data) < position + LONGEST_RECORD:
-                break  # it may go on in what is not read yet
+                break  # it may continue in what is not read yet
             end = match.end() if match else data.find(b"\n", position, limit) + 1
             if not end:
                 raise DataError(

@@ -41,7 +41,7 @@ class Prepared:
         rows: Rows by split.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        reused: Whether it was there already.
+        reused: Whether it existed already.
     """
 
     dataset_uri: str
@@ -63,10 +63,10 @@ class Prepared:
 
 
 def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
-    """Return a dataset that is complete: its manifest is there, and every object by its size.
+    """Return a dataset that is complete: its manifest exists, and every object has its size.
 
     Raises:
-        DataError: What lies there as its manifest is none.
+        DataError: The object at its manifest's address is not a manifest.
     """
     try:
         found = store.read_manifest(base / MANIFEST)
@@ -75,7 +75,7 @@ def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
     sizes = {item.address: item.size for item in store.list(base)}
     lost = [item.key for item in found.objects if sizes.get(base / item.key) != item.size]
     if lost:
-        log.warning("dataset %s has lost %s and is made again", base, ", ".join(lost[:5]))
+        log.warning("dataset %s has lost %s and is written again", base, ", ".join(lost[:5]))
         return None
     # They are as long as the table has columns and labels; the manifest says how long.
     schema = json.loads(store.read(base / SCHEMA, sizes[base / SCHEMA]))
@@ -104,7 +104,7 @@ def write(
         options: The typed `data_options`.
         folder: Local folder for one shard at a time.
     """
-    store.probe(base)  # what it does not check by itself is checked another way from now on
+    store.probe(base)  # checksums that it does not verify itself are verified here from now on
     names, rows = scan.columns.features, scan.rows(label)
     encoder = Encoder(len(names), None if label.classes is None else len(label.classes))
     shards = Shards(store, base, folder, encoder, rows)

@@ -1,9 +1,9 @@
 """prepare_data: from the files of data_uri to a finished dataset in the store.
 
-1. The dataset has a name that depends on data, label and options; if it is there, it is used.
-2. The source is read once, block by block: rows are checked, hashed and laid on local disk; labels
-   are counted. Then it is known what the task is and whether every split has what it needs.
-3. The rows are taken back in the order of their hashes, counted, encoded and stored as shards; then
+1. The dataset has a name that depends on data, label and options; if it exists, it is used.
+2. The source is read once, block by block: rows are checked, hashed and written to local disk,
+   and labels are counted. This settles the task, and whether every split has what it needs.
+3. The rows are read back in the order of their hashes, counted, encoded and stored as shards; then
    schema.json, statistics.json and, last, manifest.json.
 """
 
@@ -39,7 +39,7 @@ def run(
     source_digest: str = "",
     block: int = BLOCK,
 ) -> Prepared:
-    """Prepare a dataset, or find it finished.
+    """Prepare a dataset, or reuse a finished one.
 
     Args:
         step: Where and in which run.
@@ -59,7 +59,7 @@ def run(
     digest = options.dataset_digest(_unchanged(source, source_digest), data_label)
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
-        log.info("dataset %s is there already and is used as it is", base)
+        log.info("dataset %s already exists and is reused", base)
         _warn(finished)
         return finished
     log.info(
@@ -97,10 +97,10 @@ def _unchanged(source: Source, expected: str) -> str:
     if expected and found != expected:
         raise DataError(
             Problem(
-                "the data changed since preflight looked at it",
+                "the data has changed since preflight checked it",
                 received=f"source_digest {found}",
                 expected=f"source_digest {expected}",
-                fix="start the run again once nobody writes to data_uri any more",
+                fix="wait until nothing writes to data_uri, then start the run again",
             )
         )
     return found

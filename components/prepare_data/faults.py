@@ -1,4 +1,4 @@
-"""Rows that do not parse: where each stands, and what to tell the user about all of them."""
+"""Rows that do not parse: where each one is, and what to tell the user about all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kfp_tfjob.storage.errors import Example, Problem, first
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
 _VALUE_LENGTH = 200
-# From this share on it is the column that is wrong and not its rows.
+# From this share on, the column is wrong and not its rows.
 _COLUMN_SHARE = 0.5
 # What the rules mean, in the order in which they are counted in messages.
 RULES = {
     "text": "not a number",
     "missing": "no value",
     "not finite": "not a finite float32 number",
-    "columns": "another number of values than the header has names",
+    "columns": "a different number of values than the header has names",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
     "long": "a label of more than 1,000 characters",
@@ -46,7 +46,7 @@ class Fault:
         line: Line of the file in which the row begins, from 1 and with the header; of Parquet the
             row, from 1.
         column: Name of the column; empty where the row as a whole is at fault.
-        value: What stands there, at most 200 characters.
+        value: The value, at most 200 characters.
         rule: A key of RULES.
     """
 
@@ -97,7 +97,7 @@ class BlockFaults:
             mask: Bool of shape [rows].
             rule: A key of RULES.
             column: The column that is at fault.
-            text_at: Returns what stands in that column of a row.
+            text_at: Returns the text in that column of a row.
         """
         if not mask.any():
             return
@@ -151,7 +151,7 @@ class Faults:
     def include(
         self, rows: Counter[str], cells: Counter[tuple[str, str]], examples: list[Fault]
     ) -> None:
-        """Add faults of rows that were counted as seen before."""
+        """Add faults of rows that `seen` counts already."""
         self.rows.update(rows)
         self.cells.update(cells)
         self.examples = _of_each([*self.examples, *examples])
@@ -161,7 +161,7 @@ class Faults:
         return {rule: self.rows[rule] for rule in RULES if self.rows[rule]}
 
     def quote_problem(self) -> Problem | None:
-        """Describe the first line whose quotes do not belong there."""
+        """Describe the first line with misplaced quotes."""
         found = sorted(fault for fault in self.examples if fault.rule == "quotes")
         if not found:
             return None
@@ -169,11 +169,11 @@ class Faults:
             f"{found[0].file}, line {found[0].line}: {RULES['quotes']}",
             received=repr(found[0].value),
             expected="a closing quote, and after it a delimiter or the end of the line",
-            fix="correct the line; a quote inside of quotes is written twice",
+            fix="correct the line; inside quotes, write a quote twice",
         )
 
     def column_problems(self) -> dict[str, Problem]:
-        """Describe the columns of which most values are bad, by the name of the column."""
+        """Describe the columns in which most values are bad, by name."""
         problems = {}
         for column, count in self._by_column().items():
             if count <= _COLUMN_SHARE * self.seen:
@@ -186,7 +186,7 @@ class Faults:
                 expected="a number in every row" if rules != ["long"] else "shorter labels",
                 fix=f'leave it out with data_options.drop=["{column}"], or write it as numbers'
                 if rules != ["long"]
-                else "choose another data_label, or shorten its values",
+                else "choose a different data_label, or shorten its values",
             )
         return problems
 
@@ -196,11 +196,11 @@ class Faults:
             return None
         example = next(fault for fault in self.examples if fault.rule == "columns")
         return Problem(
-            f"{self.rows['columns']:,} of {self.seen:,} rows have another number of values than"
-            f" the header of {example.file} has names",
+            f"{self.rows['columns']:,} of {self.seen:,} rows have a different number of values"
+            f" than the header of {example.file} has names",
             received=f"line {example.line}: {example.value!r}",
             expected="one value for each name of the first line",
-            fix="correct the header, add one if the first line is none, or correct"
+            fix="correct the header, add one if the first line is data, or correct"
             " data_options.delimiter",
         )
 

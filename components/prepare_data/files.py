@@ -1,4 +1,4 @@
-"""The files of a source, each as a stream that fails when the file changes meanwhile."""
+"""The files of a source, each as a stream that fails if the file changes while it is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SourceFile:
     Attributes:
         name: Relative to data_uri, with `/`; for a single file its own name.
         size: Bytes.
-        location: Where it lies.
+        location: Its address or path.
         tag: The entity tag in S3; of a local file inode and time, to see that it did not change.
     """
 
@@ -66,12 +66,12 @@ class Source:
 
     @property
     def size(self) -> int:
-        """Bytes of all files together, as they lie there."""
+        """Bytes of all files together, as stored."""
         return sum(file.size for file in self.files)
 
     @contextmanager
     def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
-        """Open a file as it lies there, seekable.
+        """Open a file as stored, seekable.
 
         Raises:
             DataError: It changed since it was listed.
@@ -87,7 +87,7 @@ class Source:
                 Problem(
                     f"{file.location} cannot be opened",
                     received=error.strerror,
-                    fix="correct data_uri, or the rights of the file",
+                    fix="correct data_uri, or the permissions of the file",
                 )
             ) from error
         with stream:
@@ -96,10 +96,10 @@ class Source:
             _same(file, os.fstat(stream.fileno()))
 
     def format_of(self, file: SourceFile, wanted: str) -> str:
-        """Return `csv` or `parquet`, as told or by the first bytes of the file.
+        """Return `csv` or `parquet`, as set or by the first bytes of the file.
 
         Raises:
-            DataError: It is neither, or not what was told.
+            DataError: It is neither, or not what was set.
         """
         with self.raw(file) as stream:
             head = stream.read(4)
@@ -118,7 +118,9 @@ class Source:
             raise DataError(
                 Problem(
                     f"{file.name} is not what data_options.format says",
-                    received="a Parquet file" if found == "parquet" else "no Parquet file",
+                    received="a Parquet file"
+                    if found == "parquet"
+                    else "a file that is not Parquet",
                     expected=wanted,
                     fix="correct data_options.format, or leave it out",
                 )
@@ -161,6 +163,6 @@ def _same(file: SourceFile, status: os.stat_result) -> None:
         raise DataError(
             Problem(
                 f"{file.location} changed while it was read",
-                fix="start the run again once nobody writes to it any more",
+                fix="wait until nothing writes to it, then start the run again",
             )
         )

@@ -10,11 +10,11 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 
-MOST_COLUMNS = 100_000  # of a file; a million have no place in memory
+MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
 _MOST_NAMES = 30  # in a message
 _MOST_CHARACTERS = 200  # of each of them
-_MOST_COMPARED = 1000  # names that are compared with one that does not exist
+_MOST_COMPARED = 1000  # names to compare with one that does not exist
 # Those that are rare inside of names come first.
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 
@@ -62,7 +62,7 @@ def choose(
     if twice := [name for name, count in repeated.items() if count > 1]:
         problems.append(
             Problem(
-                f"{file} has several columns of one name",
+                f"{file} has several columns with the same name",
                 received=_listed(twice),
                 expected="each name once",
                 fix="rename them, or leave them out with data_options.drop" + _headless(names),
@@ -108,7 +108,7 @@ def too_many_columns(file: str, columns: int) -> Problem:
 
 
 def no_rows() -> Problem:
-    """Describe a source with a header and nothing else."""
+    """Describe a source that has only a header."""
     return Problem(
         "data_uri has a header but no rows",
         expected="at least a few rows for each of train, validation and test",
@@ -122,7 +122,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
     if not folded and (meant := _other_delimiter(names, label, options.delimiter)):
         path = "data_options.delimiter"
-        fix = f'the header seems to have another delimiter: set {path}="{meant}"'
+        fix = f'the header seems to use a different delimiter: set {path}="{meant}"'
     else:
         meant = folded[0] if folded else nearest(label, _comparable(names))
         fix = did_you_mean(meant, "correct data_label")
@@ -159,7 +159,7 @@ def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
 
 
 def _headless(names: list[str]) -> str:
-    """Return a hint for a file whose first line looks like data."""
+    """Return a hint for a file that seems to begin with data."""
     numeric = sum(values.plain_number(name) for name in names)
     return (
         "; the first line looks like data: if the file has no header, add one"
@@ -169,7 +169,7 @@ def _headless(names: list[str]) -> str:
 
 
 def _comparable(names: list[str]) -> list[str]:
-    """Return the names that are worth a comparison, whose cost grows with their length squared."""
+    """Return the names that are worth comparing: the cost grows with the square of the length."""
     return [name for name in names if len(name) <= _LONGEST_COLUMN][:_MOST_COMPARED]
 
 

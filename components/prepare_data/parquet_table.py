@@ -52,7 +52,7 @@ class ParquetTable:
             self.names = list(self._schema.names)
 
     def problems(self, columns: Columns) -> list[Problem]:
-        """Return one problem for each feature that is none, and for a nested label."""
+        """Return one problem for each column that cannot be a feature, and for a nested label."""
         found = []
         for name in columns.features:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
@@ -88,7 +88,7 @@ class ParquetTable:
         return found or self._too_large(columns)
 
     def _too_large(self, columns: Columns) -> list[Problem]:
-        """Return one problem for each column of which too much would be unpacked at once."""
+        """Return one problem for each column with too much data to unpack at once."""
         schema = self._metadata.schema
         wanted = {columns.label, *columns.features}
         where = {i: schema.column(i).path for i in range(len(schema))}

@@ -1,4 +1,4 @@
-"""The one reading of the source: rows to local disk by their hash, and what is known after it."""
+"""The one pass over the source: rows go to local disk by their hash, and labels are counted."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def _enough(
                 "a split has no rows",
                 received=f"{shown}, with the fractions {options.split.fractions}",
                 expected="rows in train, validation and test",
-                fix="give more rows, larger fractions or another data_options.split.salt; rows with"
-                " equal features always go to the same split",
+                fix="provide more rows, larger fractions or a different data_options.split.salt;"
+                " rows with equal features always go to the same split",
             )
         )
     if label.classes is None:
@@ -165,7 +165,8 @@ def _enough(
                 f" {label.name!r}",
                 received=listed(lacking, 10),
                 expected="rows of every class in train",
-                fix="give more rows of them, leave them out, use another data_options.split.salt,"
-                ' or set data_options.task to "regression" if the label is a number',
+                fix="provide more of these rows, leave them out, use a different"
+                ' data_options.split.salt, or set data_options.task to "regression" if the label'
+                " is a number",
             )
         )

@@ -25,7 +25,7 @@ def list_source(store: Store, data_uri: str) -> Source:
     """Find the files of `data_uri`.
 
     Args:
-        store: The store that s3:// addresses lie in.
+        store: The store of s3:// addresses.
         data_uri: One file or a folder, in S3 or, in a local run, on this machine.
 
     Raises:
@@ -81,7 +81,7 @@ def feature_names(source: Source, data_label: str, options: DataOptions) -> tupl
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
-    """Return everything that the first block of the first file shows to be wrong.
+    """Return every problem that the first block of the first file shows.
 
     It is for preflight: seconds, whatever the size of the data. Where a bad row ends the run, a
     column that is text in every row of the block is among the problems.

@@ -4,7 +4,7 @@ The hash of a row is the keyed BLAKE2b of its float32 features, 64 bits. It deci
 the order: the rows of train are those with the lowest hashes, and so on. So a row never moves when
 others are added, equal rows stay together, and nothing depends on the order of the input.
 
-Memory: the rows lie in 256 files by the first 8 bits of the hash, and one file at a time is sorted
+Memory: the rows are in 256 files by the first 8 bits of the hash, and one file at a time is sorted
 in memory, with about three times its size. 64 GiB of float32 values need about 1 GiB; a row that is
 repeated for a large part of the data stays in one file and is what breaks this limit.
 """

@@ -190,15 +190,15 @@ class Statistics:
         ]
         if large:
             found.append(
-                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is no"
+                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
                 f" feature: {_some(large)}; leave it out with data_options.drop"
             )
         if alike := [
             name for i, name in enumerate(self._names) if _identifies(name, self._sample.column(i))
         ]:
             found.append(
-                "another whole number in every row, like an identifier or the number of the row:"
-                f" {_some(alike)}; if it says nothing of new rows, leave it out with"
+                "a different whole number in every row, like an identifier or a row number:"
+                f" {_some(alike)}; if it says nothing about new rows, leave it out with"
                 f" data_options.drop={json.dumps(alike[:_MOST_WARNED], ensure_ascii=False)}"
             )
         for i, split in enumerate(SPLITS[1:], 1):
@@ -211,7 +211,8 @@ class Statistics:
                 found.append(f"{split} has no row of these classes: {_some(lacking)}")
         if self._conflicts:
             found.append(
-                f"rows with the features of another row and a different label: {self._conflicts:,}"
+                "rows with the features of an earlier row and a different label:"
+                f" {self._conflicts:,}"
             )
         return found
 

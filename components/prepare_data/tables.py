@@ -26,7 +26,7 @@ def open_table(
         block: Bytes of a CSV to parse at a time.
 
     Raises:
-        DataError: It is empty, damaged or of another format.
+        DataError: It is empty, damaged or of a different format.
     """
     if not file.size:
         raise empty(file.name)

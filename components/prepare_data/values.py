@@ -34,7 +34,7 @@ def plain_number(text: str) -> bool:
 def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Return a binary column as text without blanks around it, and which values are not UTF-8.
 
-    Such a value becomes 0, a number that nobody uses.
+    Such a value becomes 0, a number that is never used.
     """
     try:
         text, wrong = column.cast(pa.string()).fill_null(""), np.zeros(len(column), bool)

@@ -119,7 +119,7 @@ class Vocabulary:
                     f"the label {self.name!r} is the same in every row",
                     received=repr(texts[0]),
                     expected="at least two classes, or numbers that differ",
-                    fix="choose another data_label, or data with more than one outcome",
+                    fix="choose a different data_label, or data with more than one outcome",
                 )
             )
         if (self._inferred() if task == "auto" else task) == "regression":
@@ -130,7 +130,7 @@ class Vocabulary:
                     f"the label {self.name!r} has too many distinct values to be classes",
                     received=f"more than {MOST_CLASSES:,}, for instance {texts[0]!r}",
                     expected=f"at most {MOST_CLASSES:,} classes, or numbers in every row",
-                    fix="choose another data_label, or correct data_options.task",
+                    fix="choose a different data_label, or correct data_options.task",
                 )
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))

@@ -1,4 +1,4 @@
-"""The page of a local run: what it came to, and a link to everything it left."""
+"""The page of a local run: its result, and links to everything it left."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kfp_tfjob.pages.template import render
 NAME = "index.html"
 _FILES = {
     "failure.md": "why it failed, and what to do",
-    "summary.md": "what the run came to",
-    "report.html": "the model on the test rows, beside the champion",
+    "summary.md": "the result of the run",
+    "report.html": "the model on the test rows, compared with the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",
     "model-card.md": "the card of the published model",
-    "output.md": "what was proven in the store",
+    "output.md": "what was verified in the store",
     "finish.md": "how it ended",
     "parameters.md": "every parameter of the run",
-    "tfjob.html": "the TFJob it stands for",
+    "tfjob.html": "the same training as a TFJob",
     "pipeline.log": "the whole log",
 }
 

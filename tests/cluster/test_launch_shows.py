@@ -76,7 +76,7 @@ def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
     launch.cluster.create_tfjob(
         launch.namespace, build_job(launch.spec("time.sleep(600)"), Identity("r", 1))
     )
-    name = Identity("r", 1).job_name
+    name = Identity("r", 1).job_name()
     with FaultyProxy(settings.host, settings.ssl_ca_cert, 0.1) as proxy:
         found = Configuration()
         found.host = proxy.address

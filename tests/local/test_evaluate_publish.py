@@ -232,7 +232,7 @@ def test_another_schema_is_not_compared(bench: Bench) -> None:
     bench.train("other", 0.1, packed)
     done, verdict = bench.evaluate("other", "d2")
     assert not done.blessed and not verdict["champion"]["compared"]
-    assert "another schema" in verdict["reasons"][0]
+    assert "a different schema" in verdict["reasons"][0]
     done, verdict = bench.evaluate("other", "d2", incompatible_champion="treat_as_first")
     assert done.blessed and "beats the baseline" in verdict["reasons"][0]
 
@@ -340,7 +340,7 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
     with pytest.raises(DataError, match="does not return probabilities"):
         bench.evaluate("logits")
     bench.train("regression", 0.1, columns)
-    with pytest.raises(DataError, match="predicts another shape"):
+    with pytest.raises(DataError, match="does not fit the classification"):
         bench.evaluate("regression")
     with pytest.raises(DataError, match="manifest"):
         bench.evaluate("never-trained")

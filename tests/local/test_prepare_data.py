@@ -148,7 +148,7 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
     before = _bytes(store, first.dataset_uri)
     with caplog.at_level(logging.INFO):
         again = run(step, str(path), "species", OPTIONS)
-    assert again.reused and "is there already" in caplog.text
+    assert again.reused and "already exists and is reused" in caplog.text
     assert (again.rows, again.schema, again.statistics) == (
         first.rows,
         first.schema,
@@ -314,7 +314,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         ("a,y\n", "y", {}, "has a header but no rows"),
         (WHOLE, "yy", {}, "did you mean 'y'?"),
         (WHOLE.replace(",", ";"), "y", {}, 'data_options.delimiter=";"'),
-        ("a,a,y\n1,2,u\n", "y", {}, "several columns of one name"),
+        ("a,a,y\n1,2,u\n", "y", {}, "several columns with the same name"),
         (WHOLE, "y", {"drop": ["b"], "columns": ["aa"]}, "data_options.columns names 'aa'"),
         (WHOLE, "y", {"drop": ["a"]}, "has no feature column"),
         (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y' as a feature"),
@@ -525,7 +525,7 @@ def test_files_without_a_header_are_told_so(step):
     for name in ("iris.csv", "digits.csv.gz"):
         with pytest.raises(StepError, match="if the file has no header, add one"):
             run(step, str(SKLEARN / name), "species", {})
-    with pytest.raises(DataError, match="569 of 569 rows have another number of values"):
+    with pytest.raises(DataError, match="569 of 569 rows have a different number of values"):
         run(step, str(SKLEARN / "breast_cancer.csv"), "benign", {})
 
 
@@ -547,6 +547,6 @@ def test_the_log_and_the_page_of_the_step_say_that_a_dataset_was_used_again(
             data_report=page,
             data_metrics=dsl.Metrics(),
         )
-        said = "is there already and is used as it is" in capsys.readouterr().out
+        said = "already exists and is reused" in capsys.readouterr().out
         assert said is again and page.metadata["reused"] is again
-        assert ("was used again as it is" in Path(page.path).read_text()) is again
+        assert ("so it was reused" in Path(page.path).read_text()) is again

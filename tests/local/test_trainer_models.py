@@ -81,9 +81,22 @@ def test_code_with_the_name_of_another_module_is_refused(
     from kfp_tfjob.trainer import user_code
 
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "trainer.py").write_text("def build_model(dataset): pass")
-    with pytest.raises(ConfigurationError, match="trainer.py has the name of another .* rename"):
-        user_code.find("trainer:build_model", tmp_path)
+    (tmp_path / "json.py").write_text("def build_model(dataset): pass")
+    with pytest.raises(ConfigurationError, match="json.py has the name of another .* rename"):
+        user_code.find("json:build_model", tmp_path)
+
+
+def test_the_old_name_of_the_models_is_accepted_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kfp_tfjob.trainer import models, user_code
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert user_code.find("trainer.models:mlp", tmp_path) is models.mlp
+    assert [record.getMessage() for record in caplog.records] == [
+        "model_code: trainer.models is an old name. Fix: write kfp_tfjob.trainer.models"
+    ]
+    assert user_code.callbacks("trainer.models:mlp", None) == []
 
 
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
@@ -202,8 +215,8 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "replicas", "words"),
     [
-        ({"micro_batches": 2}, 1, "statistics of a part of the batch.*LayerNormalization"),
-        ({}, 2, "give the train option sync_batch_norm=true"),
+        ({"micro_batches": 2}, 1, "statistics of only part of the batch.*LayerNormalization"),
+        ({}, 2, "set the train option sync_batch_norm=true"),
         ({"sync_batch_norm": True, "jit_compile": True}, 2, "XLA cannot compile"),
     ],
 )
@@ -282,7 +295,7 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     assert results(_measured(lambda value: keras.ops.reshape(value, (1,))))["own"] == 0.0
     with pytest.raises(ConfigurationError, match=r"metric own .* not one number.*shape \(2,\)"):
         results(_measured(lambda value: keras.ops.stack([value, value])))
-    with pytest.raises(ConfigurationError, match="the metrics of the model have no loss"):
+    with pytest.raises(ConfigurationError, match="the metrics of the model do not include a loss"):
         results(_without_loss())
 
 
@@ -303,7 +316,7 @@ def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
     assert not jit_compile_here(False)
     assert not caplog.messages
     assert not jit_compile_here(True)
-    assert "jit_compile is left out" in caplog.text
+    assert "jit_compile is ignored" in caplog.text
 
 
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
@@ -338,7 +351,7 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
 
     with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
         user_code.build(models.cnn, classes, {})
-    with pytest.raises(ConfigurationError, match="not the pixels"):
+    with pytest.raises(ConfigurationError, match="do not form an image"):
         user_code.build(models.cnn, classes, {"channels": 0})
     for size in ({"height": 2, "width": 3}, {"height": 2}, {"height": 1, "channels": 3}):
         model = user_code.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})

@@ -73,7 +73,8 @@ def kind() -> Iterator[JobKind]:
 
 
 def manifest(parameters: dict, kind: JobKind) -> dict:
-    return build_job(JobSpec.parse(**parameters), Identity(RUN_ID, 1, kind=kind))
+    spec = dataclasses.replace(JobSpec.parse(**parameters), kind=kind)
+    return build_job(spec, Identity(RUN_ID, 1))
 
 
 def test_the_manifest_differs_from_a_tfjob_in_names_only(kind):

@@ -146,7 +146,7 @@ def test_a_column_of_text_is_one_problem():
 def test_rows_that_do_not_belong_to_the_header_are_one_problem():
     _, _, _, _, faults = _read("a,y\n" + "1,2,3\n" * 5)
     (problem,) = faults.problems()
-    assert str(problem).startswith("5 of 5 rows have another number of values than the header")
+    assert str(problem).startswith("5 of 5 rows have a different number of values than the header")
 
 
 def test_numbers_that_mean_missing():
@@ -288,7 +288,7 @@ def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
 def test_a_label_of_more_than_1000_characters_is_a_fault(tmp_path: Path):
     assert _read(f"a,y\n1,{'x' * 1000}\n")[2] == ["x" * 1000]
     (said,) = check(tmp_path, f"a,y\n1,{'x' * 1001}\n".encode())
-    assert "'y' has more than 1,000 characters" in said and "another data_label" in said
+    assert "'y' has more than 1,000 characters" in said and "a different data_label" in said
 
 
 @pytest.mark.parametrize("value", ["1", "z"])

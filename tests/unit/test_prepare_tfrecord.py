@@ -82,7 +82,7 @@ def test_a_flipped_bit_is_seen(tmp_path):
 
 def test_the_engine_imports_no_tensorflow():
     code = (
-        "import sys, components.prepare_data.engine, components.prepare_data.report\n"
+        "import sys\nfrom kfp_tfjob.components.prepare_data import engine, report\n"
         "print(sorted({'tensorflow', 'keras', 'kfp'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
