@@ -1,12 +1,13 @@
 # `make run` does the main job on real data, `make test` passes the tests; both set everything up.
-# Needed: Python 3.11, git, make. Caches of uv are reused where they are.
+# Needed: Python 3.11, git, make; make PYTHON=3.12 or 3.13 uses that one. Caches of uv are reused where they are.
 
 UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-cluster fuzz lint compile clean
+PYTHON ?= 3.11
+.PHONY: help setup run test test-trainer test-uploader test-install test-cluster fuzz lint compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,7 +17,7 @@ setup: $(READY) ## uv, the virtual environment, the locked dependencies
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --all-extras --python 3.11
+	$(UV) sync --locked --all-extras --python $(PYTHON)
 	@touch $@
 
 run: $(READY) ## prepare, train with a chief and a worker, judge and publish on the digits
@@ -35,6 +36,9 @@ test-trainer: $(READY) ## the long proofs of the trainer: 20 kills, late peers, 
 
 test-uploader: $(READY) ## the long proofs of the uploader: 200 kills, every fault on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-install: $(READY) ## the wheel in empty environments: each extra alone, and a run on a CSV
+	.venv/bin/python -m pytest -m slow tests/install
 
 test-cluster: $(READY) ## tests on a real control plane: root, Linux and Go, or KUBECONFIG of a cluster
 	.venv/bin/python -m tests.cluster $(ARGS)
