@@ -1,1 +1,1 @@
-"""The measured claims of the README, each one command."""
+"""The measurements in the README, one command each."""

@@ -1,11 +1,11 @@
-"""How long a checkpoint of 300 MB keeps the training waiting: in the background, and otherwise.
+"""Pause of the training for a checkpoint of 300 MB: with and without the background writer.
 
     python -m benchmarks.checkpoint [--quick]
 
-The real trainer trains 25 million parameters with Adam on data of a real S3 server. `background` is
-the trainer as it is, `waiting` the same with the training waiting until each checkpoint is on the
-disk, `none` writes the one at the end only. Every run is a fresh process, the three take turns, and
-medians are reported. The last line is one JSON object.
+The trainer trains 25 million parameters with Adam on data of a real S3 server. `background` is the
+unchanged trainer. With `waiting`, the training waits until each checkpoint is on disk. `none`
+writes only the last one. Every run is a new process, the three take turns, and the results are
+medians. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 def run(
     kind: str, folder: Path, data: S3Address, server: Server, checkpoint_seconds: float
 ) -> dict[str, Any]:
-    """Train once in a fresh process; return what `measure` says."""
+    """Train once in a new process; return the result of `measure`."""
     options = {"checkpoint_seconds": checkpoint_seconds, "checkpoint_keep": 1}
     environment = os.environ | {
         MOUNT_VARIABLE: str(server.secret),
@@ -94,7 +94,7 @@ def run(
 
 
 def measure(kind: str) -> dict[str, Any]:
-    """Train as the environment says, and measure what the loop waits for in State.save."""
+    """Train as configured by the environment, and measure the waiting time in State.save."""
     from kfp_tfjob.trainer.load import load
 
     load(0)

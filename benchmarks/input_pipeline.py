@@ -1,15 +1,15 @@
-"""Records a second: the trainer's input beside what tutorials do.
+"""Records per second: the input of the trainer compared with common tutorials.
 
     python -m benchmarks.input_pipeline [--quick]
 
 The same shards are read to the end, in batches of 256, shuffled:
 
-    ours       what the trainer's loop takes its batches from
+    ours       the input of the trainer's loop
     tutorial   TFRecordDataset.map(parse_single_example).shuffle(10000).batch(256)
     tuned      the same with num_parallel_calls=AUTOTUNE and prefetch
 
-Every run is a fresh process that reads one epoch to warm up and then is measured, the three take
-turns, and medians are reported. The last line is one JSON object.
+Every run is a new process that reads one epoch to warm up before the measurement. The three take
+turns, and the results are medians. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The loop that the field runs beside a trainer, and our sidecar, among the same faults.
+"""A common upload loop beside a trainer, and our sidecar, with the same faults.
 
     while ! test -e DONE; do sleep; done; aws s3 sync; exit 0
 
-For each fault: with which code the uploader ended, and whether what lies in the store is what the
-trainer left. Prints a table and, as the last line, one JSON object.
+For each fault: the exit code of the uploader, and whether the store has the output of the
+trainer. Prints a table and, as the last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scene:
     Attributes:
         name: In the table.
         faults: Of the network and the store.
-        stale: A marker of an earlier run lies in the folder.
+        stale: The folder has a marker of an earlier run.
         trainer_ends: Whether the trainer gets to its end.
     """
 
@@ -81,7 +81,7 @@ SCENES = [
 
 
 def train(folder: Path, ends: bool) -> None:
-    """Write what a trainer writes; without its end when it is killed."""
+    """Write the output of a trainer, incomplete if it is killed."""
     for step in (1, 2):
         temporary = folder / "checkpoints" / f"{step}.tmp"
         temporary.mkdir(parents=True)
@@ -134,7 +134,7 @@ def naive(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, ur
 
 
 def ours(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, uri: str) -> str:
-    """Run the sidecar as the supervisor does; return what the trainer is told."""
+    """Run the sidecar as the supervisor does; return the answer for the trainer."""
     keep = folder / ".uploader"
     keep.mkdir()
     if scene.stale:

@@ -1,4 +1,4 @@
-"""The tools of the field, each in a virtual environment of its own, outside the repository."""
+"""Other upload tools, each in its own virtual environment outside the repository."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with create_transfer_manager(client, config) as manager:
 
 
 def cache() -> Path:
-    """Return the folder of what is made once, outside the repository."""
+    """Return the folder for environments that are created once, outside the repository."""
     named = os.environ.get("KFP_TFJOB_CACHE")
     folder = Path(named) if named else Path.home() / ".cache" / "kfp-tfjob"
     (folder / "benchmarks").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A prepared dataset for what measures the trainer, with the writer that prepare_data uses."""
+"""Prepared datasets for the benchmarks of the trainer, with the writer of prepare_data."""
 
 from __future__ import annotations
 

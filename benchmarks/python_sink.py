@@ -1,4 +1,4 @@
-"""The sink in Python, for machines without Go: it shows that things work, not how fast they are."""
+"""The sink in Python, for machines without Go: good for a trial, not for measurements."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""From the death of a trainer to the next step of the training, with a warm spare and without.
+"""Time from the death of a trainer to the next training step, with and without a warm spare.
 
     python -m benchmarks.restart [--quick]
 
-A chief and a worker train under their supervisors. In turns, the trainer of the chief and that of
-the worker are killed; the clock stops when there is a checkpoint of the first step after that, as
-one is written at every opportunity. Without a spare the new trainer has to import TensorFlow, which
-is what any other restart in place does. Prints a table and, as the last line, one JSON object.
+A chief and a worker train under their supervisors. The benchmark kills the trainer of the chief and
+of the worker in turn. The clock stops at the checkpoint of the next step; the trainer writes a
+checkpoint at every opportunity. Without a spare, the new trainer must first import TensorFlow, as
+in any other restart in place. Prints a table and, as the last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Job:
         return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def settle(self, spare: bool) -> None:
-        """Wait until the training goes on and the spares are ready."""
+        """Wait until the training continues and the spares are ready."""
         before = self.steps()
         self._wait(lambda: len(self.steps() - before) > 1, "a checkpoint")
         if not spare:
@@ -82,7 +82,7 @@ class Job:
         os.kill(victim, signal.SIGKILL)
         others = {"worker": "chief", "chief": "worker"}
         peer = self.children(others[replica])[0]
-        # What the chief writes before it notices belongs to its life before.
+        # Output of the chief before it notices the kill does not count.
         self._wait(lambda: not _lives(victim) and not _lives(peer), "the end of both trainers")
         before = self.steps()
         self._wait(lambda: bool(self.steps() - before), "the next step")
@@ -160,7 +160,7 @@ def _lives(pid: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one kill of each: that it works")
+    parser.add_argument("--quick", action="store_true", help="one kill of each, as a trial")
     repeats = REPEATS[parser.parse_args().quick]
     found: dict[str, dict[str, list[float]]] = {way: {who: [] for who in VICTIMS} for way in WAYS}
     with tempfile.TemporaryDirectory() as temporary, Server.start(Path(temporary) / "s3") as server:

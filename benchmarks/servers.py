@@ -1,7 +1,7 @@
-"""What the benchmark sends to: a sink that costs nothing, and real stores.
+"""The servers of the upload benchmark: a sink without cost, and real stores.
 
-Each runs in a process of its own. The sink is a Go program that is built at the first use; without
-Go one in Python takes its place, which is slower than the clients and only good for a try.
+Each runs in its own process. The sink is a Go program, built at the first use. Without Go, a Python
+sink replaces it; it is slower than the clients and only good for a trial.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def sink(core: int | None, delay_ms: int = 0, tls: Path | None = None) -> Iterat
 
     Args:
         core: The core it runs on; None for any.
-        delay_ms: What it waits before each reply.
+        delay_ms: Delay before each reply.
         tls: A folder for its certificate; None for plain HTTP. Only the one in Go knows TLS.
     """
     keys, scheme = dict(_KEYS), "https" if tls else "http"

@@ -30,12 +30,12 @@ from benchmarks.turns import Player, Turn, cores, play, say, wait_for_turn
 BATCH, ROWS, FEATURES = 256, 12_800, 784
 MODELS = {"cnn": 100, "mlp": 500}  # trainer.models, and steps of a turn
 TURNS = (25, 3)  # all of them, and with --quick
-GOALS = {"fit": 1.0, "bare": 1.05}  # times what ours may take of theirs; for the CNN
+GOALS = {"fit": 1.0, "bare": 1.05}  # upper limits for our time relative to theirs; for the CNN
 PEERS = ("bare", "fit-1", "fit-10", "fit-50")  # with their steps_per_execution
 
 
 def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
-    """Return what trains some steps with the trainer's own code, as one replica of TF_CONFIG."""
+    """Return a function that trains some steps with the trainer's code, as one replica."""
     from kfp_tfjob.trainer.load import load
 
     load(0)
@@ -192,7 +192,7 @@ def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, dict[s
             "ms": statistics.median(turn.wall for turn in taken[way]) * per_step,
             "cpu_ms": statistics.median(turn.cpu for turn in taken[way]) * per_step,
             "best_ms": min(turn.wall for turn in taken[way]) * per_step,
-            # Against ours in the same round: what slows the machine down slows both.
+            # Compared with ours in the same round: a slow machine slows both.
             "ours": statistics.median(
                 mine.wall / turn.wall for mine, turn in zip(taken["ours"], taken[way], strict=True)
             ),
@@ -221,8 +221,8 @@ def report(name: str, found: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few turns: it works, not how fast")
-    parser.add_argument("--way", help="be one of those who take turns")
+    parser.add_argument("--quick", action="store_true", help="few turns, as a trial")
+    parser.add_argument("--way", help="run one of the ways")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--steps", type=int)
     parser.add_argument("folder", nargs="?", type=Path)

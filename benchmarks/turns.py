@@ -1,4 +1,4 @@
-"""Processes that take turns, so that whatever else the machine does falls on all of them alike."""
+"""Processes that take turns, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Turn:
 
 
 class Player:
-    """A fresh process that does one turn for every line it reads.
+    """A new process that does one turn for every line it reads.
 
     Args:
         module: Of this package; it calls `play`.
@@ -75,12 +75,12 @@ def wait_for_turn() -> None:
 
 
 def say(wall: float, cpu: float) -> None:
-    """Tell the parent that a turn is over and what it took."""
+    """Report the end and the cost of a turn to the parent."""
     print(json.dumps({"wall": wall, "cpu": cpu}), flush=True)
 
 
 def play(turn: Callable[[], None]) -> None:
-    """Do turns for ever; the first one is for getting ready."""
+    """Do turns without end; the first one is a warm-up."""
     while True:
         wait_for_turn()
         wall, cpu = time.perf_counter(), time.process_time()

@@ -1,10 +1,10 @@
-"""Uploading what training writes: ours beside aws-cli, s5cmd and boto3's TransferManager.
+"""Upload of training output: ours compared with aws-cli, s5cmd and boto3's TransferManager.
 
     python -m benchmarks.upload [--quick]
 
-Every run is a fresh process whose start counts, files are in the page cache, each run has a prefix
-of its own, tools take turns in random order, and medians are reported. The client has one core and
-the server another, so that neither waits for the other. The last line is one JSON object.
+Every run is a new process, and its start counts. Files are in the page cache, and each run has its
+own prefix. The tools take turns in random order, and the results are medians. The client and the
+server have one core each, so that neither waits for the other. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GOALS = {
     ("tls", "s5cmd"): 1.1,
 }
 FAR_MS = 20
-FEWER = 3  # turns where one takes long and the figures lie close together
+FEWER = 3  # turns for slow runs with similar results
 NO_OP_SECONDS, RSS_MIB = 0.030, 96
 
 
@@ -60,7 +60,7 @@ class Measurement:
 
 
 def workloads(folder: Path, quick: bool) -> dict[str, Path]:
-    """Write the files, outside of what is measured."""
+    """Write the files before the measurement."""
     scale = 4 if quick else 1
     small, one, many = 2000 // scale, 1024 // scale, 200 // scale
     plans = {
@@ -109,7 +109,7 @@ def measure(line: list[str], target: Target, core: int | None) -> Measurement | 
 
 
 def measure_warm(folder: Path, target: Target, prefix: str, core: int | None) -> tuple[dict, int]:
-    """Run the resident sidecar's part; return what it says and the requests of idle passes."""
+    """Measure the resident sidecar; return its figures and the requests of idle passes."""
     line = [sys.executable, "-m", "benchmarks.warm", str(folder), f"s3://bench/{prefix}"]
     process = subprocess.Popen(
         [*servers.pinned(core), *line, target.endpoint, "8"],
@@ -188,8 +188,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of the size, one turn")
     parser.add_argument("--repeats", type=int, default=0, help="turns; default 5, quick 1")
     parser.add_argument("--no-pin", action="store_true", help="let client and server use all cores")
-    parser.add_argument("--no-real", action="store_true", help="the sink only")
-    parser.add_argument("--no-naive", action="store_true", help="without the loop of the field")
+    parser.add_argument("--no-real", action="store_true", help="use only the sink")
+    parser.add_argument("--no-naive", action="store_true", help="skip the naive upload loop")
     arguments = parser.parse_args()
     repeats = arguments.repeats or (1 if arguments.quick else 5)
     cores = sorted(os.sched_getaffinity(0))

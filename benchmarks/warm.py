@@ -1,4 +1,4 @@
-"""What the resident sidecar costs: a folder that appears, and passes in which nothing changed.
+"""Cost of the resident sidecar: a new folder, and passes without changes.
 
     python -m benchmarks.warm FOLDER ADDRESS ENDPOINT WORKERS
 

@@ -1,10 +1,9 @@
 """Weak scaling: two replicas on one core each, against one replica on one core.
 
-Every replica has 128 rows a step, so the batch of two is twice that of one. Efficiency is the time
-of a step of one replica over that of two. A core is slower when its neighbour works too, and that
-is no fault of the sum over replicas: what two replicas do that know nothing of each other says how
-much of the loss this is. All are the trainer's own records, batches and step, in fresh processes
-that take turns.
+Every replica has 128 rows per step, so two replicas have twice the batch. Efficiency is the step
+time of one replica divided by that of two. A core is slower when its neighbour is busy, which the
+sum over replicas does not cause: two independent replicas measure this part of the loss. All use
+the trainer's records, batches and step, in new processes that take turns.
 
     python -m benchmarks.weak_scaling [--quick]
 
@@ -87,8 +86,8 @@ def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few turns: it works, not how fast")
-    parser.add_argument("--replica", action="store_true", help="be one of those who take turns")
+    parser.add_argument("--quick", action="store_true", help="few turns, as a trial")
+    parser.add_argument("--replica", action="store_true", help="run one of the replicas")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--steps", type=int)
     parser.add_argument("folder", nargs="?", type=Path)

@@ -1,1 +1,1 @@
-"""A first run on real data, and what a user's own model or program looks like."""
+"""Examples: data for a first run, a model of your own, training programs of your own."""

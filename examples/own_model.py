@@ -1,4 +1,4 @@
-"""A user's own model: any function that takes the dataset and returns a compiled keras.Model.
+"""Your own model: a function that takes the dataset and returns a compiled keras.Model.
 
 Run it with --model examples/own_model.py:build_model --set model_hyperparameters.units=32
 """
@@ -10,12 +10,12 @@ def build_model(dataset, units: int = 64, learning_rate: float = 1e-3) -> keras.
     """Build a wide and deep network for rows of numbers.
 
     Args:
-        dataset: What is known of the data: num_features, mean, std, num_classes, task.
+        dataset: Facts about the data: num_features, mean, std, num_classes, task.
         units: Units of the deep part.
         learning_rate: Of Adam.
 
     Returns:
-        A compiled model; its input is (batch, num_features) as it stands in the file.
+        A compiled model; its input is (batch, num_features), with the raw values of the file.
     """
     classes = dataset.num_classes
     inputs = keras.Input((dataset.num_features,))

@@ -1,11 +1,10 @@
-"""A program of your own: plain TensorFlow on any number of replicas, nothing of this project in it.
+"""Your own program: plain TensorFlow on any number of replicas, without code of this project.
 
     kfp-tfjob run --data FILE.csv --label COLUMN --model examples/own_train.py:main \
         --set 'train_options.command=["python3", "$(JOB_DIR)/code/own_train.py"]'
 
-It finds its rows in DATA_DIR, keeps its checkpoints in OUTPUT_DIR and leaves a SavedModel there;
-ARCHITECTURE.md says what else a program is told; `python -m kfp_tfjob.trainer check` says whether
-it fits.
+It reads its rows from DATA_DIR, and writes checkpoints and a SavedModel to OUTPUT_DIR.
+ARCHITECTURE.md lists the other variables; `python -m kfp_tfjob.trainer check` checks a program.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PEER_ERRORS = (
 
 
 def build_model(units: int = 64) -> keras.Model:
-    """Return a classifier of raw rows, which it normalises itself."""
+    """Return a classifier that takes raw rows and normalises them."""
     columns = json.loads((DATA / "statistics.json").read_text())["features"]
     deviations = np.array([columns[name]["std"] or 1 for name in NAMES])
     return keras.Sequential(
@@ -55,13 +54,13 @@ def build_model(units: int = 64) -> keras.Model:
 
 
 def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Return this process's part of the training rows, without end."""
+    """Return this process's share of the training rows, repeated without end."""
     size = context.get_per_replica_batch_size(BATCH)
     files = sorted(str(path) for path in DATA.glob("train-*.tfrecord"))
     data = tf.data.TFRecordDataset(files)
     data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
     data = data.shuffle(10_000).repeat().batch(size, drop_remainder=True)
-    return data.map(parse).prefetch(tf.data.AUTOTUNE)  # a batch at once is ten times faster
+    return data.map(parse).prefetch(tf.data.AUTOTUNE)  # parsing whole batches is ten times faster
 
 
 def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -75,7 +74,7 @@ def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def restore(checkpoint: tf.train.Checkpoint, strategy: tf.distribute.Strategy, chief: bool) -> int:
-    """Go on from the newest checkpoint, which only the chief has, and return its step."""
+    """Resume from the newest checkpoint, which only the chief has, and return its step."""
     folders = CHECKPOINTS.iterdir() if CHECKPOINTS.exists() else ()
     steps = [int(folder.name) for folder in folders if folder.name.isdecimal()]
     step = max(steps, default=0) if chief else 0
@@ -87,7 +86,7 @@ def restore(checkpoint: tf.train.Checkpoint, strategy: tf.distribute.Strategy, c
 
 
 def of_chief(strategy: tf.distribute.Strategy, value: Any) -> tf.Tensor:
-    """Return the chief's value on every replica: its first device gives it, the others zeros."""
+    """Return the chief's value on every replica: its first device adds it, the others add zeros."""
 
     def mine() -> tf.Tensor:
         first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
@@ -97,7 +96,7 @@ def of_chief(strategy: tf.distribute.Strategy, value: Any) -> tf.Tensor:
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
-    """Write a checkpoint; it appears complete, by one rename, and is in S3 seconds after."""
+    """Write a checkpoint; one rename makes it visible, and it is in S3 seconds later."""
     partial = CHECKPOINTS / f".{step}.tmp"
     checkpoint.write(str(partial / "state"))
     partial.rename(CHECKPOINTS / str(step))
@@ -107,9 +106,9 @@ def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
 
 
 def main() -> None:
-    """Train this replica's part."""
+    """Train as one replica."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    # Not earlier: TensorFlow takes the signal when the strategy is built, and then ignores it.
+    # Not earlier: TensorFlow takes over the signal when the strategy is built, and ignores it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(STOPPED))
     chief = (strategy.cluster_resolver.task_type or "chief") == "chief"
     with strategy.scope():
@@ -148,6 +147,6 @@ if __name__ == "__main__":
     try:
         main()
     except PEER_ERRORS as error:
-        # With 1 the run would end for good; with this another attempt goes on.
+        # With code 1 the run would fail for good; with this one a new attempt continues.
         print(f"another replica was lost: {error}", flush=True)
         os._exit(PEER_LOST)

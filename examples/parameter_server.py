@@ -1,13 +1,13 @@
-"""Asynchronous training with parameter servers, as a program of your own.
+"""Your own program: asynchronous training with parameter servers.
 
     kfp-tfjob run --data FILE.csv --label COLUMN --workers 2 \
         --model examples/parameter_server.py:main \
         --set 'train_options.command=["python3", "$(JOB_DIR)/code/parameter_server.py"]' \
         --set pod.ps.replicas=1 --set pod.evaluator.replicas=1
 
-Parameter servers hold the variables, workers compute gradients from rows of their own and do not
-wait for each other, the chief tells them what to do and writes, and the evaluator scores what the
-chief has written. `model.fit` of Keras 3 cannot do this, a ClusterCoordinator can.
+Parameter servers hold the variables. Workers compute gradients from their own rows and do not wait
+for each other. The chief coordinates them and writes checkpoints, and the evaluator scores each
+checkpoint. `model.fit` of Keras 3 cannot do this; a ClusterCoordinator can.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import tensorflow as tf
 OUTPUT = Path(os.environ["OUTPUT_DIR"])
 CHECKPOINTS = OUTPUT / "checkpoints"
 EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
-# Otherwise each parameter server would write its variables to a disk of its own.
+# Otherwise each parameter server would write its variables to its own disk.
 HERE = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
 
 PEER_LOST = 138
@@ -39,7 +39,7 @@ PEER_ERRORS = (
 
 
 class Data:
-    """The dataset in DATA_DIR, which every replica has but for the parameter servers."""
+    """The dataset in DATA_DIR, on every replica except the parameter servers."""
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["DATA_DIR"])
@@ -65,13 +65,13 @@ class Data:
 
         data = tf.data.TFRecordDataset(files)
         if split == "train":
-            # Every worker has all rows, in an order of its own.
+            # Every worker reads all rows, in its own order.
             data = data.shuffle(10_000).repeat()
         return data.batch(BATCH).map(parse).prefetch(tf.data.AUTOTUNE)
 
 
 def build_model(data: Data, units: int = 64) -> keras.Model:
-    """Return a classifier of raw rows, which it normalises itself."""
+    """Return a classifier that takes raw rows and normalises them."""
     return keras.Sequential(
         [
             keras.Input((len(data.mean),), name="features"),
@@ -83,7 +83,7 @@ def build_model(data: Data, units: int = 64) -> keras.Model:
 
 
 def coordinate(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """Be the chief."""
+    """Run the chief."""
     data, arguments = Data(), json.loads(os.environ["HYPERPARAMETERS"])
     steps = max(1, data.rows // BATCH)
     strategy = tf.distribute.ParameterServerStrategy(cluster)
@@ -120,7 +120,7 @@ def coordinate(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
 
 
 def restore(checkpoint: tf.train.Checkpoint) -> int:
-    """Go on from the newest checkpoint and return its step."""
+    """Resume from the newest checkpoint and return its step."""
     folders = CHECKPOINTS.iterdir() if CHECKPOINTS.exists() else ()
     step = max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
     if step:
@@ -129,7 +129,7 @@ def restore(checkpoint: tf.train.Checkpoint) -> int:
 
 
 def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
-    """Write a checkpoint; it appears complete, by one rename, and is in S3 seconds after."""
+    """Write a checkpoint; one rename makes it visible, and it is in S3 seconds later."""
     partial = CHECKPOINTS / f".{step}.tmp"
     checkpoint.write(str(partial / "state"), options=HERE)
     partial.rename(CHECKPOINTS / str(step))
@@ -139,7 +139,7 @@ def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
 
 
 def evaluate() -> None:
-    """Be the evaluator: score every checkpoint that reaches the store, until told to stop."""
+    """Run the evaluator: score every checkpoint in the store, until the job ends."""
     from kfp_tfjob.storage.address import S3Address
     from kfp_tfjob.storage.errors import StepError
     from kfp_tfjob.storage.store import Store
@@ -158,7 +158,7 @@ def evaluate() -> None:
                     pull(store, stored / str(newest), Path(folder))
                     step = newest
             except StepError as error:
-                # It is not complete yet, gone already, or the store is away.
+                # It is incomplete, already deleted, or the store is unreachable.
                 print(f"not scored: {error}", flush=True)
             if step > seen:
                 tf.train.Checkpoint(model=model).read(f"{folder}/state").expect_partial()
@@ -169,10 +169,10 @@ def evaluate() -> None:
 
 
 def main() -> None:
-    """Be what TF_CONFIG says."""
+    """Run the role in TF_CONFIG."""
     config = json.loads(os.environ["TF_CONFIG"])
     kind, index, replicas = config["task"]["type"], config["task"]["index"], config["cluster"]
-    # The evaluator serves nobody; a cluster with it would wait for it for ever.
+    # The evaluator serves no other replica; a cluster with it would wait for it without end.
     replicas.pop("evaluator", None)
     cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(replicas), task_type=kind, task_id=index, rpc_layer="grpc"
@@ -182,7 +182,7 @@ def main() -> None:
     elif kind == "evaluator":
         evaluate()
     else:
-        # It is ended with the job, when the chief has ended.
+        # It ends with the job, after the chief.
         tf.distribute.Server(cluster.cluster_spec(), kind, index, protocol="grpc").join()
 
 
@@ -190,6 +190,6 @@ if __name__ == "__main__":
     try:
         main()
     except PEER_ERRORS as error:
-        # With 1 the run would end for good; with this another attempt goes on.
+        # With code 1 the run would fail for good; with this one a new attempt continues.
         print(f"a parameter server was lost: {error}", flush=True)
         os._exit(PEER_LOST)

@@ -1,7 +1,7 @@
-"""The start of the command line: from its first moment a signal ends it with 128 + N.
+"""The entry point of the command line: from its first moment a signal exits with code 128 + N.
 
-Loading the commands takes seconds. What a command has started by then is ended by its own handlers,
-which take the place of these.
+Loading the commands takes seconds. A command replaces these handlers with its own, which also end
+the processes that it started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 def _end(number: int, _frame: object) -> None:
     os.write(2, f"\nkfp-tfjob: stopped by {signal.Signals(number).name}\n".encode())
-    os._exit(128 + number)  # an exception would be told, or swallowed, by whatever runs just now
+    os._exit(128 + number)  # running code could print or swallow an exception
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from kfp_tfjob.storage.words import nearest
 
 
 class _Command(click.Group):
-    """Ends with the exit code of the error, and its message on standard error."""
+    """Exits with the code of the error and prints its message on standard error."""
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command."""
@@ -41,22 +41,22 @@ class _Command(click.Group):
 
 
 def _show(text: str) -> None:
-    """Print what may hold text from anywhere."""
+    """Print text that may come from outside."""
     click.echo(lines(text))
 
 
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="kfp-tfjob")
 def main() -> None:
-    """Train Keras models on many pods with Kubeflow Pipelines and TFJob, and prove the result."""
+    """Train Keras models with Kubeflow Pipelines and TFJob, and verify the result in S3."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
 def _parameters(command):
     """Add the options that set run parameters."""
     options = [
-        click.option("--data", metavar="URI", help="data_uri: a file or folder; needed"),
-        click.option("--label", metavar="COLUMN", help="data_label: the column to predict; needed"),
+        click.option("--data", metavar="URI", help="data_uri: a file or folder; required"),
+        click.option("--label", metavar="COLUMN", help="data_label: column to predict; required"),
         click.option("--output", metavar="URI", help="output_uri [default: s3://kfp-tfjob]"),
         click.option("--name", metavar="NAME", help="model_name [default: from --data]"),
         click.option(
@@ -72,7 +72,7 @@ def _parameters(command):
             "settings",
             multiple=True,
             metavar="PARAMETER[.KEY]=VALUE",
-            help="any run parameter, or one key of it; JSON where it is not plain text",
+            help="any run parameter, or one key of a dict; values other than text are JSON",
         ),
     ]
     for option in reversed(options):
@@ -82,25 +82,24 @@ def _parameters(command):
 
 @main.command()
 @_parameters
-@click.option("--endpoint", metavar="URL", help="use this S3 store, not the embedded one")
+@click.option("--endpoint", metavar="URL", help="use this S3 store instead of the embedded one")
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT,
     show_default=True,
-    help="where the embedded store, logs and reports are kept",
+    help="folder for the embedded store, logs and reports",
 )
-@click.option("--run-id", metavar="ID", help="continue that run, with what it was started with")
+@click.option("--run-id", metavar="ID", help="continue this run with its original parameters")
 def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine.
 
-    Chief and workers are processes; what they leave goes to a real S3 server that is started and
-    ended with the run, or to the store named by --endpoint with your AWS environment.
+    The chief and the workers run as processes. They store their output in an S3 server that starts
+    and stops with the run, or in the store of --endpoint, with your AWS environment.
 
-    Ends with 0 when the run is done, blessed or not; with 2 for wrong parameters, credentials or
-    model code, with 3 for wrong data, with 6 when another run was promoted meanwhile, with 128 + N
-    when signal N stopped it, with any other number when something else failed. The last lines say
-    why.
+    Exit codes: 0 the run is complete, blessed or not; 2 wrong parameters, credentials or model
+    code; 3 wrong data; 6 a different run was promoted first; 128+N stopped by signal N; any other
+    code: a different failure. The last lines give the reason.
     """
     from kfp_tfjob.components.preflight.parameters import check
     from kfp_tfjob.pipelines.local.run import run as run_here
@@ -123,7 +122,7 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
 @main.command("explain")
 @click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
 def explain_(parameter: str | None) -> None:
-    """Explain the run parameters, every key of a dict PARAMETER, or one KEY of it."""
+    """Explain the run parameters and their keys."""
     from kfp_tfjob.components.preflight.parameters import MEANING
     from kfp_tfjob.options.data import DataOptions
     from kfp_tfjob.options.gate import GateOptions
@@ -139,7 +138,7 @@ def explain_(parameter: str | None) -> None:
     if parameter is None:
         for name, meaning in MEANING.items():
             click.echo(f"{name:<22} {meaning.replace('`', '')}")
-        click.echo(f"\nThe keys of {', '.join(groups)}: kfp-tfjob explain PARAMETER")
+        click.echo(f"\nFor the keys of {', '.join(groups)}, run: kfp-tfjob explain PARAMETER")
         return
     shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
     if parameter in MEANING:
@@ -173,18 +172,20 @@ def explain_(parameter: str | None) -> None:
     default="1000",
     show_default=True,
     metavar="UID|none",
-    help="user id of the steps' pods, any but 0; none leaves it to the cluster",
+    help="user id of the steps' pods, not 0; none leaves the choice to the cluster",
 )
 def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_user: str) -> None:
-    """Compile the pipeline and each step to YAML for Kubeflow Pipelines.
+    """Compile the pipeline for Kubeflow Pipelines.
 
-    With a user id the pods of the steps meet the Pod Security level restricted from Kubeflow
-    Pipelines 2.16 on. Older back ends, from 2.5 on, pass over the user id without a word: there
-    the pods run as the image says, or as PIPELINE_RUN_AS_USER of their API server says. An id that
-    an administrator sets for all pipelines wins over this one.
+    Writes one YAML file for the pipeline and one for each step.
 
-    Where the cluster assigns user ids itself, as OpenShift does, say none. The steps work as any
-    user in group 0.
+    With a user id, the pods of the steps meet the Pod Security level "restricted" on Kubeflow
+    Pipelines 2.16 and later. Versions 2.5 to 2.15 ignore the user id: the pods run as the user of
+    the image, or as PIPELINE_RUN_AS_USER of the API server. An id that an administrator sets for
+    all pipelines takes precedence.
+
+    Use none if the cluster assigns user ids itself, as OpenShift does. The steps work as any user
+    in group 0.
     """
     from kfp_tfjob.pipelines.compilation import FOLDER, compile_all
 
@@ -193,8 +194,8 @@ def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_u
             Problem(
                 "--run-as-user is not a user id",
                 received=run_as_user,
-                expected="a whole number from 1 on, or none",
-                fix="leave it out for 1000",
+                expected="a whole number above 0, or none",
+                fix="omit it to use 1000",
             )
         )
     for path in compile_all(output or FOLDER, tools_image, trainer_image, run_as_user):
@@ -203,14 +204,15 @@ def compile_(output: Path | None, tools_image: str, trainer_image: str, run_as_u
 
 @main.command()
 @click.argument("run_uri", metavar="RUN_URI")
-@click.option("--endpoint", default="", metavar="URL", help="the S3 store, where it is not AWS")
+@click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
-    """Show the curves of a run in TensorBoard, straight from S3.
+    """Show the curves of a run in TensorBoard.
 
-    RUN_URI is s3://BUCKET/PREFIX/runs/ID, which the pages of launch_tfjob and of the last step
-    name. The keys, and where --endpoint is left out the endpoint, come from the AWS environment.
-    It may be started while the job trains, and follows it. Ctrl-C ends it.
+    TensorBoard reads them directly from S3. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
+    launch_tfjob and of the last step show it.
+    The credentials come from the AWS environment, and so does the endpoint without --endpoint.
+    TensorBoard follows a job that is still training. Press Ctrl-C to stop.
     """
     from kfp_tfjob.pipelines.tensorboard import serve
 
@@ -219,9 +221,9 @@ def tensorboard(run_uri: str, endpoint: str, port: int) -> None:
 
 @main.command()
 @_parameters
-@click.option("--run-id", default="RUN-ID", help="as KFP would give it", show_default=True)
+@click.option("--run-id", default="RUN-ID", help="a run id as KFP assigns it", show_default=True)
 def render(run_id: str, **given: Any) -> None:
-    """Print the TFJob that a set of parameters would create."""
+    """Print the TFJob that the parameters create."""
     from kfp_tfjob.components.launch_tfjob.render import render as render_job
     from kfp_tfjob.components.preflight.parameters import check
 
@@ -235,15 +237,17 @@ def render(run_id: str, **given: Any) -> None:
 @click.option(
     "--fix",
     is_flag=True,
-    help="print FILE corrected where that is safe; what was done goes to stderr",
+    help="print FILE with the safe corrections; list them on stderr",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def lint(file: TextIO, fix: bool, form: str) -> None:
-    """Find what is wrong with the TFJobs of FILE, any YAML or - for standard input.
+    """Check the TFJobs in a YAML file.
 
-    Ends with 0 when there are no errors (there may be warnings), with 1 when there are, after
-    --fix those that are left, and with 2 when FILE cannot be read or has no TFJob. A document that
-    --fix corrects loses the comments between its lines; any other one stays as it is.
+    FILE is any YAML file, or - for standard input.
+
+    Exit codes: 0 no errors, but maybe warnings; 1 errors, or with --fix errors that remain; 2 FILE
+    cannot be read or has no TFJob. A document that --fix corrects loses the comments between its
+    lines. Other documents stay unchanged.
     """
     from kfp_tfjob.lint import engine, report
 
@@ -270,7 +274,7 @@ def lint(file: TextIO, fix: bool, form: str) -> None:
 def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return every run parameter: the pipeline's defaults, the short options, then --set.
 
-    A run that is continued has its earlier parameters in place of the defaults.
+    A continued run uses its earlier parameters instead of the defaults.
     """
     from kfp_tfjob.components.preflight.parameters import MEANING
     from kfp_tfjob.trainer.model_code import as_path
@@ -295,10 +299,10 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
 
 
 def _fitting(values: dict[str, Any]) -> Any:
-    """Return the batch that nobody chose, cut down to what the replicas can divide."""
+    """Return the default batch size, reduced to a multiple of the number of replicas."""
     batch, workers, gpus = (values[f"train_{name}"] for name in ("batch_size", "workers", "gpus"))
     if not all(isinstance(number, int) and number >= 0 for number in (batch, workers, gpus)):
-        return batch  # wrong numbers are told by the check
+        return batch  # the check reports wrong numbers
     ranks = (1 + workers) * max(gpus, 1)
     return batch - batch % ranks or ranks
 
@@ -318,7 +322,7 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
     """Apply `parameter[.key]=value` settings, in the order given.
 
     Raises:
-        ConfigurationError: Every setting that is not of that form.
+        ConfigurationError: Settings that do not have this form.
     """
     from kfp_tfjob.options.parse import unknown_key
 
@@ -377,7 +381,7 @@ def _is_json(text: str) -> bool:
 
 
 def _typed(text: str, default: Any, is_key: bool) -> Any:
-    """Return a setting as text where the parameter is text, and as JSON where it parses."""
+    """Return a setting as text if the parameter is text, otherwise as JSON if it parses."""
     if isinstance(default, str) and not is_key:
         return text
     return json.loads(text) if _is_json(text) else text
@@ -390,21 +394,21 @@ def _name_of(data: str) -> str:
 
 
 def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
-    """Describe the secrets of a run that is continued, which were not written down."""
+    """Describe the secrets of a continued run: they were not saved."""
     for name, value in values.items():
         for path in still_masked(value, name):
             yield Problem(
-                f"{path} was not kept when the run was started",
-                expected="it once more, because its name looks like that of a secret",
-                fix="give it again",
+                f"{path} was not saved when the run started",
+                expected="the value again, because its name looks like the name of a secret",
+                fix="pass it again",
                 path=path,
             )
 
 
 def _other_data(home: Home, values: dict[str, Any]) -> str:
-    """Return what to tell a person whose model got its name from the data, if it is not the first.
+    """Return a note if the model's default name belongs to a model of different data.
 
-    clean.csv and clean.parquet, or files of two folders, give one name.
+    clean.csv and clean.parquet, or equal file names in two folders, give the same name.
     """
     earlier = home.trained_with(str(values["model_name"]))
     keys = ("data_uri", "data_label")
@@ -412,14 +416,14 @@ def _other_data(home: Home, values: dict[str, Any]) -> str:
         return ""
     version, parameters = earlier
     return (
-        f"note: {values['model_name']} is the name of a model already: version {version} is of"
-        f" {parameters.get('data_uri')}, label {parameters.get('data_label')}, and this one is"
-        " judged against its champion. Another name: --name NAME"
+        f"note: a model named {values['model_name']} already exists: version {version} was trained"
+        f" on {parameters.get('data_uri')}, label {parameters.get('data_label')}. This run competes"
+        " with its champion. To use a different name: --name NAME"
     )
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:
-    """Return what a run that is continued was started with.
+    """Return the original parameters of a continued run.
 
     Raises:
         ConfigurationError: There is no such run.
@@ -428,14 +432,14 @@ def _earlier(home: Home, run_id: str) -> dict[str, Any]:
     try:
         text = "" if "/" in run_id else path.read_text()
         earlier = json.loads(text)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # or the disk was full meanwhile
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # or the disk was full
         known = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
         raise ConfigurationError(
             Problem(
-                "there is no run of that id to continue",
+                "there is no run with this id to continue",
                 received=run_id,
                 expected=f"one of {', '.join(sorted(known)[-5:]) or 'none yet'}",
-                fix="correct --run-id or --home, or leave --run-id out for a new run",
+                fix="correct --run-id or --home, or omit --run-id to start a new run",
             )
         ) from None
     return earlier

@@ -1,4 +1,4 @@
-"""The compiled YAML: what is uploaded to Kubeflow Pipelines, and how it is made."""
+"""Compiles the YAML that users upload to Kubeflow Pipelines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from kfp_tfjob.components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
-# KFP gives a step that is compiled by itself a cache, whatever its task in the pipeline says.
+# KFP enables the cache for a step that is compiled alone, whatever its task in the pipeline says.
 _CACHED = re.compile(r"cachingOptions:\n +enableCache: true\b")
 # The committed YAML of a checkout; an installed package is not for writing.
 _IN_CHECKOUT = (Path(__file__).parents[1] / "pyproject.toml").exists()
@@ -31,7 +31,7 @@ def compile_all(
     so each compilation is a process of its own.
 
     Args:
-        folder: Made when it is not there.
+        folder: Created if it does not exist.
         tools_image: Image of every step but evaluate; empty for the default.
         trainer_image: Image of evaluate, and the default of train_image; empty for the default.
         run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
@@ -58,7 +58,7 @@ def compile_all(
 def _sorted(match: re.Match[str]) -> str:
     """Return a default of the head comment with its keys sorted.
 
-    KFP prints it in the order of a protobuf map, which is another one in every process.
+    KFP prints it in the order of a protobuf map, which differs between processes.
     """
     return f"[Default: {json.dumps(ast.literal_eval(match[1]), sort_keys=True)}]"
 

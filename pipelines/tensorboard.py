@@ -1,4 +1,4 @@
-"""TensorBoard on this machine for a run whose logs lie in S3."""
+"""TensorBoard on this machine for a run with its logs in S3."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PATIENCE = Patience(seconds=15)  # a person waits
 
 
 def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -> None:
-    """Run TensorBoard until the process is told to end.
+    """Run TensorBoard until the process is stopped.
 
     Args:
         run_uri: s3://BUCKET/PREFIX/runs/ID.
-        endpoint: URL of the store; empty for what the environment or AWS says.
-        port: To listen on; 0 for any that is free.
+        endpoint: URL of the store; empty to use the environment or AWS.
+        port: The port; 0 for any free port.
         show: Prints a line.
 
     Raises:
@@ -38,7 +38,7 @@ def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -
     store = Store(endpoint, patience=_PATIENCE)
     _require_logs(store, run)
     url = _launch(store, run.logs, port)
-    show(f"TensorBoard shows {run.logs} at {url}, until Ctrl-C")
+    show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
@@ -53,15 +53,15 @@ def _run(run_uri: str) -> RunLayout:
                 "RUN_URI is not the folder of a run",
                 received=run_uri,
                 expected="s3://BUCKET/PREFIX/runs/ID",
-                fix="copy it from the page of launch_tfjob, or make it of output_uri and the run's"
-                " id",
+                fix="copy it from the page of launch_tfjob, or build it from output_uri and the"
+                " run id",
             )
         )
     return RunLayout(address)
 
 
 def _require_logs(store: Store, run: RunLayout) -> None:
-    """Refuse what TensorBoard would show as an empty page."""
+    """Refuse a run that TensorBoard would show as an empty page."""
     if any(store.list(run.logs)):
         return
     if any(store.list(run.base)):
@@ -69,25 +69,25 @@ def _require_logs(store: Store, run: RunLayout) -> None:
             Problem(
                 f"the run {run.base} has no logs yet",
                 received=f"nothing below {run.logs}",
-                expected="the event files that training writes in its first epoch",
-                fix="try again once launch_tfjob says that training has begun",
+                expected="the event files of the first epoch",
+                fix="try again when the log of launch_tfjob shows the first epoch",
             )
         )
     raise DataError(
         Problem(
             f"there is no run {run.base}",
-            received="nothing lies below that address",
+            received="nothing below that address",
             expected="the folder of a run that has started",
-            fix="correct RUN_URI, or name the store that has it with --endpoint",
+            fix="correct RUN_URI, or name the right store with --endpoint",
         )
     )
 
 
 def _launch(store: Store, logs: S3Address, port: int) -> str:
     """Start the server in a thread and return its address."""
-    # TensorBoard reads files through TensorFlow where there is one, and TensorFlow 2.21 cannot
-    # read S3. Without TensorFlow it reads S3 by itself, through boto3.
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # importing it fails from here on
+    # If TensorFlow is installed, TensorBoard reads files through it, and TensorFlow 2.21 cannot
+    # read S3. Without TensorFlow it reads S3 through boto3.
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # from here on, importing it fails
     _as_the_store_does(store)  # before the import, which reads the endpoint
     from tensorboard import default, program
 
@@ -97,12 +97,16 @@ def _launch(store: Store, logs: S3Address, port: int) -> str:
         return server.launch()
     except program.TensorBoardServerException as error:
         raise ConfigurationError(
-            Problem("TensorBoard cannot be started", received=str(error), fix="name another --port")
+            Problem(
+                "TensorBoard cannot be started",
+                received=str(error),
+                fix="choose a different --port",
+            )
         ) from None
 
 
 def _as_the_store_does(store: Store) -> None:
-    """Make boto3 speak to the store with the endpoint, keys and addressing that worked just now."""
+    """Give boto3 the endpoint, keys and addressing that the store has just used."""
     options = store.link.options
     session = botocore.session.get_session()
     SecretVolume.from_environment().install(session)

@@ -1,1 +1,1 @@
-"""What runs in the container `tensorflow` of a replica: the trainer, its models."""
+"""The training in the container `tensorflow` of a replica: loop, data, checkpoints, models."""

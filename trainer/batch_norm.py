@@ -19,7 +19,7 @@ def synchronize(model: keras.Model) -> None:
 
 
 def problems(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
-    """Return what is wrong with the layers of a model.
+    """Return the problems with the layers of a model.
 
     Args:
         model: Built or not.
@@ -27,7 +27,7 @@ def problems(model: keras.Model, replicas: int, options: Options) -> list[Proble
         options: Of the training.
 
     Returns:
-        Every problem; what a mask does is seen by `refusing_masks` only.
+        Every problem; only `refusing_masks` detects masks.
     """
     layers = _trained(model)
     names = f"layers {', '.join(layer.name for layer in layers)}"
@@ -35,30 +35,30 @@ def problems(model: keras.Model, replicas: int, options: Options) -> list[Proble
     if layers and options.micro_batches > 1:
         found.append(
             Problem(
-                "BatchNormalization would have the statistics of a part of the batch",
+                "BatchNormalization would use the statistics of only part of the batch",
                 received=f"{names} with micro_batches={options.micro_batches}",
-                expected="no micro_batches, or a normalization that needs no other rows",
-                fix="leave micro_batches out, or use LayerNormalization or GroupNormalization",
+                expected="no micro_batches, or a normalization within each row",
+                fix="remove micro_batches, or use LayerNormalization or GroupNormalization",
             )
         )
     plain = [layer.name for layer in layers if not layer.synchronized]
     if plain and replicas > 1:
         found.append(
             Problem(
-                "BatchNormalization would have other statistics on every replica",
+                "BatchNormalization would use different statistics on every replica",
                 received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
                 expected="keras.layers.BatchNormalization(synchronized=True)",
-                fix="add synchronized=True, give the train option sync_batch_norm=true that does so"
+                fix="add synchronized=True, set the train option sync_batch_norm=true to do so"
                 " for every layer, or train with one replica",
             )
         )
     elif layers and replicas > 1 and options.jit_compile:
         found.append(
             Problem(
-                "XLA cannot compile what speaks to other replicas",
+                "XLA cannot compile communication between replicas",
                 received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
-                expected="no jit_compile, or a normalization that needs no other rows",
-                fix="leave jit_compile out, or use LayerNormalization or GroupNormalization",
+                expected="no jit_compile, or a normalization within each row",
+                fix="remove jit_compile, or use LayerNormalization or GroupNormalization",
             )
         )
     return found
@@ -66,9 +66,9 @@ def problems(model: keras.Model, replicas: int, options: Options) -> list[Proble
 
 @contextmanager
 def refusing_masks(model: keras.Model) -> Iterator[None]:
-    """Refuse a model whose layers are given masks: Keras synchronizes none that has one.
+    """Refuse a model with masked BatchNormalization layers: Keras does not synchronize them.
 
-    Only a call tells what is masked where, so the model has to be called inside of this.
+    Only a call shows which layers get a mask, so call the model inside this context.
 
     Raises:
         ConfigurationError: There are such layers; at the end.
@@ -85,10 +85,10 @@ def refusing_masks(model: keras.Model) -> Iterator[None]:
     if names:
         raise ConfigurationError(
             Problem(
-                "BatchNormalization with a mask would have other statistics on every replica",
-                received=f"layers {', '.join(names)}, which are given the mask of another layer",
-                expected="no mask: Keras synchronizes only what has none",
-                fix="leave out Masking or mask_zero, use LayerNormalization, or train with one"
+                "BatchNormalization with a mask would use different statistics on every replica",
+                received=f"layers {', '.join(names)}, which get the mask of a different layer",
+                expected="no mask: Keras synchronizes only layers without one",
+                fix="remove Masking or mask_zero, use LayerNormalization, or train with one"
                 " replica",
             )
         )
@@ -106,7 +106,7 @@ def _noting_mask(layer: keras.layers.BatchNormalization, names: list[str]) -> Ca
 
 
 def _trained(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return those that are trained; the others normalise with what they have learned before."""
+    """Return the trainable ones; the others use their stored statistics."""
     return [
         layer
         for layer in model._flatten_layers()

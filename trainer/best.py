@@ -46,13 +46,13 @@ class BestCheckpoint:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it; empty while there is no best one."""
+        """The state for a checkpoint; empty while there is no best one."""
         if self.step is None:
             return {}
         return {"metric": self.metric, "step": self.step, "value": self.value}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a checkpoint, unless it is about another metric."""
+        """Resume from the state of a checkpoint, unless it is about a different metric."""
         if state.get("metric") == self.metric:
             self.step, self.value = int(state["step"]), float(state["value"])
 
@@ -73,10 +73,10 @@ def _rises(metric: str, model: keras.Model) -> bool:
     except ValueError as error:
         raise ConfigurationError(
             Problem(
-                f"nobody knows whether {metric} should rise or fall",
+                f"the direction of {metric} is unknown: should it rise or fall?",
                 received=f"train_options.checkpoint_best {metric}",
                 expected="a loss, or a metric of Keras",
-                fix="name another metric, or null for no best checkpoint",
+                fix="choose a different metric, or null for no best checkpoint",
             )
         ) from error
     return callback.monitor_op is keras.ops.greater

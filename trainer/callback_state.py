@@ -1,6 +1,6 @@
-"""What callbacks remember, in a form that a checkpoint keeps: Keras' own and those of users.
+"""The state of callbacks in a form for checkpoints: those of Keras and of users.
 
-A callback of Keras is known by its attributes. One of a user says what it remembers by get_state(),
+The state of a Keras callback is a list of attributes. A user's callback returns it by get_state(),
 which returns numbers, texts, lists, dicts and arrays, and takes it back by set_state(state).
 """
 
@@ -44,24 +44,24 @@ class CallbackState(NamedTuple):
 
 
 def is_exact(callback: keras.callbacks.Callback) -> bool:
-    """Return whether a callback goes on after an interruption as if there had been none."""
+    """Return whether a callback resumes exactly after an interruption."""
     return type(callback) in _ATTRIBUTES or _has_own(callback)
 
 
 def is_known(callback: keras.callbacks.Callback) -> bool:
-    """Return whether a callback is one of Keras whose doings are known."""
+    """Return whether a callback is one of the known Keras callbacks."""
     return type(callback) in _ATTRIBUTES
 
 
 def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> CallbackState:
-    """Return what callbacks remember now.
+    """Return the current state of callbacks.
 
     Args:
         callbacks: In order.
         stops: model.stop_training.
 
     Raises:
-        ConfigurationError: A checkpoint cannot keep what a get_state() returned.
+        ConfigurationError: A checkpoint cannot store the result of a get_state().
     """
     arrays: list[np.ndarray] = []
 
@@ -84,7 +84,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
             name = type(callback).__name__
             raise ConfigurationError(
                 Problem(
-                    f"get_state() of the callback {name} returned what a checkpoint cannot keep",
+                    f"a checkpoint cannot store the result of get_state() of the callback {name}",
                     received=error,
                     expected="numbers, texts, lists, dicts with texts as keys, arrays",
                     fix=f"change get_state() of {name}",
@@ -94,7 +94,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
 
 
 def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState) -> bool:
-    """Let callbacks, after on_train_begin, remember what they did then; return model.stop_training.
+    """Restore the state of callbacks, after on_train_begin; return model.stop_training.
 
     Args:
         callbacks: The same, in the same order, as when the state was captured.

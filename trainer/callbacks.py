@@ -1,4 +1,4 @@
-"""Keras' callbacks: they run on the chief, and what they decide holds for every replica.
+"""Keras callbacks: they run on the chief, and their decisions apply to every replica.
 
 The hooks are called when model.fit calls them. After each, model.stop_training, the learning rate
 and the weights of the chief are everyone's; nothing else a callback changes reaches the others.
@@ -88,7 +88,7 @@ class Callbacks:
         self.test_steps = every if self._used & _TEST_BATCH else 0
 
     def begin(self, position: Position, state: CallbackState | None = None) -> bool:
-        """Start, or go on from a checkpoint; the model is to be restored after this.
+        """Start, or resume from a checkpoint; restore the model after this.
 
         Callbacks that go on get the hooks of the place they are at once more, and then what they
         remembered there.
@@ -118,10 +118,10 @@ class Callbacks:
         return changed
 
     def state(self) -> CallbackState:
-        """Return what a checkpoint has to keep; empty on workers.
+        """Return the state for a checkpoint; empty on workers.
 
         Raises:
-            StepError: A get_state() failed, or returned what a checkpoint cannot keep.
+            StepError: A get_state() failed, or a checkpoint cannot store its result.
         """
         with _explained("get_state"):
             return callback_state.capture(self._all, self._model.stop_training)
@@ -152,7 +152,7 @@ class Callbacks:
             self._model.stop_training = callback_state.restore(self._all, state)
 
     def _do(self, hook: str, action: Callable[[], Any]) -> bool:
-        """Let the chief do something, and everyone know what it decided; return as `call` does."""
+        """Run something on the chief and share its decisions; return as `call` does."""
         words = np.zeros(3 + len(self._optimizers), np.int32)
         if self._replicas.chief:
             rates, weights = self._learning_rates(), self._weights(hook)
@@ -206,7 +206,7 @@ class Callbacks:
 
 
 class _WaitsForOthersError(Exception):
-    """A callback called something all replicas would have to call together."""
+    """A callback called an operation that all replicas must call together."""
 
 
 def _refusal(what: str) -> Callable[..., None]:
@@ -234,12 +234,12 @@ def _failure(error: BaseException, hook: str) -> StepError:
             Problem(
                 f"the callback {name} calls {error} in {hook}",
                 received=where(error).partition(": ")[2],
-                expected="what the chief can do alone: callbacks run on no other replica",
-                fix="call model(x, training=False), read the logs, or make it a metric of"
+                expected="only work that the chief can do alone: no other replica runs callbacks",
+                fix="call model(x, training=False), read the logs, or add a metric to"
                 " model.compile",
             )
         )
-    # A full disk or a server that is away is nobody's mistake.
+    # A full disk or an unreachable server is not a mistake of the user.
     kind = StepError if isinstance(error, OSError) else ConfigurationError
     return kind(
         Problem(
@@ -251,7 +251,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
 
 
 def _culprit(error: BaseException) -> str:
-    """Return the class of the callback an error came from, which is what the loops have in hand."""
+    """Return the class of the callback that raised an error: a local variable of the loops."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         callback = frame.f_locals.get("callback")
         if isinstance(callback, keras.callbacks.Callback):

@@ -33,7 +33,7 @@ _MOST_SEEN = 100_000  # files, hidden ones too
 _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
 _CHUNK = 1 << 16
 _ENCRYPTED = 1  # of an entry's flags
-# What zipfile raises for bytes that are no zip; nothing says which of them may come.
+# Errors of zipfile for bytes that are not a zip; its documentation does not list them.
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -70,7 +70,7 @@ def local(path: Path) -> dict[str, bytes]:
             Problem(
                 "model_code cannot be read",
                 received=error,
-                fix="correct its rights",
+                fix="correct its permissions",
                 path="model_code",
             )
         ) from error
@@ -110,7 +110,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
         source: Where it came from, for messages.
 
     Raises:
-        ConfigurationError: It is damaged, too large, or holds what cannot be files of a folder.
+        ConfigurationError: It is damaged, too large, or has entries that cannot be files.
     """
     try:
         # Each entry of the index begins with this mark, whatever the number at its end says.
@@ -137,7 +137,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
                 f"{source} is not a zip of code",
                 received=f"{error!s:.300}" or type(error).__name__,
                 expected="a zip with a package or with model.py at its top",
-                fix="make the zip again",
+                fix="create the zip again",
             )
         ) from error
     return files
@@ -149,7 +149,7 @@ def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
     for folder, folders, files in os.walk(top):
         for name in folders:
             if _wanted([name]) and (link := Path(folder, name)).is_symlink():
-                log.warning("%s is a link to a folder and is left out of the run's code", link)
+                log.warning("%s is a link to a folder; the run's code does not include it", link)
         folders[:] = [name for name in folders if _wanted([name])]
         for name in filter(lambda name: _wanted([name]), files):
             file = Path(folder, name)
@@ -157,10 +157,10 @@ def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
             if real is not file and not real.is_relative_to(whole):
                 raise ConfigurationError(
                     Problem(
-                        f"{file} is a link that leads out of the folder of model_code",
+                        f"{file} is a link to a file outside the folder of model_code",
                         received=f"a link to {real}",
-                        expected="links to files of the folder only",
-                        fix="put a copy of the file in its place",
+                        expected="links only to files inside the folder",
+                        fix="replace the link with a copy of the file",
                     )
                 )
             status = real.stat() if real.exists() else None
@@ -175,7 +175,7 @@ def _wanted(parts: Iterable[str]) -> bool:
 
 
 def _check(found: dict[str, tuple[object, int]], source: object) -> None:
-    """Refuse what is too large or has a name that no file can have, before it is read."""
+    """Refuse files that are too large or have an impossible name, before reading them."""
     if len(found) > MOST_FILES:
         raise _too_large(source, f"{len(found):,} files")
     size = sum(size for _, size in found.values())
@@ -195,7 +195,7 @@ def _too_large(source: object, received: str) -> ConfigurationError:
             "model_code is too large",
             received=f"{source}: {received}",
             expected=EXPECTED,
-            fix="name the folder or the file of the code alone; data and weights belong into"
+            fix="name only the folder or file of the code; data and weights belong in"
             " data_uri or the image",
             path="model_code",
         )
@@ -218,14 +218,14 @@ def _unusable(info: zipfile.ZipInfo) -> str:
         return "is a link; put the file itself into the zip"
     if info.flag_bits & _ENCRYPTED:
         return "is encrypted"
-    # The others may ask for gigabytes before they give a byte.
+    # Other methods may allocate gigabytes before they return a byte.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "is compressed in another way than deflate"
+        return "uses a compression other than deflate"
     return ""
 
 
 def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, source: str) -> bytes:
-    """Return the content of an entry; what its size is said to be is not believed."""
+    """Return the content of an entry; its declared size is not trusted."""
     data = bytearray()
     with archive.open(info) as stream:
         while chunk := stream.read(_CHUNK):

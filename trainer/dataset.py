@@ -19,10 +19,10 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 
 @dataclass(frozen=True)
 class Dataset:
-    """What `build_model(dataset, ...)` is given.
+    """The argument of `build_model(dataset, ...)`.
 
     Attributes:
-        folder: Where its files lie on this machine.
+        folder: The folder of its files on this machine.
         task: `classification` or `regression`.
         feature_names: The columns, in the order in which they are packed.
         mean: (features,) float32, of the training rows.
@@ -56,7 +56,7 @@ class Dataset:
         """Read schema.json and statistics.json of a folder.
 
         Args:
-            folder: Where the files lie.
+            folder: The folder of the files.
             digest: Of the manifest they came by.
 
         Raises:
@@ -149,6 +149,6 @@ class Dataset:
 
 
 def _scale(deviations: list[float]) -> np.ndarray:
-    """Return what to divide by; a column that is constant, or almost, is left as it is."""
+    """Return the divisors; 1 for a column that is constant, or almost constant."""
     found = np.array(deviations, np.float32)
     return np.where(np.isfinite(found) & (found > 1e-12), found, np.float32(1))

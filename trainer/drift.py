@@ -48,11 +48,11 @@ def _sum_of_bits(values: np.ndarray) -> int:
 
 def _problem(paths: Sequence[str], most: int = 5) -> Problem:
     return Problem(
-        "the replicas do not have the same weights any more",
-        received=f"other values of {listed(paths, most)}",
+        "the weights of the replicas differ",
+        received=f"different values of {listed(paths, most)}",
         expected="every weight equal on all replicas after every step",
-        fix="what a layer computes of its rows for a weight has to be taken over all replicas: make"
-        ' the weight with add_weight(..., aggregation="mean"), or use all_reduce of'
+        fix="combine values that a layer computes from its rows over all replicas: create the"
+        ' weight with add_weight(..., aggregation="mean"), or use all_reduce of'
         " tf.distribute.get_replica_context(); a BatchNormalization needs the train option"
         " sync_batch_norm, and no mask; or train with one replica",
     )

@@ -1,4 +1,4 @@
-"""The finished model: model.keras for training on, and a SavedModel for whoever serves it.
+"""The finished model: model.keras for further training, and a SavedModel for serving.
 
     serve          one argument (batch,) float32 for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
@@ -21,7 +21,7 @@ import tensorflow as tf
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
-_ROWS = 64  # random ones that a model is asked about when nothing else tells what it answers
+_ROWS = 64  # random rows for a model with an unknown output shape
 
 
 def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
@@ -29,7 +29,7 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
 
     Args:
         model: Trained and compiled.
-        dataset: What it was trained on.
+        dataset: The training data.
         output: OUTPUT_DIR.
     """
     output.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:
-    """Return the function from packed rows to what a signature returns."""
+    """Return the function from packed rows to the outputs of a signature."""
     if dataset.task != CLASSIFICATION:
         return lambda rows: {
             "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)

@@ -1,4 +1,4 @@
-"""The GPUs of a replica: which it uses, what is refused before training, how busy they are.
+"""The GPUs of a replica: selection, checks before the training, utilization.
 
 A replica that was given GPUs trains on them or not at all. What decides that are functions of what
 TensorFlow, the driver and the environment say.
@@ -33,7 +33,7 @@ class Build:
         version: Its version.
         with_cuda: Whether it can use GPUs of NVIDIA at all.
         cuda: The version of CUDA it was built with: (major, minor).
-        kernels: What it has kernels for, for instance `sm_80` or `compute_90`.
+        kernels: Generations with kernels, for instance `sm_80` or `compute_90`.
     """
 
     version: str
@@ -60,10 +60,10 @@ def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
     """Return the GPUs of one replica.
 
     Args:
-        visible: What TensorFlow lists.
-        expected: How many this replica was given; None when nobody said, and then all are its own.
+        visible: The GPUs that TensorFlow lists.
+        expected: Number of GPUs of this replica; None if unknown, and then it uses all.
         place: Of this replica among those of this machine, from 0. In a pod there is one; the
-            processes of a local run divide what the machine has.
+            processes of a local run divide the GPUs of the machine.
     """
     if expected is None:
         return list(visible)
@@ -95,10 +95,10 @@ def unusable(
     Args:
         mine: Which of the GPUs that TensorFlow lists are for this replica.
         listed: How many it lists.
-        expected: How many it was given; None when nobody said.
-        driver: What the driver says.
+        expected: Number of GPUs of the replica; None if unknown.
+        driver: The answer of the driver.
         build: The TensorFlow.
-        nodes: The GPUs whose device nodes are in this container.
+        nodes: The GPUs with device nodes in this container.
     """
     if expected == 0:
         return []
@@ -112,8 +112,8 @@ def unusable(
             received=f"compute capability {gpu.capability[0]}.{gpu.capability[1]}",
             expected=f"one of the generations of {', '.join(build.kernels)}"
             f" (TensorFlow {build.version}, CUDA {_dotted(build.cuda)})",
-            fix="choose nodes with another GPU by pod.all.node_selector, or a train_image whose"
-            " TensorFlow is built for this one",
+            fix="choose nodes with a different GPU by pod.all.node_selector, or a train_image with"
+            " a TensorFlow built for this GPU",
         )
         for gpu in dict.fromkeys(driver.gpus[at] for at in mine)
         if build.kernels and not has_kernels(gpu.capability, build)
@@ -134,28 +134,28 @@ def _not_seen(
         why = f"TensorFlow {build.version} of this image is built without CUDA"
         fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
     elif driver.cuda == (0, 0) and nodes:
-        why = f"{driver.error}, although {', '.join(nodes)} is there"
+        why = f"{driver.error}, but {', '.join(nodes)} exists"
         fix = (
-            "the container runtime of the node did not bring the driver's libraries: look at the"
-            " NVIDIA container toolkit; NVIDIA_DRIVER_CAPABILITIES has to name compute,utility"
+            "the container runtime of the node did not mount the driver's libraries: check the"
+            " NVIDIA container toolkit; NVIDIA_DRIVER_CAPABILITIES must contain compute,utility"
         )
     elif driver.cuda == (0, 0):
-        why = "there is no driver and no device node in this container"
-        fix = "check the device plugin of the node, and that pod.all.gpu_resource is what it offers"
+        why = "this container has no driver and no device node"
+        fix = "check the device plugin of the node, and that it offers pod.all.gpu_resource"
     elif driver.error:
         why = driver.error
-        fix = "the node has to be mended, or the pod placed on another one"
+        fix = "repair the node, or place the pod on a different one"
     elif driver.cuda[0] < build.cuda[0]:
-        why = f"the driver of the node runs programs up to CUDA {_dotted(driver.cuda)}"
-        fix = f"use nodes whose driver runs CUDA {build.cuda[0]}, best {_dotted(build.cuda)}"
+        why = f"the driver of the node supports CUDA up to {_dotted(driver.cuda)}"
+        fix = f"use nodes with a driver for CUDA {build.cuda[0]}, best {_dotted(build.cuda)}"
     elif listed < len(driver.gpus):
-        why = f"the driver shows {names}, but TensorFlow cannot load the libraries of CUDA"
+        why = f"the driver shows {names}, but TensorFlow cannot load the CUDA libraries"
         fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
     else:
         why = f"the driver shows {names or 'no GPU'}"
         fix = (
-            "check train_gpus, what the node has free, and CUDA_VISIBLE_DEVICES; on one machine"
-            " all replicas share what it has"
+            "check train_gpus, the free GPUs of the node, and CUDA_VISIBLE_DEVICES; on one"
+            " machine all replicas share its GPUs"
         )
     return Problem(
         "this replica does not see its GPUs",
@@ -163,12 +163,12 @@ def _not_seen(
         expected=f"{expected} (EXPECTED_GPUS)"
         if expected is not None
         else "those of this machine, or EXPECTED_GPUS=0 to train on the CPU",
-        fix=f"{fix}; training on the CPU instead would only be slow",
+        fix=f"{fix}; the trainer does not fall back to the CPU, which would be slow",
     )
 
 
 def collisions(replicas: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """Return what is wrong between replicas whose GPUs are right each for itself.
+    """Return the conflicts between the GPUs of different replicas.
 
     Args:
         replicas: `name` and `gpus`, a list of UUIDs, of every process.
@@ -180,7 +180,7 @@ def collisions(replicas: Sequence[Mapping[str, Any]]) -> list[Problem]:
                 "the replicas have different numbers of GPUs",
                 received=", ".join(f"{name}: {count}" for name, count in counts.items()),
                 expected="the same number everywhere",
-                fix="give every replica train_gpus of them",
+                fix="give every replica the same number, train_gpus",
             )
         ]
     owners: dict[str, list[str]] = {}
@@ -189,12 +189,11 @@ def collisions(replicas: Sequence[Mapping[str, Any]]) -> list[Problem]:
             owners.setdefault(str(identity), []).append(str(replica["name"]))
     return [
         Problem(
-            "one GPU is used by several replicas",
+            "several replicas use the same GPU",
             received=f"GPU {identity}: {' and '.join(names)}",
-            expected="a GPU of its own for each replica: NCCL does not work otherwise, and nothing"
-            " would be faster",
-            fix="turn time slicing of the device plugin off for these nodes, or use MIG slices;"
-            " on one machine lower train_workers or train_gpus",
+            expected="a separate GPU for each replica: NCCL requires it, and sharing saves no time",
+            fix="turn off time slicing in the device plugin for these nodes, or use MIG slices;"
+            " on one machine, lower train_workers or train_gpus",
         )
         for identity, names in owners.items()
         if len(names) > 1
@@ -230,8 +229,8 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
         tf.config.experimental.enable_tensor_float_32_execution(config.options.tf32)
         if driver.cuda < build.cuda:
             log.warning(
-                "the driver runs programs up to CUDA %s and TensorFlow is built with %s: kernels"
-                " that are translated at the start may fail",
+                "the driver supports CUDA up to %s and TensorFlow is built with %s: kernels"
+                " that are compiled at the start may fail",
                 _dotted(driver.cuda),
                 _dotted(build.cuda),
             )
@@ -255,7 +254,7 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
     from tensorflow.python.eager import context
     from tensorflow.python.framework.errors import OpError
 
-    # Through the coordination service: a collective of NCCL is what would fail.
+    # Through the coordination service, because a collective of NCCL would fail here.
     service = context.context()
     content = json.dumps({"name": name, "gpus": [gpu.uuid for gpu in gpus]})
     service.delete_config_key_value(f"kfp_tfjob_gpus/{index}")  # of this process before a restart
@@ -266,7 +265,7 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
         for at in range(processes)
     ]
     if problems := collisions(everyone):
-        # The service ends with its process, which must not be before the last one has asked.
+        # The service ends with its process, so that process must wait for the last request.
         with suppress(OpError):
             service.wait_at_barrier("kfp_tfjob_gpus", wait)
         raise ConfigurationError(*problems)
@@ -294,7 +293,7 @@ class GpuSampler:
         try:
             return cls(Meter(gpus))
         except (OSError, LookupError, AttributeError) as error:
-            log.warning("the use of the GPUs is not told: %s", error)
+            log.warning("the GPU utilization is unknown: %s", error)
             return None
 
     def latest(self) -> dict[str, Any]:
@@ -307,7 +306,7 @@ class GpuSampler:
     def summary(self) -> dict[str, float | int | None]:
         """Return `percent`, the mean over time and GPUs, and `memory_mib`, the most of any GPU.
 
-        They are None as long as nothing was told.
+        They are None until there is a measurement.
         """
         return {
             "percent": round(self._sum / self._looks, 1) if self._looks else None,

@@ -1,4 +1,4 @@
-"""Importing TensorFlow and Keras: quietly, and without what only costs time."""
+"""Imports TensorFlow and Keras: quietly, and without unused modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load(gpus: int | None) -> None:
 
     Args:
         gpus: How many GPUs this replica was given; with 0 it sees none, even on a machine that has
-            some. None when nobody said.
+            some. None if unknown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if gpus == 0:
@@ -24,7 +24,7 @@ def load(gpus: int | None) -> None:
         # Kernels are launched by threads that do nothing else, and NCCL says why it fails.
         os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
         os.environ.setdefault("NCCL_DEBUG", "WARN")
-    # Keras imports scikit-learn for a wrapper nobody here uses: a fifth of the time this takes.
+    # Keras imports scikit-learn for an unused wrapper, a fifth of the import time.
     hidden = "sklearn" not in sys.modules
     if hidden:
         sys.modules["sklearn"] = None  # type: ignore[assignment]
@@ -34,18 +34,18 @@ def load(gpus: int | None) -> None:
             import tensorflow as tf
 
             if gpus == 0:
-                tf.config.list_physical_devices()  # the search is what complains about CUDA
+                tf.config.list_physical_devices()  # this search prints the complaints about CUDA
     finally:
         if hidden:
             del sys.modules["sklearn"]
-    # absl is what TensorFlow logs with; its lines on every collective are for its developers.
+    # TensorFlow logs through absl; its lines about every collective are for its developers.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @contextmanager
 def _silent_unless_it_fails() -> Iterator[None]:
-    """Hold back what the C++ side writes before its log level can be set."""
+    """Suppress the output of the C++ side until its log level can be set."""
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as held:

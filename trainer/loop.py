@@ -1,8 +1,8 @@
 """The training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
 
 All replicas go through the same steps in the same order. After every few steps, a second's worth,
-they agree on what comes next in one small sum, the control vector: whether anyone was told to stop,
-and from the chief how many steps follow and whether it is time to save or to report.
+they agree on the next action in one small sum, the control vector: whether any replica must stop,
+and from the chief the number of the following steps and whether to save or to report.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kfp_tfjob.trainer.state import EvaluationState, State
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 
 log = logging.getLogger(__name__)
-# Signals are seen and lines are written between two runs of steps only.
+# Signals are handled and lines are written only between two groups of steps.
 _RUN_SECONDS = 1.0
-_GROWTH = 8  # the first runs are short, because nobody knows yet how long a step takes
+_GROWTH = 8  # the first groups are short, because the duration of a step is not yet known
 _SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a checkpoint
 
 
@@ -62,11 +62,11 @@ class Training:
     """One training.
 
     Args:
-        config: What this replica was told.
-        dataset: What to train on.
+        config: The configuration of this replica.
+        dataset: The training data.
         model: Compiled, checked, built in the scope of the strategy.
         replicas: Of the job.
-        stop: Tells whether this process was told to stop.
+        stop: Returns whether this process must stop.
         own_callbacks: Returns the user's; called on the chief only.
 
     Raises:
@@ -129,7 +129,7 @@ class Training:
         """Train to the end.
 
         Raises:
-            StoppedError: Somebody was told to stop; the state is saved.
+            StoppedError: A replica got a stop signal; the state is saved.
             NotFiniteError: The loss is not finite.
             ConfigurationError: The replicas do not have equal weights.
         """
@@ -246,7 +246,7 @@ class Training:
                     " in the data",
                 )
             )
-        if not self._started:  # most of what drifts does so from the first step on
+        if not self._started:  # most drift starts with the first step
             with self._time.spent_on("start"):
                 compare_weights(self.replicas, self.model.weights)
         if every and (at % every == 0 or at == self.steps_per_epoch):
@@ -282,19 +282,19 @@ class Training:
     def _control(
         self, run: StepTimes, steps: int, save: bool, running: EvaluationState | None = None
     ) -> tuple[bool, bool, np.ndarray]:
-        """Agree with the other replicas on what comes next.
+        """Agree with the other replicas on the next action.
 
         Args:
             run: The last steps.
             steps: How many they were.
             save: On the chief, whether it is time for a checkpoint.
-            running: What to save beside the variables, when it is not that of this moment.
+            running: The state to save beside the variables, if it is not the current one.
 
         Returns:
             Whether to save and whether to report, and (processes, 3) the words of all `StepTimes`.
 
         Raises:
-            StoppedError: Somebody was told to stop.
+            StoppedError: A replica got a stop signal.
         """
         words = run.to_words()
         runs = np.zeros((self.replicas.processes, len(words)), np.int32)
@@ -310,7 +310,9 @@ class Training:
         if stops:
             self._save(running or self._state.running())
             self._state.wait()
-            raise StoppedError(f"stopped by a signal after step {self._position.step}, all saved")
+            raise StoppedError(
+                f"stopped by a signal after step {self._position.step}; the state is saved"
+            )
         return bool(saves), bool(reports), agreed[4:].reshape(runs.shape)
 
     def _count(self, run: StepTimes, runs: np.ndarray) -> None:
@@ -356,7 +358,9 @@ class Training:
             )
         batch = train_batch_size(rows, given, replicas)
         if batch != given:
-            log.warning("a step has %d rows, not %d: there are only %d", batch, given, rows)
+            log.warning(
+                "a step has %d rows instead of %d, because there are only %d", batch, given, rows
+            )
         return batch
 
     def _open_batches(self) -> Iterator[Any]:

@@ -12,7 +12,7 @@ _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20  # bytes
 def keep_freed() -> None:
     """Keep memory that was freed instead of giving it back to the kernel.
 
-    Batches and the messages of a sum over replicas are as large as what the C library maps anew
+    Batches and the messages of a sum over replicas are so large that the C library maps them again
     every time, which costs hundreds of page faults in a step, and more time than sending them does.
     TensorFlow changes these settings when it makes an iterator, so this has to come later.
     """

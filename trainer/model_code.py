@@ -68,7 +68,7 @@ class ModelCode:
 
     @property
     def module(self) -> str:
-        """What the trainer imports, as far as the name alone tells."""
+        """The module that the trainer imports, according to the name."""
         return self.source if self.in_image else PurePosixPath(_name(self.source)).stem
 
     def read(self, store: Store) -> Code:
@@ -126,8 +126,8 @@ class Code:
     """Code as the trainer will find it.
 
     Attributes:
-        module: What the trainer imports, with the files' folder first on its path.
-        files: Content by relative path; of a module of the image only what could be found here.
+        module: The module to import, with the folder of the files first on the path.
+        files: Content by relative path; for a module of the image, only the files found here.
         in_image: Whether it is in the image, so that there is nothing to copy.
     """
 
@@ -140,11 +140,11 @@ class Code:
         stem = self.module.replace(".", "/")
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
         if not path:
-            return []  # a module of an image that is not ours: only the trainer can tell
+            return []  # a module of a different image: only the trainer can check it
         if len(self.files[path]) > _LONGEST_MODULE:
             return [
                 Problem(
-                    f"{path} is too large to be checked",
+                    f"{path} is too large to check",
                     received=f"{len(self.files[path]):,} bytes",
                     expected=f"at most {_LONGEST_MODULE:,} bytes",
                     fix=f"move data out of {path}, or split it into modules",
@@ -155,7 +155,7 @@ class Code:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             what = getattr(error, "msg", error)
             if isinstance(error, RecursionError | MemoryError):
-                what = "it is nested too deeply"
+                what = "the code is nested too deeply"
             return [
                 Problem(
                     f"{path} is not Python",
@@ -202,7 +202,7 @@ def _signature(
                 f"{where} does not take the dataset",
                 received=f"def {node.name}({_written(arguments)})",
                 expected=f"def {node.name}(dataset, ...)",
-                fix="give it a first argument for the dataset",
+                fix="add a first argument for the dataset",
             )
         )
     known = positional[1:] + [a.arg for a in arguments.kwonlyargs]
@@ -243,7 +243,7 @@ def _written(arguments: ast.arguments) -> str:
 
 
 def _other_names(tree: ast.Module) -> set[str]:
-    """Return what a module binds at its top level by assignment or import."""
+    """Return the names that a module binds at its top level by assignment or import."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -263,7 +263,7 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
         module = name
     elif "model.py" in files:
         module = "model"
-    elif inner := _inner_folder(files):  # a zip of a folder, instead of what is in it
+    elif inner := _inner_folder(files):  # a zip of a folder instead of its content
         return _importable(inner, {path.partition("/")[2]: files[path] for path in files}, source)
     else:
         raise ConfigurationError(

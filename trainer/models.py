@@ -20,7 +20,7 @@ def mlp(
     """Build a multi-layer perceptron for columns of numbers.
 
     Args:
-        dataset: What it is trained on.
+        dataset: The training data.
         hidden: Units of each hidden layer.
         dropout: Share of units left out after each hidden layer, 0 for none.
         learning_rate: Of Adam.
@@ -47,10 +47,10 @@ def cnn(
     dropout: float = 0.0,
     learning_rate: float = 1e-3,
 ) -> keras.Model:
-    """Build a small convolutional network for images whose pixels are the columns, row by row.
+    """Build a small convolutional network for images; the columns are the pixels, row by row.
 
     Args:
-        dataset: What it is trained on.
+        dataset: The training data.
         height: Pixels; 0 for a square image.
         width: Pixels; 0 for a square image.
         channels: Values of a pixel, side by side.
@@ -80,7 +80,7 @@ def cnn(
 
 
 def _normalised(dataset: Dataset, inputs: keras.KerasTensor) -> keras.KerasTensor:
-    """Normalise inside the model, so that whoever serves it sends the raw columns."""
+    """Normalise inside the model, so that clients send the raw columns."""
     return keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
 
 
@@ -110,9 +110,9 @@ def _image_size(features: int, height: int, width: int, channels: int) -> tuple[
     if channels < 1 or height < 1 or width < 1 or height * width * channels != features:
         raise ConfigurationError(
             Problem(
-                "the columns are not the pixels of such an image",
+                "the columns do not form an image of this size",
                 received=f"{features} columns for {height} x {width} pixels of {channels} channels",
-                expected="height x width x channels columns; a square when neither is given",
+                expected="height x width x channels columns; a square by default",
                 fix="give height, width and channels in model_hyperparameters, or use"
                 " kfp_tfjob.trainer.models:mlp",
             )

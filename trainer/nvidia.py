@@ -1,4 +1,4 @@
-"""What NVIDIA's own libraries say of the GPUs, without TensorFlow and without a process to start.
+"""Queries NVIDIA's libraries about the GPUs, without TensorFlow and without a new process.
 
 libcuda says which GPUs a program would get, in its order, and NVML how busy they are. Both belong
 to the driver, and the container runtime brings them from the node.
@@ -15,12 +15,12 @@ from typing import Any
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 _NO_DEVICE = 100
-# What cuInit answers when something is wrong with the node, and what it means.
+# Error codes of cuInit for problems of the node.
 _CAUSES = {
-    34: "libcuda.so.1 is the stub of a CUDA toolkit and not that of a driver",
-    46: "the GPU is taken by another program in exclusive mode",
-    802: "the GPUs are not ready; on machines with NVSwitch the fabric manager has to run",
-    803: "the driver's library and its kernel module are of different versions",
+    34: "libcuda.so.1 is the stub of a CUDA toolkit, not the library of a driver",
+    46: "a different program holds the GPU in exclusive mode",
+    802: "the GPUs are not ready; machines with NVSwitch need the fabric manager",
+    803: "the driver library and its kernel module have different versions",
     804: "the compatibility library of the image does not support this GPU or driver",
 }
 
@@ -42,10 +42,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver says.
+    """The answer of the driver.
 
     Attributes:
-        gpus: What a program of this environment gets, in its order; CUDA_VISIBLE_DEVICES counts.
+        gpus: The GPUs of this environment, in order; CUDA_VISIBLE_DEVICES applies.
         cuda: The newest version of CUDA it can run: (major, minor); (0, 0) without a driver.
         error: Why nothing can be said of GPUs; empty when it can.
     """
@@ -56,7 +56,7 @@ class Driver:
 
 
 def device_nodes() -> list[str]:
-    """Return the GPUs whose device nodes are in this container, for instance `/dev/nvidia0`."""
+    """Return the device nodes of GPUs in this container, for instance `/dev/nvidia0`."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -66,8 +66,8 @@ def ask_driver() -> Driver:
         return _ask(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         return Driver(error=f"no driver: {error}")
-    except AttributeError as error:  # what some images have instead
-        return Driver(error=f"libcuda.so.1 is not that of a driver: {error}")
+    except AttributeError as error:  # some images have a different library
+        return Driver(error=f"libcuda.so.1 does not belong to a driver: {error}")
 
 
 def _ask(cuda: Any) -> Driver:
@@ -77,7 +77,7 @@ def _ask(cuda: Any) -> Driver:
     if code := cuda.cuInit(0):
         if code == _NO_DEVICE:
             return Driver(cuda=supported)
-        return Driver(cuda=supported, error=_CAUSES.get(code, f"cuInit ended with error {code}"))
+        return Driver(cuda=supported, error=_CAUSES.get(code, f"cuInit returned error {code}"))
     cuda.cuDeviceGetCount(ctypes.byref(count))
     return Driver(tuple(_describe(cuda, at) for at in range(count.value)), supported)
 
@@ -124,13 +124,13 @@ class Meter:
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
         self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if code := self._nvml.nvmlInit_v2():
-            raise OSError(f"nvmlInit ended with error {code}")
+            raise OSError(f"nvmlInit returned error {code}")
         self._handles = [self._handle(gpu.uuid) for gpu in gpus]
 
     def read(self) -> list[Mapping[str, int | None]]:
-        """Return `percent` and `memory_mib` of each GPU; None where it is not told.
+        """Return `percent` and `memory_mib` of each GPU; None if unknown.
 
-        NVML does not tell the use of a MIG slice.
+        NVML does not report the utilization of a MIG slice.
         """
         return [
             {"percent": self._percent(handle), "memory_mib": self._memory(handle)}

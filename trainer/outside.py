@@ -1,4 +1,4 @@
-"""What a step uses that is no part of the model, so that no checkpoint keeps it."""
+"""Finds state that a training step uses but no checkpoint contains."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _DRAWS = {
 
 
 def warnings(step: Any, model: keras.Model) -> list[str]:
-    """Return what to tell about a compiled step.
+    """Return warnings about a compiled step.
 
     Args:
         step: The concrete function.
-        model: That it trains.
+        model: The model of the step.
     """
     found = []
     if names := _variables(step, model):
         found.append(
-            f"the variables {', '.join(names)} are used in a step, but are no part of the model:"
-            " they are not resumed exactly after an interruption, nor equal on all replicas; make"
-            " them attributes of a layer"
+            f"the variables {', '.join(names)} are used in a step, but are not part of the model:"
+            " they are not resumed exactly after an interruption, and may differ between"
+            " replicas; make them attributes of a layer"
         )
     if drawn := _draws(step):
         found.append(
-            f"numbers of tf.random are drawn in a step ({', '.join(drawn)}): they are not resumed"
+            f"a step draws numbers from tf.random ({', '.join(drawn)}): they are not resumed"
             " exactly after an interruption, and are the same on all replicas; use keras.random"
         )
     return found
@@ -46,7 +46,7 @@ def _variables(step: Any, model: keras.Model) -> list[str]:
         for part in (item.value, *parts_of(item))
     }
     names = (item.name.partition(":")[0] for item in step.graph.variables if id(item) not in known)
-    # That of another GPU has the same name with a number.
+    # The copy on a second GPU has the same name with a number.
     return sorted({name.partition("/replica_")[0] for name in names})
 
 

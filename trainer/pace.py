@@ -1,4 +1,4 @@
-"""How fast the replicas are and what they wait for."""
+"""Measures the speed of the replicas and their waiting times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TimeSplit:
     """Where the time of this process went.
 
     Attributes:
-        seconds: By what it was spent on: `start` until the first step is done, waiting for `data`,
+        seconds: By activity: `start` until the first step is done, waiting for `data`,
             for the gradients of others (`communication`), for a `checkpoint`, for `callbacks`.
     """
 
@@ -37,8 +37,8 @@ class TimeSplit:
         """Return the whole split, rounded.
 
         Args:
-            train: Seconds of the training, in which those counted here lie; the rest is `compute`.
-            **others: Seconds beside the training; those of `start` are added to what is counted.
+            train: Seconds of the training, including those counted here; the rest is `compute`.
+            **others: Seconds outside the training; those of `start` are added to the count.
         """
         compute = max(train - sum(self.seconds.values()), 0.0)
         split = self.seconds | {"compute": compute} | others
@@ -48,10 +48,10 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Some steps, as one process saw them.
+    """The times of some steps in one process.
 
     Attributes:
-        seconds: From their begin to their end, the same for everyone but for chance.
+        seconds: From their start to their end, nearly equal in all processes.
         data: Of those, waiting for batches.
         communication: Of those, waiting for the gradients of others.
     """
@@ -75,13 +75,13 @@ class StepTimes:
 
     @classmethod
     def from_words(cls, words: np.ndarray) -> StepTimes:
-        """Return what `to_words` was made of."""
+        """Return the times that `to_words` has packed."""
         return cls(*(words / 1e6).tolist())
 
 
 @dataclass
 class Pace:
-    """What the chief knows of all processes since the last progress line.
+    """The times of all processes since the last progress line, on the chief.
 
     Args:
         processes: Of the job.
@@ -91,11 +91,11 @@ class Pace:
     _runs: list[StepTimes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin with nothing."""
+        """Start with no steps."""
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again from zero."""
         self._runs = [StepTimes()] * self.processes
 
     def add(self, runs: Sequence[StepTimes]) -> None:

@@ -2,7 +2,7 @@
 
 TensorFlow notices late that a process was killed, after many seconds while others wait for it in a
 sum. The kernel closes the connections of a process at once, whatever it was doing. So each worker
-has one to the chief on which nothing is said but signs of life, and a farewell by whoever ends with
+has one to the chief. It carries only keepalives, and a farewell from a process that ends with
 more to say than that. When it closes without one, the process at the other end has to start again.
 """
 
@@ -45,7 +45,7 @@ class PeerMonitor:
     def start(self, replicas: Replicas, chief: tuple[str, int]) -> None:
         """Begin to watch; every process has to call this.
 
-        Where the network does not let the workers connect, TensorFlow has to notice what happens.
+        If the network does not let the workers connect, only TensorFlow detects lost peers.
 
         Args:
             replicas: Of the job.
@@ -70,7 +70,7 @@ class PeerMonitor:
         """Watch no longer.
 
         Args:
-            farewell: Whether the others are to go on without this process.
+            farewell: Whether the others continue without this process.
         """
         with self._lock:
             self._over = True
@@ -89,7 +89,7 @@ class PeerMonitor:
                 self._in_background(self._greet, peer, token)
 
     def _greet(self, peer: socket.socket, token: bytes) -> None:
-        """Watch whoever is at the other end if it knows the token."""
+        """Monitor the process at the other end if it knows the token."""
         try:
             said = _read(peer, _TOKEN + _NAME)
         except OSError:
@@ -118,7 +118,7 @@ class PeerMonitor:
                 peer.sendall(token + self._name)
             chief = _read(peer, _NAME)
         except OSError as error:
-            log.warning("the chief cannot be watched, its end will show later: %s", error)
+            log.warning("no connection to the chief, so its loss will be noticed later: %s", error)
             return
         self._watch(peer, chief)
 

@@ -1,4 +1,4 @@
-"""What a training says: lines for people, progress.jsonl for programs, TensorBoard."""
+"""Progress of a training: log lines for users, progress.jsonl for programs, TensorBoard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProgressWriter:
 
     Args:
         output: OUTPUT_DIR.
-        start: Where the training begins; what the files say of later steps is taken away.
+        start: Where the training begins; entries of later steps are removed from the files.
         epochs: Of the whole training.
         steps: Of the whole training.
         batch: Rows of a step, over all replicas.
@@ -121,7 +121,7 @@ class ProgressWriter:
         self.pace.clear()
 
     def _figures(self, step: int) -> dict[str, Any]:
-        """Return what was measured since the last line, and the seconds that are left."""
+        """Return the measurements since the last line, and the remaining seconds."""
         if done := step - self._mark:
             # The time of the steps alone: an evaluation or a checkpoint makes them no slower.
             speed = done * self.batch / max(self.pace.seconds, 1e-6)
@@ -184,7 +184,7 @@ def _finite(value: Any) -> Any:
 
 
 def _writer(folder: Path, epoch: int) -> Any:
-    """Return a writer for TensorBoard, which forgets what older files say from this epoch on.
+    """Return a writer for TensorBoard, which drops entries of older files from this epoch on.
 
     The process that wrote them may have come further than its checkpoint.
     """
@@ -196,7 +196,7 @@ def _writer(folder: Path, epoch: int) -> Any:
 
 
 def _truncate(path: Path, start: Position) -> None:
-    """Keep the lines of what need not be done again.
+    """Keep the lines of work that is not repeated.
 
     The evaluation at the end of an epoch follows its checkpoint, so the line about the epoch of
     the very step that was restored will be written again.

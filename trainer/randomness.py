@@ -1,7 +1,7 @@
 """Random numbers: other ones on every replica, and after an interruption the same ones.
 
 Keras keeps them in the states of SeedGenerators, which are variables of the model: a checkpoint has
-those of replica 0, and those of the others follow from them. What names no seed draws from one
+those of replica 0, and those of the others follow from them. Operations without a seed use one
 generator of Keras that no model has; here every model has one of its own for that.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from keras.src.random import seed_generator as of_keras  # what names no seed asks it for one
+from keras.src.random import seed_generator as of_keras  # operations without a seed ask it for one
 
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 UNSEEDED = "unseeded"
-_STREAMS = 1000003  # apart lie the seeds of two replicas
+_STREAMS = 1000003  # distance between the seeds of two replicas
 _outside_functions = of_keras.global_seed_generator
 
 

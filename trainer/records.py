@@ -1,7 +1,7 @@
 """Random access to the records of TFRecord files, and the order in which they are read.
 
 The order is a function of the seed and the epoch alone. So it is the same for any number of
-replicas, and a training that is resumed finds its place without having read what lies before.
+replicas, and a resumed training finds its place without reading earlier rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TFRecords:
         return len(self._files)
 
     def take(self, rows: np.ndarray) -> list[memoryview]:
-        """Return the records of these rows, in their order, where they lie in their files."""
+        """Return the records of these rows, in their order, as views into their files."""
         places = zip(
             self._files[rows].tolist(),
             self._offsets[rows].tolist(),
@@ -65,7 +65,7 @@ def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
     length = _LENGTH.unpack_from(content)[0] if size >= _LENGTH.size else 0
     stride = _BEFORE + length + _AFTER
     if size % stride == 0:
-        # What prepare_data writes: all records are as long as the first, which needs no search.
+        # prepare_data writes records of equal length, which need no search.
         lengths = np.ndarray((size // stride,), "<u8", content, 0, (stride,))
         if (lengths == length).all():
             return np.arange(_BEFORE, size, stride, np.int64), lengths.astype(np.int64)
@@ -91,7 +91,7 @@ def _search(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
 
 
 def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
-    """Return the rows of a step: the batch, or what a small split allows.
+    """Return the rows of a step: the batch, or fewer for a small split.
 
     Args:
         rows: Of the training split.
@@ -107,7 +107,7 @@ def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
                 "the split train is too small",
                 received=f"{rows} rows",
                 expected=f"a row for each of {replicas} replicas",
-                fix="give more data, or fewer workers",
+                fix="use more data or fewer workers",
             )
         )
     return batch_size if rows >= batch_size else rows // replicas * replicas
@@ -119,7 +119,7 @@ def epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:
-    """Return [start, end) of `parts` slices whose sizes differ by one at most."""
+    """Return [start, end) of `parts` slices with sizes that differ by at most one."""
     bounds = [rows * part // parts for part in range(parts + 1)]
     return list(zip(bounds[:-1], bounds[1:], strict=True))
 
@@ -169,7 +169,7 @@ def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndar
                 "the split validation is too small",
                 received=f"{rows} rows",
                 expected=f"a row for each of {replicas} replicas, or none at all",
-                fix="give more data, or change the split in data_options",
+                fix="use more data, or change the split in data_options",
             )
         )
     steps = min(-(-rows // batch), rows // replicas)

@@ -1,9 +1,9 @@
 """`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
 The environment is that of a replica, standard input has what the header tells. The rest of a
-dataset only the rows tell, so the model is built on stand-ins that differ in it. It is refused for
-what training would meet for certain: a mistake of the code itself, or a shape that Keras does not
-take, that is the same on every stand-in and has not looked at what they make up. Anything else is
+dataset needs the rows, so the model is built on several different stand-ins. It is refused only for
+an error that the training would certainly meet: a mistake in the code, or a shape that Keras
+rejects, which is the same on every stand-in and does not depend on made-up values. Anything else is
 for the training to say.
 """
 
@@ -26,9 +26,9 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
 from kfp_tfjob.trainer.load import load
 
-# Mistakes of a program. UnboundLocalError is left out: another branch may have been meant.
+# Mistakes of a program, without UnboundLocalError: real data may take a different branch.
 _MISTAKES = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
-# What of a stand-in is made up altogether, so that whoever asks for it may well fail.
+# Attributes of a stand-in that are entirely made up, so that code that reads them may fail.
 _MADE_UP = frozenset(
     {"class_names", "rows", "schema", "statistics", "folder", "digest", "shards", "class_weights"}
 )
@@ -37,10 +37,10 @@ _KINDS = ((2, 0.0, 1.0), (10, 100.0, 30.0), (3, -5.0, 0.5))
 
 
 class StandIn(Dataset):
-    """A dataset of which the columns are known.
+    """A dataset with known columns and made-up values.
 
     Attributes:
-        asked: What was asked for that is made up altogether.
+        asked: The made-up attributes that the code has read.
     """
 
     asked: set[str]
@@ -86,13 +86,13 @@ class StandIn(Dataset):
         return object.__getattribute__(self, name)
 
 
-StandIn.__name__ = Dataset.__name__  # what Python's messages call it
+StandIn.__name__ = Dataset.__name__  # the name in Python's messages
 
 
 def rehearse(
     config: Config, features: list[str], label: str, task: str, replicas: int
 ) -> list[Problem | str]:
-    """Return what training would refuse for certain.
+    """Return the problems that the training would certainly refuse.
 
     Args:
         config: Of a replica; nothing of it is opened but the code in its job_dir.
@@ -113,7 +113,7 @@ def rehearse(
             continue
         problems = _rehearse_task(config, function, features, label, possible, replicas)
         if not problems:
-            return []  # so what is wrong for the other task may not matter
+            return []  # an error for the other task may not matter
         if problems not in found:
             found.append(problems)
     return [problem for problems in found for problem in problems]
@@ -137,7 +137,7 @@ def _rehearse_task(
 def _failure(
     config: Config, function: Any, dataset: StandIn, replicas: int
 ) -> tuple[ConfigurationError | None, str]:
-    """Build and check a model; return what is wrong, and its words to compare."""
+    """Build and check a model; return the problems, and their text to compare."""
     import keras
 
     from kfp_tfjob.trainer import user_code

@@ -1,4 +1,4 @@
-"""The replicas of the job: the strategy, and what they tell each other beside gradients.
+"""The replicas of the job: the strategy, and their messages beside gradients.
 
 Everything that speaks to other replicas must be called by all of them, in the same order, from the
 main thread.
@@ -63,7 +63,7 @@ class Replicas:
         """Choose the devices, wait for the other replicas, and build the strategy.
 
         Args:
-            config: What this replica was told.
+            config: The configuration of this replica.
             chief_leaves: Whether the chief may still be the one that has just lost this replica.
 
         Raises:
@@ -101,7 +101,7 @@ class Replicas:
         return self._sum(tf.constant(values, tf.int32)).numpy()
 
     def part(self) -> None:
-        """Return when this process may end without being taken for one that was lost.
+        """Return when this process may end without counting as lost.
 
         A sum would not do: who has it leaves, while others still fetch it from there. At the first
         barrier the workers learn from the chief that the model is written; at the second one the
@@ -121,10 +121,10 @@ class Replicas:
             context.context().wait_at_barrier("left", _FAREWELL)
 
     def tell(self, message: str) -> None:
-        """Fail what the other processes say to each other from now on, with this message."""
+        """Fail all later communication between the other processes with this message."""
         if self.processes == 1:
             return
-        with suppress(tf.errors.OpError):  # nobody is there any more
+        with suppress(tf.errors.OpError):  # the other processes have ended
             context.context().report_error_to_cluster(tf.errors.INVALID_ARGUMENT, message)
 
     def broadcast(self, data: bytes | None, size: int) -> bytes:
@@ -229,7 +229,7 @@ def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
 
     Args:
         address: Host and port.
-        leaves: Whether whoever listens now may be about to end.
+        leaves: Whether the current listener may be about to end.
     """
     pause = _LOOK_SECONDS
     while True:
@@ -245,7 +245,7 @@ def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
 
 
 def _hangs_up(peer: socket.socket, seconds: float) -> bool:
-    """Tell whether a connection is closed at its other end within some seconds."""
+    """Return whether the other end closes a connection within some seconds."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         peer.settimeout(left)

@@ -1,8 +1,8 @@
-"""The features and labels of records, each of which is a `tf.train.Example`.
+"""The features and labels of records; each record is a `tf.train.Example`.
 
 The records that prepare_data writes differ in their values alone. So the places of the values are
 found once, in the first record, and a batch is two copies; parsing every record costs several times
-as much (benchmarks/input_pipeline.py). What other programs have written is parsed.
+as much (benchmarks/input_pipeline.py). Records of other programs are parsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.records import TFRecords
 
-_BYTES = 2  # the wire type of what has a length: texts, messages, packed numbers
+_BYTES = 2  # the wire type of fields with a length: texts, messages, packed numbers
 _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
 _SCAN_ROWS = 8192
 
@@ -122,14 +122,14 @@ class _Layout:
         if (kind, found_kind) != (_FLOATS, label_kind) or features[1] - features[0] != 4 * columns:
             return None
         is_class = label_kind == _INTEGERS
-        # One varint ends with its first byte below 128.
+        # A varint ends at its first byte below 128.
         ends = [byte < 0x80 for byte in record[slice(*label)]]
         if ends != [False] * (len(ends) - 1) + [True] if is_class else len(ends) != 4:
             return None
         return cls(np.frombuffer(record, np.uint8), tuple(features), tuple(label), is_class)
 
     def values(self, records: Sequence[memoryview]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return features and labels; None when a record is laid out in another way."""
+        """Return features and labels; None if a record has a different layout."""
         size = len(self.record)
         if any(len(record) != size for record in records):
             return None

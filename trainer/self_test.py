@@ -1,6 +1,6 @@
-"""What is tried out at start: that sums over replicas are right with this Keras and this model.
+"""Tests at the start: sums over replicas must be right with this Keras and this model.
 
-What is refused here would be trained with silently, to another result than on one replica.
+Without these tests, the training would silently give a different result than one replica.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 _ROWS = 4  # of each half of the example
 _MASKED = Problem(
     "the loss depends on how a batch is divided",
-    received="an output with a mask: the loss is the mean over the rows that are left, of which"
-    " every replica has another number",
+    received="an output with a mask: the loss is the mean over the unmasked rows, and their number"
+    " differs between replicas",
     expected="no mask on the output",
-    fix="leave out Masking, or end it with a layer that takes no mask on; or train with one replica"
+    fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
     " and without micro_batches",
 )
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; what is wrong is wrong by a factor
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; real errors are larger by a factor
 
 
 def check_sum(replicas: Replicas) -> None:
-    """Take a step whose result is known: gradients of 1, summed, clipped to 0.5, applied once.
+    """Take a step with a known result: gradients of 1, summed, clipped to 0.5, applied once.
 
     Raises:
-        StepError: The weight is another one, so this version of Keras sums somewhere else.
+        StepError: The weight differs, so this version of Keras sums somewhere else.
     """
     if replicas.count == 1:
         return
@@ -56,20 +56,20 @@ def check_sum(replicas: Replicas) -> None:
     found = [float(part.numpy()) for part in parts_of(weight)]
     if found != [-0.5] * len(found):
         raise StepError(
-            f"a step over {replicas.count} replicas that takes a weight from 0 to -0.5 took it to"
-            f" {found[0]:g}: this version of Keras sums gradients a second time; {INSTALL}"
+            f"a test step over {replicas.count} replicas changed a weight from 0 to {found[0]:g}"
+            f" instead of -0.5: this version of Keras sums gradients a second time; {INSTALL}"
         )
 
 
 def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options: Options) -> None:
-    """Compare the loss of a few random rows with what comes of their halves, taken apart.
+    """Compare the loss of a few random rows with the losses of their halves.
 
     A loss that is no mean over rows, or a compute_loss that leaves the number of replicas out, is
-    another one with several replicas than with one.
+    different with several replicas than with one.
 
     Args:
         model: Built.
-        dataset: What it is trained on.
+        dataset: The training data.
         replicas: Of the job.
         options: Whether rows have weights, and the micro-batches of a step.
 
@@ -89,7 +89,7 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
     except ConfigurationError:
         raise
     except Exception as error:
-        log.warning("the loss could not be tried out: %s: %.300s", type(error).__name__, error)
+        log.warning("the loss could not be tested: %s: %.300s", type(error).__name__, error)
         return
     finally:
         model.reset_metrics()
@@ -103,11 +103,11 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
         raise ConfigurationError(
             Problem(
                 "the loss depends on how a batch is divided",
-                received=f"{whole:.6g} for some rows at once, and {mean:.6g} as the mean of their"
+                received=f"{whole:.6g} for some rows together, and {mean:.6g} as the mean of their"
                 f" halves, with {replicas.count} replicas and {micro_batches} micro-batches",
-                expected="a mean over rows that need nothing of each other",
-                fix='use losses of Keras with reduction="sum_over_batch_size"; in an own'
-                " compute_loss, divide what is no loss of Keras by"
+                expected="a mean over independent rows",
+                fix='use Keras losses with reduction="sum_over_batch_size"; in your own'
+                " compute_loss, divide other terms by"
                 " tf.distribute.get_strategy().num_replicas_in_sync; or train with one replica and"
                 " without micro_batches",
             )
@@ -115,14 +115,14 @@ def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options
 
 
 def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
-    """Compare the user's own metrics of a few random rows with what comes of their halves.
+    """Compare the user's own metrics of a few random rows with those of their halves.
 
-    Every replica has variables of its own for a metric, and their sum, or what `add_variable` names
-    as aggregation, is what the result is taken of. With a maximum, that is wrong.
+    Every replica has its own variables for a metric. The result comes from their sum, or from the
+    aggregation given to `add_variable`. With a maximum, that is wrong.
 
     Args:
         model: Built.
-        dataset: What it is trained on.
+        dataset: The training data.
         replicas: Of the job.
 
     Raises:
@@ -143,7 +143,7 @@ def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> N
             found = trial.of(*halves)
         except Exception as error:
             log.warning(
-                "the metric %s could not be tried out: %s: %.300s",
+                "the metric %s could not be tested: %s: %.300s",
                 metric.name,
                 type(error).__name__,
                 error,
@@ -188,7 +188,7 @@ class _MetricTrial:
         return np.array([np.mean(item) for item in tf.nest.flatten(result)], np.float64)
 
     def _shares(self, replicas: int) -> list[np.ndarray]:
-        """Return what the variables begin with: TensorFlow divides what it sums in the end."""
+        """Return the initial values of the variables: TensorFlow divides them when it sums."""
         return [
             value / replicas if item.aggregation == "sum" else value
             for item, value in zip(self._metric.variables, self._empty, strict=True)
@@ -223,11 +223,11 @@ def _metric_problem(
     metric: keras.Metric, replicas: int, expected: np.ndarray, found: np.ndarray
 ) -> Problem:
     return Problem(
-        f"the metric {metric.name} would have another value with {replicas} replicas",
-        received=f"{_numbers(expected)} for some rows at once, and {_numbers(found)} for their"
+        f"the metric {metric.name} would have a different value with {replicas} replicas",
+        received=f"{_numbers(expected)} for some rows together, and {_numbers(found)} for their"
         " halves on two replicas",
         expected="variables that are sums over rows, from which result() is computed",
-        fix="keep sums and counts; or say how the variables of the replicas become one with"
+        fix="keep sums and counts; or declare how to combine the variables of the replicas with"
         ' add_variable(..., aggregation="mean"); or train with one replica',
     )
 

@@ -1,7 +1,7 @@
-"""A SavedModel as something that predicts packed rows, whoever exported it.
+"""Predicts packed rows with any SavedModel.
 
 The trainer's own export has the signature `serve_packed`; a user's own model may only take its
-columns by name, or one packed input. What fits neither is refused with what was found.
+columns by name, or one packed input. Anything else is refused, with a list of its inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUM_TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class Task:
-    """What a model has to predict.
+    """The prediction task of a model.
 
     Attributes:
         name: `classification` or `regression`.
@@ -51,8 +51,8 @@ class ServedModel:
 
     Args:
         folder: Of the SavedModel.
-        task: What it has to predict.
-        name: What messages call it, for instance `the model`.
+        task: The prediction task.
+        name: Its name in messages, for instance `the model`.
 
     Raises:
         DataError: It cannot be loaded, or its signature does not fit the task.
@@ -75,7 +75,7 @@ class ServedModel:
                     f"{name} has no signature to predict with",
                     received=f"signatures {sorted(signatures) or 'none'}",
                     expected=f"one of {', '.join(SIGNATURES)}",
-                    fix="export the model with model.export(), or name its signature so",
+                    fix="export the model with model.export(), or rename its signature",
                 )
             )
         self._call = signatures[found]
@@ -92,7 +92,7 @@ class ServedModel:
             (batch, classes) float32 probabilities, or (batch,) values of a regression.
 
         Raises:
-            DataError: The model failed, or does not return what the task asks for.
+            DataError: The model failed, or its output does not fit the task.
         """
         try:
             outputs = self._call(**self._feed(features))
@@ -130,7 +130,7 @@ class ServedModel:
                 received=", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()),
                 expected=f"one input of shape (batch, {len(self.task.features)}), or one input"
                 f" (batch,) for each of {_few(self.task.features)}",
-                fix="export the model with such a signature, best named serve_packed",
+                fix="export the model with such a signature, preferably named serve_packed",
             )
         )
 
@@ -143,9 +143,9 @@ class ServedModel:
             return np.asarray(next(iter(outputs.values())))
         raise DataError(
             Problem(
-                f"{self.name} has several outputs and none is called {wanted}",
+                f"{self.name} has several outputs, and none is named {wanted}",
                 received=", ".join(f"{n}: {v.shape}" for n, v in sorted(outputs.items())),
-                expected=f"one output, or one called {wanted}",
+                expected=f"one output, or one named {wanted}",
                 fix=f"name the output of the signature {wanted}",
             )
         )
@@ -172,7 +172,7 @@ class ServedModel:
                 Problem(
                     f"{self.name} does not return probabilities",
                     received=f"a row with the values {_few([f'{value:.4g}' for value in row])}",
-                    expected="values from 0 to 1 whose sum is 1",
+                    expected="values from 0 to 1 with a sum of 1",
                     fix="end the model with a softmax, or with a sigmoid for two classes",
                 )
             )
@@ -181,7 +181,7 @@ class ServedModel:
     def _misshapen(self, values: np.ndarray, expected: str) -> DataError:
         return DataError(
             Problem(
-                f"{self.name} predicts another shape than the {self.task.name} asks for",
+                f"the output shape of {self.name} does not fit the {self.task.name}",
                 received=f"shape {values.shape}",
                 expected=f"shape {expected}",
                 fix="train and export the model for the classes and the label of this data",
@@ -195,7 +195,7 @@ class ServedModel:
                 f"{self.name} {what}",
                 received=received,
                 expected="a SavedModel that predicts the test rows",
-                fix="look at how the model was exported",
+                fix="check the export of the model",
             )
         )
 
@@ -229,7 +229,7 @@ def _row_shape(spec: Any, width: int) -> list[int] | None:
     if row in ([width], [None]):
         return [width]
     if row and None not in row and math.prod(row) == width:
-        return row  # an image, say, whose columns are its pixels
+        return row  # for instance an image with its pixels as columns
     return None
 
 

@@ -1,7 +1,7 @@
 """The name of each column among the arguments of a signature, and the file that maps them.
 
-TensorFlow keeps an argument's name only where it begins with an ASCII letter, goes on with ASCII
-letters, digits and _, is no word of Python, and differs from the others by more than its case.
+TensorFlow keeps an argument's name only if it starts with an ASCII letter, continues with ASCII
+letters, digits and _, is not a Python keyword, and differs from the others by more than its case.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ COLUMNS = "assets.extra/columns.json"  # below the folder of a SavedModel
 def argument_names(columns: Sequence[str]) -> list[str]:
     """Return the argument of each column: its own name, where TensorFlow keeps it.
 
-    In other names letters lose their accents, what else is not ASCII becomes its code point and
-    everything but letters, digits and _ becomes _; `arg_` comes before what does not begin with a
-    letter. Where two columns would have one name, later ones in the order of the alphabet get a
-    number: the order of the columns changes nothing.
+    In other names, letters lose their accents, other characters outside ASCII become their code
+    points, and the rest except for letters, digits and _ becomes _. A name that does not start with
+    a letter gets the prefix `arg_`. If two columns would have the same name, the alphabetically
+    later one gets a number, so the order of the columns does not matter.
 
     Args:
         columns: The names of the columns, each of them once.
@@ -79,7 +79,7 @@ def read(model: Path) -> dict[str, str]:
                 f"{COLUMNS} of the model cannot be read",
                 received=f"{type(error).__name__}: {error}",
                 expected='a list of {"column": NAME, "argument": NAME}',
-                fix="export the model again, or without this file",
+                fix="export the model again, or remove this file",
             )
         ) from error
 

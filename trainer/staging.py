@@ -1,4 +1,4 @@
-"""What a replica needs on its own disks before it trains: the dataset, and room for the output."""
+"""Prepares the disks of a replica: fetches the dataset, and checks the space for the output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def is_for_training(key: str) -> bool:
     """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
 
-    A program that could read the test rows would be judged by what it has seen.
+    A program that could read the test rows would be evaluated on rows it has trained on.
     """
     return not key.startswith("test-")
 
@@ -26,7 +26,7 @@ def is_for_training(key: str) -> bool:
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
     """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
 
-    What an earlier life of this replica brought, and is still right, is not fetched again.
+    Files that an earlier start of this replica fetched are kept if they verify.
 
     Args:
         store: Where from.
@@ -50,7 +50,7 @@ def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
     """Check that every process has brought the same dataset; every process has to call this.
 
     Raises:
-        DataError: It was replaced between one download and another.
+        DataError: It was replaced between two downloads.
     """
     found = [item.hex() for item in replicas.gather(bytes.fromhex(manifest.digest))]
     if len(set(found)) > 1:
@@ -59,7 +59,7 @@ def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
                 "the replicas have different datasets",
                 received=f"manifests with SHA-256 {', '.join(item[:12] for item in found)}",
                 expected="the same manifest for all of them",
-                fix="run again, while nobody writes to the dataset",
+                fix="run again while the dataset does not change",
             )
         )
 
@@ -80,14 +80,14 @@ def check_writable(output: Path) -> None:
 
 
 def not_writable(folder: Path, what: str, error: OSError) -> ConfigurationError:
-    """Return the error of a folder that does not take `what`."""
+    """Return the error for a folder that cannot hold `what`."""
     return ConfigurationError(
         Problem(
             f"{what} cannot be written to {folder}",
             received=error.strerror or str(error),
-            expected="a folder this replica may write to, with space for it",
-            fix="give the volume the right owner or more space; pod.all.ephemeral_storage is that"
-            " of a pod's own disk, and train_options.checkpoint_keep says how many checkpoints"
-            " stay",
+            expected="a writable folder with enough space",
+            fix="correct the owner of the volume or give it more space; pod.all.ephemeral_storage"
+            " sets the space of a pod's own disk, and train_options.checkpoint_keep the number of"
+            " checkpoints",
         )
     )

@@ -26,13 +26,13 @@ _PACK = 16 << 20  # bytes of the variables that are broadcast together
 
 
 class EvaluationState(NamedTuple):
-    """What changes while the weights stay as they are, that is, during an evaluation.
+    """The state that changes during an evaluation, while the weights stay the same.
 
     Attributes:
         metric_sums: The running sums of the metrics of this process, to the last bit.
         callbacks: What the callbacks remember; empty on workers.
         random: The states of the random numbers of replica 0, by their place among the variables:
-            what draws in an evaluation too has to draw the same when it is done again.
+            an evaluation that is repeated must draw the same numbers.
     """
 
     metric_sums: bytes
@@ -41,14 +41,14 @@ class EvaluationState(NamedTuple):
 
 
 class State:
-    """Variables, running sums of the metrics, and what callbacks remember.
+    """Variables, running sums of the metrics, and the state of callbacks.
 
     Args:
         model: With all variables created.
         replicas: Of the job.
         callbacks: Of the training.
         folder: Of the checkpoints; only the chief's counts.
-        settings: What has to be equal for a checkpoint to be of this training.
+        settings: Values that must be equal in a checkpoint of this training.
         keep: How many of the newest checkpoints stay.
         best: Finds the best of them, which stays too; None for no such thing.
     """
@@ -99,7 +99,7 @@ class State:
 
         Args:
             position: Where the training stands.
-            running: What `running` returned at that position.
+            running: The result of `running` at that position.
 
         Raises:
             StepError: The checkpoint before could not be written.
@@ -147,10 +147,10 @@ class State:
         """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
 
         Returns:
-            Where the training goes on.
+            Where the training resumes.
 
         Raises:
-            ConfigurationError: The checkpoint is of another model or training.
+            ConfigurationError: The checkpoint belongs to a different model or training.
         """
         found = None
         if self._replicas.chief:
@@ -170,7 +170,7 @@ class State:
             return Position()
         content = json.loads(header)
         position = Position(**content["position"])
-        # Before the variables: what callbacks do to the model when they begin is in them already.
+        # Before the variables, which already contain the changes of callbacks at their start.
         state = CallbackState(found.callbacks, found.best) if found else None
         self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
@@ -220,8 +220,8 @@ class State:
         size = len(self._metric_sums())
         if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
             log.warning(
-                "the checkpoint is of another number of replicas: the metrics of this epoch start"
-                " in its middle"
+                "the checkpoint has a different number of replicas: the metrics of this epoch"
+                " start in its middle"
             )
             return
         data, at = everyone[self._replicas.index], 0
@@ -235,7 +235,7 @@ class State:
 def _with_unseeded(found: Checkpoint, variables: Sequence[tuple[str, Any]]) -> Checkpoint:
     """Return a checkpoint with the random numbers that name no seed, which older ones lack.
 
-    They begin anew then.
+    They start from zero then.
     """
     name = f"model/{randomness.UNSEEDED}/seed_generator_state"
     at = [it for it, _ in variables].index(name)

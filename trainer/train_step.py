@@ -25,7 +25,7 @@ INSTALL = "install the versions of uv.lock"
 
 
 class StepsResult(NamedTuple):
-    """What became of some steps.
+    """The result of some steps.
 
     The seconds are those of this process, taken inside the compiled loop.
 
@@ -35,7 +35,7 @@ class StepsResult(NamedTuple):
         data_seconds: From asking for a batch to having it.
         communication_seconds: From having the gradients to having their sum over all replicas. It
             includes waiting for slower replicas. It is 0 with one replica, and on GPUs, where the
-            sum runs beside the computation and nobody on the host sees when it ends.
+            sum runs beside the computation and the host cannot see its end.
     """
 
     done: int
@@ -86,7 +86,7 @@ class TrainSteps:
             )
 
     def train(self, iterator: Iterator[Any], steps: int) -> StepsResult:
-        """Train some steps; stop after one whose loss is not finite."""
+        """Train some steps; stop after a step with a loss that is not finite."""
         number = tf.constant(steps)
         if not self._traced:
             step = self._train.get_concrete_function(iterator, number)
@@ -101,7 +101,7 @@ class TrainSteps:
         return StepsResult(int(done), float(loss), float(data), float(communication))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
-        """Update the metrics with some steps of another split."""
+        """Update the metrics with some steps of a different split."""
         self._evaluate(iterator, tf.constant(steps))
 
     def results(self) -> dict[str, float]:
@@ -124,17 +124,17 @@ class TrainSteps:
         if "loss" not in found:
             raise ConfigurationError(
                 Problem(
-                    "the metrics of the model have no loss",
+                    "the metrics of the model do not include a loss",
                     received=", ".join(found) or "none",
-                    expected="one called loss",
-                    fix="remove the property metrics of the model, or call one of them loss",
+                    expected="one named loss",
+                    fix="remove the property `metrics` of the model, or name one of them loss",
                 )
             )
         numbers = {name: float(np.reshape(value, ())) for name, value in found.items()}
         return {"loss": numbers.pop("loss")} | numbers
 
     def finish(self) -> None:
-        """Give the model the weights that training ends with: averages, where it keeps some."""
+        """Give the model its final weights: averages, if the optimizer keeps them."""
         with self.replicas.strategy.scope():
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
@@ -212,7 +212,7 @@ class TrainSteps:
             loss = self._loss(x, y, predicted, weight, training=True) / self.micro_batches
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables)
-        # Dense for one replica too: a norm over rows that occur twice would be another one.
+        # Dense for one replica too: a norm over repeated rows would differ.
         dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
         return tf.cast(loss, tf.float32), predicted, dense
 
@@ -258,7 +258,7 @@ class TrainSteps:
 def jit_compile_here(wanted: bool) -> bool:
     """Return whether XLA is to compile on this machine: when it is wanted and there are GPUs."""
     if wanted and not tf.config.list_logical_devices("GPU"):
-        log.warning("jit_compile is left out: without a GPU it makes a step several times slower")
+        log.warning("jit_compile is ignored: without a GPU it makes a step several times slower")
         return False
     return wanted
 

@@ -32,12 +32,12 @@ def launch_tfjob(
 ) -> NamedTuple("Outputs", [("job_name", str), ("attempts", int), ("model_uri", str)]):
     """Trains on many replicas as a TFJob, until the output is proven to be in S3.
 
-    A run whose output is complete is not trained again. A replica that is lost costs an attempt,
-    which goes on from the newest stored checkpoint.
+    A run with complete output is not trained again. After a lost replica a new attempt resumes
+    from the newest stored checkpoint.
 
     Args:
-        run_id: The run; its output lies below output_uri under this name.
-        output_uri: Where all runs lie, s3://BUCKET/PREFIX.
+        run_id: The run; its output is stored below output_uri under this name.
+        output_uri: Where all runs are stored, s3://BUCKET/PREFIX.
         storage_endpoint: URL of the store; empty for what the Secret or AWS says.
         storage_region: Region of the store; empty for what the Secret or AWS says.
         storage_secret: Name of the Secret with the keys of the store.

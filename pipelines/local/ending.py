@@ -1,6 +1,6 @@
-"""What a person is told and left with at the end of a local run.
+"""The end of a local run: its last lines, and copies of its results.
 
-The embedded store is stopped with the run, so everything that is pointed to lies in files.
+The embedded store stops with the run, so the last lines point to files on this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.text import code
 
-# The artifact of a step, as kfp.local leaves it without an ending, and the name it is kept under.
+# The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {
     "preflight/parameters": "parameters.md",
     "prepare-data/data_report": "data.html",
@@ -44,8 +44,8 @@ class Ending:
     Attributes:
         step: The run and its store.
         model_name: The model of the run.
-        home: Where the run keeps its things.
-        embedded: Whether the store ends with the run.
+        home: The folder of local runs.
+        embedded: Whether the store stops with the run.
         show: Prints a line.
     """
 
@@ -85,18 +85,18 @@ class Ending:
         return self._tell_verdict()
 
     def _tell_stop(self) -> None:
-        """Run the exit task, which kfp.local leaves out when it is ended, and say how to go on."""
+        """Run the exit task, which kfp.local skips when it is stopped, and say how to continue."""
         try:
             ending = finish.run(self.step, self.model_name)
             steps = self.step.store.numbers(self.step.run.checkpoints)
         except StepError as error:
-            self.show(f"how the run ended could not be stored: {error}")
+            self.show(f"the end of the run could not be recorded: {error}")
             return
         if not ending.failure:
-            self.show("stopped when everything was done")
+            self.show("stopped, but the run was already complete")
             return
         self._copied(lambda: self._keep_failure(ending.failure, ending.markdown))
-        self._copied(lambda: self._write_page("It was stopped before it was done."))
+        self._copied(lambda: self._write_page("The run was stopped before it was complete."))
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
@@ -105,7 +105,7 @@ class Ending:
         try:
             data = self.step.store.read(self.step.run.evaluation / "verdict.json")
         except ObjectNotFoundError:
-            self.show(f"\nno step failed, yet there is no verdict: see {self._log}")
+            self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
         verdict = json.loads(data)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
@@ -130,7 +130,7 @@ class Ending:
         return 0
 
     def _copied(self, copy: Callable[[], object]) -> str:
-        """Return where a copy lies, or why there is none: what is stored needs none."""
+        """Return the path of a copy, or why there is none; the store has the original."""
         try:
             return str(copy())
         except (StepError, OSError) as error:
@@ -141,21 +141,21 @@ class Ending:
         if (self._folder / "report.html").exists():
             places["model of this run"] = str(self.step.run.model)
         if (output := self._folder / "output").exists():
-            places["what training wrote, on this machine"] = str(output)
+            places["output of the training, on this machine"] = str(output)
         if champion:
             folder = self.home.model(self.model_name, champion.version)
             places |= {"champion": champion.version_uri, "champion on this machine": str(folder)}
         return write_page(self._folder, self.step.run_id, outcome, places)
 
     def _keep_model(self, champion: Champion) -> Path:
-        """Bring the champion to this machine, proven by its manifest; what is there is kept."""
+        """Fetch the champion, verified by its manifest; files that exist already stay."""
         folder = self.home.model(self.model_name, champion.version)
         address = S3Address.parse(champion.version_uri, "version_uri")
         uploader.pull(self.step.store, address, folder)
         return folder
 
     def _keep_output(self) -> Path:
-        """Bring what training wrote to this machine, but for its checkpoints."""
+        """Fetch the output of the training without its checkpoints."""
         output, checkpoints = (
             f"{address.key[len(self.step.run.base.key) + 1 :]}/"
             for address in (self.step.run.output, self.step.run.checkpoints)
@@ -169,14 +169,14 @@ class Ending:
         return self._folder / output
 
     def _keep_reports(self) -> None:
-        """Copy what the steps show to the run's folder, under names a browser can open."""
+        """Copy the reports of the steps to the folder of the run, with suffixes for a browser."""
         for folder in sorted(self._folder.glob("outputs/tfjob-training-*")):
             for source, name in _REPORTS.items():
                 if (folder / source).is_file():
                     shutil.copyfile(folder / source, self._folder / name)
 
     def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
-        """Write failure.md to the run's folder: the exit task's words, or at least the cause."""
+        """Write failure.md to the run's folder: the exit task's report, or at least the cause."""
         path = self._folder / "failure.md"
         report = self._folder / _REPORTS["finish/run_summary"]
         if not markdown and report.exists():

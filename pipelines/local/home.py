@@ -1,4 +1,4 @@
-"""The folder a local run keeps its things in."""
+"""The folder of local runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
-PARAMETERS = "parameters.json"  # of a run, in its folder: what it was started with
-LEAST_FREE = 32_000_000  # bytes; with less, nothing that a run writes is sure to be written whole
+PARAMETERS = "parameters.json"  # in the folder of a run: its parameters
+LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -26,14 +26,14 @@ class Home:
     """The folder.
 
     Attributes:
-        folder: The folder; the S3 data lies below it too.
+        folder: The folder, which also stores the S3 data.
     """
 
     folder: Path
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the one that is used where none is named."""
+        """Whether it is the default."""
         return self.folder == DEFAULT.absolute()
 
     @property
@@ -43,7 +43,7 @@ class Home:
 
     @property
     def secrets(self) -> Path:
-        """What stands for the Secrets of a namespace: one folder each."""
+        """The local stand-in for the Secrets of a namespace: one folder each."""
         return self.folder / "secrets"
 
     def run(self, run_id: str) -> Path:
@@ -51,13 +51,13 @@ class Home:
         return self.folder / "runs" / run_id
 
     def model(self, name: str, version: int) -> Path:
-        """A copy of a published version, for programs of this machine."""
+        """A copy of a published version, for programs on this machine."""
         return self.folder / "models" / name / str(version)
 
     def trained_with(self, name: str) -> tuple[int, dict[str, Any]] | None:
         """Return the newest version of a model kept here, and the parameters of its run.
 
-        None where there is no such version, or its run is not one of this folder.
+        None if there is no such version, or if its run is not in this folder.
         """
         versions = [path.name for path in (self.folder / "models" / name).glob("*")]
         newest = max((int(version) for version in versions if version.isdecimal()), default=0)
@@ -68,7 +68,7 @@ class Home:
             return None
 
     def make(self) -> None:
-        """Make the folder, for its owner alone.
+        """Create the folder, accessible only to its owner.
 
         Raises:
             ConfigurationError: It cannot be written to, or its disk is full.
@@ -79,21 +79,21 @@ class Home:
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
         if self.is_full():
-            raise self._full("make room, or name another folder with --home")
+            raise self._full("free some space, or choose a different folder with --home")
 
     def is_full(self) -> bool:
-        """Tell whether its disk has no room for what a run writes."""
+        """Return whether its disk is too full for a run."""
         return shutil.disk_usage(self.folder).free < LEAST_FREE
 
     def full_while(self, run_id: str) -> ConfigurationError:
-        """Return the error of a run whose disk has become full."""
-        return self._full(f"make room, and continue the run: {self.to_continue(run_id)}")
+        """Return the error for a disk that became full during a run."""
+        return self._full(f"free some space, then continue the run: {self.to_continue(run_id)}")
 
     def _full(self, fix: str) -> ConfigurationError:
         problem = Problem(
-            f"the disk of {self.folder} is full, or your quota on it is used up",
+            f"the disk of {self.folder} is full, or your quota on it is exhausted",
             received=f"{sized(shutil.disk_usage(self.folder).free)} free",
-            expected=f"{sized(LEAST_FREE)} at the least",
+            expected=f"at least {sized(LEAST_FREE)}",
             fix=fix,
         )
         return ConfigurationError(problem)
@@ -105,7 +105,7 @@ class Home:
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:
-        """Turn errors of the folder into a sentence.
+        """Turn errors of the folder into a ConfigurationError.
 
         Raises:
             ConfigurationError: The folder cannot be used.
@@ -120,12 +120,12 @@ class Home:
                 Problem(
                     f"the folder {self.folder} cannot be used",
                     received=f"{error.strerror}{where}",
-                    expected="a folder that you may write to, on a disk with room",
-                    fix="correct that, or name another folder with --home",
+                    expected="a writable folder on a disk with free space",
+                    fix="correct this, or choose a different folder with --home",
                 )
             ) from error
 
     def _has(self, name: object) -> bool:
-        """Tell whether a file is the folder, in it, or what it was to be made in."""
+        """Return whether a file is the folder, inside it, or one of its parents."""
         path = Path(str(name or ""))
         return bool(name) and (path.is_relative_to(self.folder) or self.folder.is_relative_to(path))

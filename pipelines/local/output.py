@@ -1,4 +1,4 @@
-"""What a person wants to see of what kfp.local prints: the steps' own lines, by step."""
+"""Filters the output of kfp.local: only the steps' own lines, by step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _INDENT = "    "
 def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield (step, text) for every line that a step printed, and (step, "") when one begins.
 
-    kfp.local indents what steps print and puts its executor's messages between, one of which is
-    followed by the step's whole input as JSON.
+    kfp.local indents the lines of the steps and adds messages of its executor. After one of these
+    messages it prints the whole input of the step as JSON.
     """
     step, in_input = "", False
     for line in lines:
@@ -26,7 +26,7 @@ def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield step, ""
             continue
         if _ENDED.search(line):
-            step = ""  # what follows are its outputs, in kfp.local's words
+            step = ""  # its outputs follow, printed by kfp.local
         if not line.startswith(_INDENT) or not line.strip():
             continue
         text = line.removeprefix(_INDENT)

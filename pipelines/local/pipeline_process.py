@@ -1,4 +1,4 @@
-"""Runs the pipeline with kfp.local, in a process of its own so that it can be ended.
+"""Runs the pipeline with kfp.local, in a separate process that can be killed.
 
 python -m kfp_tfjob.pipelines.local.pipeline_process OUTPUTS < PARAMETERS.json
 """
@@ -11,18 +11,18 @@ import warnings
 
 
 def main() -> None:
-    """Run the pipeline; whether it failed is told by what its steps left."""
+    """Run the pipeline; the files that its steps leave show whether it failed."""
     values = json.load(sys.stdin)
-    # What kfp.local warns of is known: images and resources mean nothing to a process.
+    # kfp.local warns that a process ignores images and resources, which is expected.
     warnings.filterwarnings("ignore", module=r"kfp\.")
     from kfp import local
     from kfp.local import subprocess_task_handler
 
     from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 
-    # kfp.local replaces the text python3 wherever it stands in a task's command, and so in the
-    # parameters too: a path below lib/python3.11 becomes one that does not exist. The interpreter
-    # is found by PATH instead, which the caller has set.
+    # kfp.local replaces the text python3 everywhere in a task's command, including parameters, so
+    # a path below lib/python3.11 would break. PATH selects the interpreter instead; the caller
+    # sets it.
     subprocess_task_handler.replace_python_executable = lambda command, _executable: command
 
     runner = local.SubprocessRunner(use_venv=False)

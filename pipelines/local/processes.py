@@ -1,7 +1,7 @@
-"""Every process of a local run, found by what it inherited: the run's token in its environment.
+"""Finds every process of a local run by the run's token in its environment.
 
-Parents and process groups are of no use for this: a step starts shells, supervisors and trainers in
-groups of their own, and whoever is left over when its parent is killed has another parent.
+Parents and process groups do not help: a step starts shells, supervisors and trainers in groups of
+their own, and a process gets a new parent when its parent is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOKEN = "KFP_TFJOB_TOKEN"
 
 
 def carriers(token: str, spare: Collection[int] = ()) -> list[psutil.Process]:
-    """Return the living processes that carry `token`, without those whose id is in `spare`."""
+    """Return the living processes with `token`, except for the ids in `spare`."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -27,12 +27,12 @@ def carriers(token: str, spare: Collection[int] = ()) -> list[psutil.Process]:
 
 
 def end(token: str, grace: float, spare: Collection[int] = ()) -> int:
-    """End every process that carries `token`: SIGTERM, and SIGKILL after the grace period.
+    """End every process with `token`: SIGTERM, then SIGKILL after the grace period.
 
     Args:
         token: The run's token.
         grace: Seconds between the two signals.
-        spare: Process ids that are left alone.
+        spare: Process ids to leave alone.
 
     Returns:
         How many had to be killed.

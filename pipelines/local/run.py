@@ -1,11 +1,11 @@
 """The pipeline on this machine: an S3 server, the pipeline and its processes, and their end.
 
-1. Take the folder; end what a killed run may have left in it.
-2. Start the watchdog, which ends everything should this process be killed.
-3. Start the embedded S3 server, or use the endpoint that was named.
-4. Run the pipeline in a process of its own and show what its steps print.
-5. Start the S3 server again should it die; on a signal end the pipeline and run `finish`.
-6. Tell what was decided, or the one message and exit code of the step that failed.
+1. Lock the folder; end processes that a killed run has left.
+2. Start the watchdog, which ends everything if this process is killed.
+3. Start the embedded S3 server, or use the given endpoint.
+4. Run the pipeline in a separate process and show the lines of its steps.
+5. Restart the S3 server if it dies; on a signal, end the pipeline and run `finish`.
+6. Print the decision, or the message and exit code of the failed step.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from kfp_tfjob.storage.store import Store
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
-_PATIENCE = Patience(10, silence=15)  # with what is asked of the store by this process
-_SERVER_STARTS = 5  # a server that dies more often than this has a reason to
+_PATIENCE = Patience(10, silence=15)  # for this process's own requests to the store
+_SERVER_STARTS = 5  # a server that dies more often has a permanent problem
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,17 +57,17 @@ def run(
 
     Args:
         values: Every run parameter, checked.
-        home: Where the run keeps its things.
+        home: The folder of local runs.
         run_id: Names the run.
         embedded: Whether to start the S3 server, instead of using storage_endpoint.
         show: Prints a line.
 
     Raises:
-        StepError: The folder is taken or of no use, its disk is full, or the S3 server does not
+        StepError: The folder is in use or unusable, its disk is full, or the S3 server does not
             start.
     """
     with home.errors_told(), ExitStack() as stack:
-        stack.callback(os.umask, os.umask(0o077))  # what a run leaves is for its owner
+        stack.callback(os.umask, os.umask(0o077))  # only the owner can read the files of a run
         home.make()
         stack.enter_context(_only_run(home))
         token = _new_token(home)
@@ -95,19 +95,19 @@ def run(
         started_with = kept.read_bytes() if kept.exists() else b""
         code = _run_pipeline(values, folder, environment, server, stopped, home, show)
         if started_with and _failed_in(folder) == "preflight":
-            kept.write_bytes(started_with)  # what preflight refuses is not what the run is made of
+            kept.write_bytes(started_with)  # preflight refused the new ones
         if code is None:
             processes.end(token, _STOP_GRACE, _pids(server))
             raise home.full_while(run_id)
         if stopped.number:
-            show(f"stopping on {signal.Signals(stopped.number).name}: what trains saves its state")
+            show(f"stopping on {signal.Signals(stopped.number).name}: the training saves its state")
             processes.end(token, _STOP_GRACE, _pids(server))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stopped.number)
 
 
 def _failed_in(folder: Path) -> str:
-    """Return the step that has failed, as far as it left a record on this machine."""
+    """Return the failed step, if it left a record on this machine."""
     record = folder / "failure.json"
     return Failure.from_bytes(record.read_bytes()).step if record.exists() else ""
 
@@ -124,11 +124,11 @@ def _run_pipeline(
     """Run the pipeline until it ends or a signal comes.
 
     Returns:
-        Its exit code; None where it was ended because the disk is full. What its steps then wait
-        for lies on that disk, the embedded store as well.
+        Its exit code; None if it was stopped because the disk is full. Its steps would wait for
+        the embedded store, which is on the same disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in ("failure.json", "failure.md"):  # by the run that is continued
+    for left in ("failure.json", "failure.md"):  # from the continued run
         (folder / left).unlink(missing_ok=True)
     (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
     hide(secrets_in(values))
@@ -163,13 +163,13 @@ def _run_pipeline(
     if ended:
         relay.join()
     else:
-        pipeline.kill()  # first, so that no further step begins
+        pipeline.kill()  # first, so that no new step starts
         pipeline.wait()
     return None if full and not (ended or stopped.number) else pipeline.returncode
 
 
 def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
-    """Return the context this process reads results with."""
+    """Return the step that this process uses to read results."""
     store = Store(
         str(values["storage_endpoint"]),
         str(values["storage_region"]),
@@ -189,17 +189,17 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         choice.CHOICE: "local",
         local_backend.SECRETS: str(home.secrets),
         local_backend.FOLDER: str(home.run(run_id) / "job"),
-        # A step is started as python3, which has to be this one.
+        # A step runs python3, which must be this interpreter.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go
-        "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow tells at length of the GPUs that are not there
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # hides the long messages of TensorFlow about missing GPUs
     }
 
 
 def _forget_secrets(home: Home) -> None:
-    """Remove what an earlier run used: the keys of the embedded store are for that store alone.
+    """Remove the keys of an earlier run: those of the embedded store are only for that store.
 
-    What is no link is a Secret that a person has put there for `pod.env`.
+    Anything but a link is a Secret that the user has put there for `pod.env`.
     """
     for link in home.secrets.iterdir():
         if link.is_symlink():
@@ -207,10 +207,10 @@ def _forget_secrets(home: Home) -> None:
 
 
 def _new_token(home: Home) -> str:
-    """Return the token of this run, after ending what a killed run has left."""
+    """Return the token of this run, after ending processes of a killed run."""
     path = home.folder / "token"
     if path.exists() and (left := processes.end(path.read_text(), 0.0)):
-        log.warning("ended what an earlier run had left running: %d", left)
+        log.warning("ended %d processes of an earlier run", left)
     token = secrets.token_hex(16)
     path.write_text(token)
     return token
@@ -221,10 +221,10 @@ def _pids(server: _Embedded | None) -> set[int]:
 
 
 class _Relay(threading.Thread):
-    """Keeps everything the pipeline prints in a file, and shows what its steps say.
+    """Writes all output of the pipeline to a file, and shows the lines of its steps.
 
-    Importing TensorFlow is silent for up to a minute on a small machine; a person who sees nothing
-    for longer than some seconds takes a run for dead.
+    Importing TensorFlow prints nothing for up to a minute on a small machine. A user who sees
+    nothing for several seconds assumes that the run hangs.
     """
 
     _SILENCE = 4.0  # seconds
@@ -248,7 +248,7 @@ class _Relay(threading.Thread):
                 self._say(text)
 
     def sign_of_life(self) -> None:
-        """Show that the step goes on, if nothing else has for a while."""
+        """Show that the step is still running, if it has printed nothing for a while."""
         if self._step and time.monotonic() - self._shown >= self._SILENCE:
             self._say(f"... working for {time.monotonic() - self._began:.0f} s")
 
@@ -257,7 +257,7 @@ class _Relay(threading.Thread):
         self._show(f"{self._step:<13} {text}")
 
     def _kept(self) -> Iterator[str]:
-        """Yield every line: a file that cannot be written must not hold up who prints them."""
+        """Yield every line, even if the file cannot be written."""
         try:
             file = open(self._path, "wb", buffering=0)
         except OSError:
@@ -273,7 +273,7 @@ class _Relay(threading.Thread):
 
 
 class _only_run:
-    """Holds the folder, so that two runs do not share an S3 server and its data."""
+    """Locks the folder, so that two runs do not share an S3 server and its data."""
 
     def __init__(self, home: Home) -> None:
         self._path = home.folder / "lock"
@@ -286,10 +286,10 @@ class _only_run:
             self._file.close()
             raise ConfigurationError(
                 Problem(
-                    "another run is using this folder",
+                    "a different run is using this folder",
                     received=str(self._path.parent),
-                    expected="one run at a time in a folder",
-                    fix="wait for it, or name another folder with --home",
+                    expected="one run per folder at a time",
+                    fix="wait for it to end, or choose a different folder with --home",
                 )
             ) from None
 
@@ -298,14 +298,14 @@ class _only_run:
 
 
 class _Signals:
-    """Remembers the first signal that asks for an end; a second one ends at once."""
+    """Remembers the first stop signal; a second one exits at once."""
 
     def __init__(self) -> None:
         self.number = 0
         self._event = threading.Event()
 
     def wait(self, seconds: float) -> None:
-        """Wait, but not beyond a signal."""
+        """Wait until the time is over or a signal arrives."""
         self._event.wait(seconds)
 
     def _handle(self, number: int, _frame: object) -> None:
@@ -324,7 +324,7 @@ class _Signals:
 
 
 class _Watchdog:
-    """The process that ends the others once this one is gone."""
+    """The process that ends the others after this one."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -342,7 +342,7 @@ class _Watchdog:
 
 
 class _Embedded:
-    """The S3 server of a run, started again when it dies: its data is on disk."""
+    """The S3 server of a run, restarted when it dies; its data is on disk."""
 
     def __init__(
         self, home: Home, environment: Mapping[str, str], show: Callable[[str], None]

@@ -41,9 +41,9 @@ _USER = "local:kfp"
 _SERVERS = ("account", "container", "object")
 _HOSTS = ("127.0.0.1", "localhost")
 
-# There is no other device to turn to: one that is slow because the machine is busy must be waited
-# for. With Swift's own half second an object that is stored may miss in every listing, and after
-# ten such errors the only device is left out for a minute, which reads as NoSuchBucket.
+# There is only one device, so Swift must wait for it even if a busy machine makes it slow. With
+# Swift's default of half a second, a stored object may be missing from every listing, and after
+# ten such errors Swift drops the only device for a minute, which shows as NoSuchBucket.
 _PATIENCE = """
 conn_timeout = 60
 node_timeout = 60
@@ -100,7 +100,7 @@ default = yes
 
 @dataclass(frozen=True)
 class Server:
-    """A server in a process of its own.
+    """A server in a separate process.
 
     Attributes:
         folder: Where its data lies.
@@ -136,7 +136,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for the caller, who ends the server last
+                start_new_session=True,  # the caller handles Ctrl-C and ends the server last
                 env=environment,
             )
         deadline = time.monotonic() + _START_SECONDS
@@ -148,7 +148,7 @@ class Server:
                     Problem(
                         "the embedded S3 server did not start",
                         received=log.read_text(errors="replace")[-500:].strip(),
-                        fix=f"look at {log}, or use another store with --endpoint",
+                        fix=f"read {log}, or use a different store with --endpoint",
                     )
                 )
             time.sleep(0.05)
@@ -165,11 +165,11 @@ class Server:
         return SecretVolume(self.secret).get("AWS_ENDPOINT_URL")
 
     def store(self) -> Store:
-        """Return a store that speaks to this server."""
+        """Return a store that uses this server."""
         return Store(secret=SecretVolume(self.secret))
 
     def stop(self) -> None:
-        """End the server; every object that was answered for is on disk."""
+        """End the server; every acknowledged object is on disk."""
         self.process.terminate()
         try:
             self.process.wait(5)
@@ -260,7 +260,7 @@ def serve(folder: Path, port: int = 0) -> None:
         "AWS_ACCESS_KEY_ID": _USER,
         "AWS_SECRET_ACCESS_KEY": key,
         "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: it says ready
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: means ready
     }.items():
         _write_private(folder / "secret" / name, value)
     run(front, _for_this_machine(_creates_take_turns(proxy)))
@@ -308,7 +308,7 @@ def _lead_inside(doors: Mapping[int, _Door]) -> None:
 
 
 def _for_this_machine(application: Application) -> Application:
-    """Refuse requests that were meant for another host.
+    """Refuse requests for a different host.
 
     A web page whose own name leads to this machine could make a browser send them (DNS rebinding).
     """

@@ -1,9 +1,9 @@
-"""Ends every process of a run once the command line is gone, even if that was killed.
+"""Ends every process of a run when the command line ends, even by SIGKILL.
 
     python -m kfp_tfjob.pipelines.local.watchdog TOKEN
 
-The kernel closes the pipe on standard input when the process at its other end dies, whatever the
-way it died. That is the only sign this program waits for.
+The kernel closes the pipe on standard input when the process at its other end dies, however it
+dies. This program waits for that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 from kfp_tfjob.pipelines.local import processes
 
-# A supervisor that is told to stop saves a checkpoint; nobody is left to wait longer for it.
+# A supervisor saves a checkpoint when it is stopped; no user is waiting for more.
 _GRACE = 10.0
 
 

@@ -19,9 +19,11 @@ UV = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
 WATCH = """
 import atexit, json, os, sys
 
+MAIN = ("__main__", "__mp_main__")  # the program itself, and as multiprocessing calls it
+
 def note():
     modules = {n: getattr(m, "__file__", None) or "" for n, m in list(sys.modules.items())}
-    ours = {n: f for n, f in modules.items() if "kfp_tfjob" in f and n != "__main__"}
+    ours = {n: f for n, f in modules.items() if "kfp_tfjob" in f and n not in MAIN}
     wrong = [n for n, f in ours.items() if not n.startswith("kfp_tfjob")]
     wrong += [f for f in set(ours.values()) if list(ours.values()).count(f) > 1]
     if ours:

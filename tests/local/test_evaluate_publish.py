@@ -340,7 +340,7 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
     with pytest.raises(DataError, match="does not return probabilities"):
         bench.evaluate("logits")
     bench.train("regression", 0.1, columns)
-    with pytest.raises(DataError, match="predicts another shape"):
+    with pytest.raises(DataError, match="does not fit the classification"):
         bench.evaluate("regression")
     with pytest.raises(DataError, match="manifest"):
         bench.evaluate("never-trained")

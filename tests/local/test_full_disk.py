@@ -76,7 +76,7 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
     for home, expected in (
         (full, "the disk of"),
         (full / "inside", "the disk of"),
-        (almost, "expected: 32.0 MB at the least"),
+        (almost, "expected: at least 32.0 MB"),
         (read_only / "home", "Read-only file system"),
         (file, "is a file"),
         (file / "home", "cannot be used"),

@@ -204,7 +204,7 @@ def test_no_file_of_a_run_keeps_what_looks_secret(tmp_path: Path, data: Path) ->
     again = Run(tmp_path, "--run-id", run.run_id, "--label", "digit")
     assert again.wait() == 2
     for name in ("pod.all.env.API_TOKEN", "model_hyperparameters.password"):
-        assert f"{name} was not kept when the run was started" in again.text
+        assert f"{name} was not saved when the run started" in again.text
         assert f"--set {name}=VALUE" in again.text
 
 
@@ -215,14 +215,14 @@ def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, data: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = Run(tmp_path, "--data", str(data), "--label", "digit")
         assert second.wait() == 2
-    assert "another run is using this folder" in second.text
+    assert "a different run is using this folder" in second.text
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
         (("--label", "digit"), 2, ["data_uri is missing"]),
-        (("--run-id", "nobody"), 2, ["there is no run of that id to continue"]),
+        (("--run-id", "nobody"), 2, ["there is no run with this id to continue"]),
         (("--set", "data_options={"), 2, ["data_options is not JSON"]),
         (
             ("--data", "DATA", "--label", "digit", "--workers", "-1", "--set", "pod.cheif.cpu=1"),

@@ -352,7 +352,7 @@ def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) ->
         choose(options, list, model, ["loss", "speed"], tmp_path)
     text = str(found.value)
     assert "early_stopping.monitor is not a metric of the model. Received: val_auc" in text
-    assert "nobody knows whether speed should rise or fall" in text
+    assert "the direction of speed is unknown" in text
     (stopping,) = choose(Options(early_stopping={}), list, model, ["loss"], tmp_path)
     assert stopping.monitor == "loss"
 

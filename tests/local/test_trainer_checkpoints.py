@@ -112,7 +112,7 @@ def test_the_best_is_the_lowest_loss_or_the_highest_accuracy() -> None:
     ("metric", "words"),
     [
         ("val_auc", "checkpoint_best is not a metric of the model.*, or null"),
-        ("val__own_metric", "nobody knows whether val__own_metric should rise or fall"),
+        ("val__own_metric", "the direction of val__own_metric is unknown"),
     ],
 )
 def test_a_metric_that_cannot_be_the_best_is_refused(metric: str, words: str) -> None:

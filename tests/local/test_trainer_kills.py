@@ -227,7 +227,7 @@ def _end_the_others(job: Job, kill: Kill) -> None:
     if kill.sends is signal.SIGTERM and trained:
         # One that is told to stop stops all of them, after the same step, saved.
         assert job.end() == [143] * kill.replicas, job.log()
-        ends = [re.findall(r"after step (\d+), all saved", job.log(at)) for at in range(2)]
+        ends = [re.findall(r"after step (\d+); the state is saved", job.log(at)) for at in range(2)]
         assert ends == [[str(job.checkpoint())]] * 2
         return
     assert first == (-signal.SIGKILL if kill.sends is signal.SIGKILL else 143)

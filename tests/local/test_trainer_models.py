@@ -215,8 +215,8 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "replicas", "words"),
     [
-        ({"micro_batches": 2}, 1, "statistics of a part of the batch.*LayerNormalization"),
-        ({}, 2, "give the train option sync_batch_norm=true"),
+        ({"micro_batches": 2}, 1, "statistics of only part of the batch.*LayerNormalization"),
+        ({}, 2, "set the train option sync_batch_norm=true"),
         ({"sync_batch_norm": True, "jit_compile": True}, 2, "XLA cannot compile"),
     ],
 )
@@ -295,7 +295,7 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     assert results(_measured(lambda value: keras.ops.reshape(value, (1,))))["own"] == 0.0
     with pytest.raises(ConfigurationError, match=r"metric own .* not one number.*shape \(2,\)"):
         results(_measured(lambda value: keras.ops.stack([value, value])))
-    with pytest.raises(ConfigurationError, match="the metrics of the model have no loss"):
+    with pytest.raises(ConfigurationError, match="the metrics of the model do not include a loss"):
         results(_without_loss())
 
 
@@ -316,7 +316,7 @@ def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
     assert not jit_compile_here(False)
     assert not caplog.messages
     assert not jit_compile_here(True)
-    assert "jit_compile is left out" in caplog.text
+    assert "jit_compile is ignored" in caplog.text
 
 
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
@@ -351,7 +351,7 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
 
     with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
         user_code.build(models.cnn, classes, {})
-    with pytest.raises(ConfigurationError, match="not the pixels"):
+    with pytest.raises(ConfigurationError, match="do not form an image"):
         user_code.build(models.cnn, classes, {"channels": 0})
     for size in ({"height": 2, "width": 3}, {"height": 2}, {"height": 1, "channels": 3}):
         model = user_code.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})

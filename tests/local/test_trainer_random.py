@@ -108,7 +108,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
     (words,) = said(lambda x: x * weight + keras.random.normal((3,), seed=seeds))
     assert "the variables annealing, own_seeds/seed_generator_state are used" in words
     (words,) = said(lambda x: x + tf.random.normal((3,)) + tf.random.uniform((3,)))
-    assert "tf.random are drawn in a step (RandomStandardNormal, RandomUniform)" in words
+    assert "a step draws numbers from tf.random (RandomStandardNormal, RandomUniform)" in words
 
 
 def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:

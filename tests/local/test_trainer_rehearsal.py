@@ -153,7 +153,7 @@ def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
         assert rehearse(config, FEATURES, "y", task, 2) == []
     cnn = dataclasses.replace(config, model_code="kfp_tfjob.trainer.models:cnn")
     (problem,) = rehearse(cnn, FEATURES, "y", "auto", 2)
-    assert "not the pixels of such an image" in str(problem)
+    assert "do not form an image of this size" in str(problem)
     assert rehearse(cnn, [f"p{i}" for i in range(9)], "y", "auto", 2) == []
 
 

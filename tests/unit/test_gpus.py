@@ -83,11 +83,11 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
             Driver(error="no driver: libcuda.so.1"),
             STOCK,
             ["/dev/nvidia0"],
-            "libcuda.so.1, although /dev/nvidia0.*NVIDIA container toolkit",
+            "libcuda.so.1, but /dev/nvidia0 exists.*NVIDIA container toolkit",
         ),
         (0, 2, Driver(error="no driver"), STOCK, [], "no device node.*device plugin"),
-        (0, 1, Driver((), NEW, "broken"), STOCK, ["/dev/nvidia0"], "broken.*another one"),
-        (0, 1, Driver((H100,), (11, 8)), STOCK, [], "up to CUDA 11.8.*CUDA 12, best 12.5"),
+        (0, 1, Driver((), NEW, "broken"), STOCK, ["/dev/nvidia0"], "broken.*different one"),
+        (0, 1, Driver((H100,), (11, 8)), STOCK, [], "CUDA up to 11.8.*CUDA 12, best 12.5"),
         (0, 1, Driver((H100,), NEW), STOCK, [], "shows NVIDIA H100, but TensorFlow cannot load"),
         (
             1,
@@ -100,7 +100,7 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
         (0, 1, Driver((), NEW), STOCK, [], "the driver shows no GPU"),
         # Nobody said how many, and there are some.
         (0, None, Driver((H100,), NEW), STOCK, [], "EXPECTED_GPUS=0 to train on the CPU"),
-        (0, None, Driver(error="no driver"), STOCK, ["/dev/nvidia0"], "although /dev/nvidia0"),
+        (0, None, Driver(error="no driver"), STOCK, ["/dev/nvidia0"], "but /dev/nvidia0 exists"),
         (1, 1, Driver((B200,), NEW), STOCK, [], "no kernels for NVIDIA B200.*capability 10.0"),
         (2, 2, Driver((H100, RTX_5090), NEW), STOCK, [], "RTX 5090.*12.0.*compute_90.*CUDA 12.5"),
     ],
@@ -220,7 +220,7 @@ def test_a_library_that_is_no_driver_is_none(libraries: Path, tmp_path: Path) ->
     (tmp_path / "empty.c").touch()
     command = ["cc", "-shared", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "empty.c")]
     subprocess.run(command, check=True)
-    assert "libcuda.so.1 is not that of a driver" in _ask("print(ask_driver())", tmp_path)
+    assert "libcuda.so.1 does not belong to a driver" in _ask("print(ask_driver())", tmp_path)
 
 
 def test_the_use_of_gpus_is_read(libraries: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_name_that_a_model_of_other_data_has_is_told(tmp_path: Path) -> None:
     ):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text(json.dumps(body))
-    note = "clean is the name of a model already: version 2 is of clean.csv, label y"
+    note = "a model named clean already exists: version 2 was trained on clean.csv, label y"
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # so that no run begins
         for told, data, label, *rest in (
@@ -81,5 +81,5 @@ def test_a_name_that_a_model_of_other_data_has_is_told(tmp_path: Path) -> None:
         ):
             given = ["--home", str(tmp_path), "--data", data, "--label", label, *rest]
             done = CliRunner().invoke(main, ["run", *given])
-            assert done.exit_code == 2 and "another run is using" in done.output
+            assert done.exit_code == 2 and "a different run is using" in done.output
             assert (note in done.output) == told, given

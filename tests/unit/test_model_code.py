@@ -233,7 +233,11 @@ def damaged(path: Path) -> None:
         ([("a", GOOD), ("a/b.py", GOOD)], {}, "is a file and cannot hold it"),
         ([("x" * 300, GOOD)], {}, "more than 255 bytes"),
         ([("model.py", GOOD), ("link", b"/etc")], {"external_attr": 0o120777 << 16}, "is a link"),
-        ([("model.py", GOOD)], {"compress_type": zipfile.ZIP_LZMA}, "another way than deflate"),
+        (
+            [("model.py", GOOD)],
+            {"compress_type": zipfile.ZIP_LZMA},
+            "a compression other than deflate",
+        ),
     ],
 )
 def test_a_zip_whose_entries_are_no_files_is_refused(
@@ -315,9 +319,11 @@ def test_links_are_followed_inside_of_the_folder_only(
     (folder / "same.py").symlink_to("model.py")
     (folder / "around").symlink_to(folder)
     assert read(folder) == Code("model", {"model.py": GOOD, "same.py": GOOD})
-    assert "is a link to a folder and is left out" in caplog.text
+    assert "is a link to a folder; the run's code does not include it" in caplog.text
     (folder / "key").symlink_to(secret)
-    with pytest.raises(ConfigurationError, match="leads out of the folder.*a link to .*secret"):
+    with pytest.raises(
+        ConfigurationError, match="is a link to a file outside the folder.*a link to .*secret"
+    ):
         read(folder)
 
 
