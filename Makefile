@@ -37,14 +37,10 @@ test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peer
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
-<<<<<<< HEAD
-test-install: $(READY) ## the wheel in empty environments: each extra alone, and a run on a CSV
+test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install
 
-test-cluster: $(READY) ## tests on a real control plane: root, Linux and Go, or KUBECONFIG of a cluster
-=======
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
->>>>>>> house
 	.venv/bin/python -m tests.cluster $(ARGS)
 
 fuzz: $(READY) ## search for harmful input for FUZZ_SECONDS, 20 minutes by default
