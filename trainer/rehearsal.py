@@ -1,10 +1,10 @@
 """`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
-The environment is that of a replica, standard input has what the header tells. The rest of a
-dataset needs the rows, so the model is built on several different stand-ins. It is refused only for
-an error that the training would certainly meet: a mistake in the code, or a shape that Keras
-rejects, which is the same on every stand-in and does not depend on made-up values. Anything else is
-for the training to say.
+The environment is that of a replica, and standard input has the columns of the header. Everything
+else in a dataset needs the rows, so the model is built on several different stand-ins. It is
+refused only for an error that the training would certainly meet: a mistake in the code, or a shape
+that Keras rejects, which is the same on every stand-in and does not depend on made-up values. The
+training reports anything else.
 """
 
 from __future__ import annotations
