@@ -185,7 +185,8 @@ def main() -> None:
     load(0)  # meanwhile the rest is checked
     header: Mapping[str, Any] = json.loads(sys.stdin.readline())
     os.environ["MODEL_CODE"] = header["model_entry"]
-    config = Config.from_environment({**os.environ, "TF_CONFIG": ""})
+    alone = {"TF_CONFIG": "", "EXPECTED_REPLICAS": ""}  # this process has no peers
+    config = Config.from_environment({**os.environ, **alone})
     columns = (header["features"], header["label"], header["task"])
     problems = rehearse(config, *columns, header["replicas"])
     said = [asdict(item) if isinstance(item, Problem) else {"what": item} for item in problems]
