@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import SCHEMA
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.words import counted
 
@@ -50,7 +51,7 @@ def tensorboard_command(step: Step) -> str:
 
 
 def _parts(step: Step, model_name: str) -> Iterator[str]:
-    verdict = json.loads(step.store.read(step.run.evaluation / "verdict.json"))
+    verdict = json.loads(step.store.read(step.run.verdict))
     champion = read_champion(step.store, step.layout, model_name)
     mine = champion is not None and champion.run_id == step.run_id
     if mine:
@@ -63,7 +64,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
     dataset = step.layout.dataset(verdict["dataset_digest"])
-    yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / 'schema.json')))}"
+    yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / SCHEMA)))}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
         yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"
@@ -91,13 +92,10 @@ def _data(schema: Mapping[str, Any]) -> str:
 
 def _attempts(step: Step) -> Iterator[str]:
     """Yield the job, outcome and seconds of every attempt, the newest last."""
-    for number in step.store.numbers(step.run.attempts):
-        try:
-            data = step.store.read(step.run.attempts / f"{number:04d}.end.json")
-        except ObjectNotFoundError:
+    for number, end in read_ends(step.store, step.run).items():
+        if end is None:
             yield f"attempt {number} has no record of its end"
             continue
-        end = AttemptEnd.from_bytes(data)
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
         where = f" in namespace {code(end.namespace)}" if end.namespace else ""
         yield (

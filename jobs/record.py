@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.jobs.verdict import Judgement
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.layout import RunLayout
+
+if TYPE_CHECKING:
+    from kfp_tfjob.storage.store import Store
 
 # Where programs and controllers have their say.
 _FREE = {"sentence", "remedy", "message", "reason", "last_lines"}
@@ -99,6 +104,23 @@ class AttemptEnd:
             for pod in values["pods"]
         )
         return cls(**values)
+
+
+def read_ends(store: Store, run: RunLayout) -> dict[int, AttemptEnd | None]:
+    """Return the record of every claimed attempt, by its number, the newest last.
+
+    None stands for an attempt that runs, or that ended while its launcher was not there.
+
+    Raises:
+        StepError: The store cannot be read.
+    """
+    ends: dict[int, AttemptEnd | None] = {}
+    for number in store.numbers(run.attempts):
+        try:
+            ends[number] = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
+        except ObjectNotFoundError:
+            ends[number] = None
+    return ends
 
 
 def pods_of(

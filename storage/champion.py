@@ -11,6 +11,9 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
+# In the record: versions of this project that know no other name read the same records.
+_STORED_WEIGHTS = "weights_digest"
+
 
 @dataclass(frozen=True)
 class Champion:
@@ -22,7 +25,7 @@ class Champion:
         version: The published version.
         version_uri: Where it lies.
         run_id: The run that trained it.
-        weights_digest: SHA-256 of its variables.
+        exported_weights_sha256: Of the variables in its SavedModel.
         schema_digest: Of the data it was trained on.
         dataset_digest: Of the dataset its metrics were measured on.
         metrics: Its metrics at that time, finite numbers only.
@@ -33,7 +36,7 @@ class Champion:
     version: int
     version_uri: str
     run_id: str
-    weights_digest: str
+    exported_weights_sha256: str
     schema_digest: str
     dataset_digest: str
     metrics: Mapping[str, float]
@@ -43,12 +46,14 @@ class Champion:
         """Return the record as JSON; it holds no time, so that a retry writes the same bytes."""
         body: dict[str, Any] = asdict(self)
         del body["number"]
+        body[_STORED_WEIGHTS] = body.pop("exported_weights_sha256")
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, number: int, data: bytes) -> Champion:
         """Read a record back."""
-        return cls(number=number, **json.loads(data))
+        body = json.loads(data)
+        return cls(number, exported_weights_sha256=body.pop(_STORED_WEIGHTS), **body)
 
 
 def next_number(verdict: Mapping[str, Any]) -> int:
@@ -73,7 +78,7 @@ def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | N
     address = model.champion(numbers[-1])
     try:
         return Champion.from_bytes(numbers[-1], store.read(address))
-    except (ValueError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             Problem(
                 f"{address} is not a champion record",

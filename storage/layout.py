@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.supervisor import barrier, completion
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
@@ -30,13 +31,17 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
-PROGRESS, COMPLETION = "progress.jsonl", "completion.json"
+PROGRESS = "progress.jsonl"
+COMPLETION = completion.COMPLETION  # the supervisor imports nothing of ours: its names are its own
 SAVED_MODEL = "saved_model.pb"  # in MODEL
+# The same, below the folder of a run.
+RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
+RUN_COMPLETION = f"{OUTPUT}/{COMPLETION}"
 CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
 
 # In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.
-UPLOADER = ".uploader"
-FLUSH_REQUEST, FLUSH_REPLY = "flush-request.json", "flush-reply.json"
+UPLOADER = barrier.FOLDER
+FLUSH_REQUEST, FLUSH_REPLY = barrier.REQUEST, barrier.REPLY
 UPLOADER_STATE, UPLOADER_JOURNAL = "state.json", "journal.jsonl"
 UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, FileChangedError, open_file
 from kfp_tfjob.storage.checksum import crc64nvme
@@ -50,8 +50,6 @@ from kfp_tfjob.storage.retry import Patience
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 
 log = logging.getLogger(__name__)
-
-_LONGEST_NAME = 255  # bytes of a file's name that file systems take
 
 
 @dataclass(frozen=True)
@@ -180,10 +178,8 @@ class Store:
                 out of the folder.
         """
         path = below(folder, expected.key)
-        partial = partial_of(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-
-        try:
+        with files.written(path) as partial:
             if expected.size > 2 * PART:
                 head = self.head(address)
                 found, etag = head["ContentLength"], head["ETag"]
@@ -201,9 +197,6 @@ class Store:
             else:
                 checksum = "not computed"
             _compare(address, (found, checksum), expected)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def entry(self, address: S3Address, key: str) -> ManifestObject:
         """Return what a manifest would say of an object under `key`, where none names it.
@@ -398,13 +391,6 @@ class Store:
 
 def _state(file: os.stat_result) -> tuple[int, int, int]:
     return file.st_size, file.st_mtime_ns, file.st_ctime_ns
-
-
-def partial_of(path: Path) -> Path:
-    """Return where a file that is fetched lies until it is whole, the same in every try."""
-    name = os.fsencode(path.name)
-    short = len(name) <= _LONGEST_NAME - len(b"..part")
-    return path.with_name(f".{path.name if short else sha256(name).hexdigest()}.part")
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

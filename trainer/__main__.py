@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.layout import CODE, MODEL
 from kfp_tfjob.storage.text import lines, log_to
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
@@ -125,7 +126,7 @@ def train(config: Config, started: float) -> None:
         keras.utils.set_random_seed(config.options.seed)
         if config.options.mixed_precision:
             keras.mixed_precision.set_global_policy(config.options.mixed_precision)
-        function = user_code.find(config.model_code, config.job_dir / "code")
+        function = user_code.find(config.model_code, config.job_dir / CODE)
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)
             user_code.check(model, function, dataset, replicas.count, config.options)
@@ -147,7 +148,7 @@ def train(config: Config, started: float) -> None:
         gpus = replicas.gpu_summaries()
         if replicas.chief:
             export(model, dataset, config.output_dir)
-            log.info("the model is in %s", config.output_dir / "model")
+            log.info("the model is in %s", config.output_dir / MODEL)
         replicas.part()
     except (NotFiniteError, StoppedError):
         watch.end()

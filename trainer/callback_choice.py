@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
 from kfp_tfjob.trainer.config import Options
 
 Callback = keras.callbacks.Callback
@@ -39,7 +40,7 @@ _PATHS: dict[type[Callback], str] = {
     keras.callbacks.TensorBoard: "log_dir",
 }
 # What the trainer and the sidecar write themselves (ARCHITECTURE.md).
-_TAKEN = ("checkpoints", "model", "model.keras", "progress.jsonl", "completion.json", ".uploader")
+_TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 
 def choose(

@@ -21,9 +21,8 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.layout import COMPLETION, MANIFEST, MODEL, SCHEMA
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.supervisor.completion import COMPLETION
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.tf_config import Topology
 from kfp_tfjob.trainer.config import VARIABLES, Config, problem_of
@@ -104,7 +103,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
     yield from _gpus(gpus)
     if output:
         yield _completion(output)
-        yield _model(output / "model", environment)
+        yield _model(output / MODEL, environment)
 
 
 def _python() -> Iterator[Finding]:
@@ -317,10 +316,10 @@ def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
     from kfp_tfjob.storage.store import Store
 
     if folder := environment.get("DATA_DIR"):
-        return json.loads((Path(folder) / "schema.json").read_text())
+        return json.loads((Path(folder) / SCHEMA).read_text())
     if uri := environment.get("DATASET_URI"):
         address = S3Address.parse(uri, "DATASET_URI")
-        return json.loads(Store().read(address / "schema.json"))
+        return json.loads(Store().read(address / SCHEMA))
     return None
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.exits import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
-_STATE, _VARIABLES = "checkpoint.json", "variables.bin"
+_ARRAYS = "best"  # the key of callback_arrays: part of the format, which older trainers read too
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class Checkpoint:
         variables: Name and value of every variable of the model and the optimizer, in order.
         metrics: The running sums of the metrics, one text of bytes for each process.
         callbacks: State of the callbacks, for JSON.
-        best: Values of the best weights so far, when early stopping keeps them.
+        callback_arrays: The arrays in the state of the callbacks, which `callbacks` refers to by
+            their number.
         best_checkpoint: Which checkpoint was the best when this one was made: `metric`, `step` and
             `value`; empty when there was none.
     """
@@ -68,7 +70,7 @@ class Checkpoint:
     variables: Sequence[tuple[str, np.ndarray]]
     metrics: Sequence[bytes] = ()
     callbacks: Mapping[str, Any] = field(default_factory=dict)
-    best: Sequence[np.ndarray] = ()
+    callback_arrays: Sequence[np.ndarray] = ()
     best_checkpoint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> bool:
@@ -80,12 +82,15 @@ class Checkpoint:
         target = folder / str(self.position.step)
         if target.exists():
             return False
-        partial = folder / f".{target.name}.tmp"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        with files.written(target) as partial:
+            partial.mkdir(parents=True)
+            self._write_to(partial)
+        return True
+
+    def _write_to(self, folder: Path) -> None:
         digest, entries = sha256(), []
-        with open(partial / _VARIABLES, "wb") as file:
-            for name, value in [*self.variables, *(("best", value) for value in self.best)]:
+        with open(folder / CHECKPOINT_VARIABLES, "wb") as file:
+            for name, value in [*self.variables, *((_ARRAYS, it) for it in self.callback_arrays)]:
                 # Not copied: that would hold the lock of the interpreter, and the training with it.
                 data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
@@ -96,15 +101,13 @@ class Checkpoint:
             "position": vars(self.position),
             "settings": dict(self.settings),
             "variables": [vars(entry) for entry in entries[: len(self.variables)]],
-            "best": [vars(entry) for entry in entries[len(self.variables) :]],
+            _ARRAYS: [vars(entry) for entry in entries[len(self.variables) :]],
             "metrics": [item.hex() for item in self.metrics],
             "callbacks": dict(self.callbacks),
             "best_checkpoint": dict(self.best_checkpoint),
             "sha256": digest.hexdigest(),
         }
-        (partial / _STATE).write_text(json.dumps(state, indent=1) + "\n")
-        partial.rename(target)
-        return True
+        (folder / CHECKPOINT_STATE).write_text(json.dumps(state, indent=1) + "\n")
 
     def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
         """Check that it belongs to this model and this training.
@@ -154,12 +157,6 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(item.name) for item in numbered if item.is_dir())
 
 
-def sweep(folder: Path) -> None:
-    """Remove what an end by force has left unfinished."""
-    for partial in folder.glob(".*.tmp"):
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def newest(folder: Path) -> Checkpoint | None:
     """Return the newest checkpoint that is whole, or None; damaged ones are removed.
 
@@ -189,14 +186,11 @@ def newest(folder: Path) -> Checkpoint | None:
 
 def remove(folder: Path, step: int) -> None:
     """Remove the checkpoint of a step; a reader never finds half of it under its name."""
-    leaving = folder / f".{step}.tmp"
-    shutil.rmtree(leaving, ignore_errors=True)
-    (folder / str(step)).rename(leaving)
-    shutil.rmtree(leaving, ignore_errors=True)
+    files.take_away(folder / str(step))
 
 
 def _read(folder: Path) -> Checkpoint:
-    state = json.loads((folder / _STATE).read_text())
+    state = json.loads((folder / CHECKPOINT_STATE).read_text())
     if state["format"] != FORMAT:
         if str(state["format"]).startswith(_FAMILY):
             raise ConfigurationError(
@@ -208,11 +202,11 @@ def _read(folder: Path) -> Checkpoint:
                 )
             )
         raise ValueError(f"format {state['format']!r}")
-    data = (folder / _VARIABLES).read_bytes()
+    data = (folder / CHECKPOINT_VARIABLES).read_bytes()
     if sha256(data).hexdigest() != state["sha256"]:
-        raise ValueError(f"{_VARIABLES} has another SHA-256")
+        raise ValueError(f"{CHECKPOINT_VARIABLES} has another SHA-256")
     values, at = [], 0
-    for entry in [*state["variables"], *state["best"]]:
+    for entry in [*state["variables"], *state[_ARRAYS]]:
         dtype = _numpy_dtype(entry["dtype"])
         count = int(np.prod(entry["shape"], dtype=np.int64))
         values.append(np.frombuffer(data, dtype, count, at).reshape(entry["shape"]))
@@ -224,7 +218,7 @@ def _read(folder: Path) -> Checkpoint:
         variables=list(zip(names, values, strict=False)),
         metrics=[bytes.fromhex(item) for item in state["metrics"]],
         callbacks=state["callbacks"],
-        best=values[len(names) :],
+        callback_arrays=values[len(names) :],
         best_checkpoint=state["best_checkpoint"],
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps, sweep
+from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps
 from kfp_tfjob.trainer.replicas import parts_of
 from kfp_tfjob.trainer.staging import not_writable
 
@@ -98,7 +98,6 @@ class CheckpointWriter:
                 if old != best_step:
                     remove(self._folder, old)
         except OSError as error:
-            sweep(self._folder)  # half a checkpoint is of no use, and its space may be
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # whatever it is, the training must not go on without it
             self._error = StepError(

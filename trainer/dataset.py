@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
 
-FORMAT = "kfp-tfjob/schema/1"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 
 
@@ -63,9 +63,12 @@ class Dataset:
             DataError: They are not of the format this trainer reads.
         """
         try:
-            schema = json.loads((folder / "schema.json").read_text())
-            statistics = json.loads((folder / "statistics.json").read_text())
-            if schema["format"] != FORMAT or schema["task"] not in (CLASSIFICATION, REGRESSION):
+            schema = json.loads((folder / SCHEMA).read_text())
+            statistics = json.loads((folder / STATISTICS).read_text())
+            if schema["format"] != SCHEMA_FORMAT or schema["task"] not in (
+                CLASSIFICATION,
+                REGRESSION,
+            ):
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
             names = tuple(str(feature["name"]) for feature in schema["features"])
             columns = [statistics["features"][name] for name in names]
@@ -91,7 +94,7 @@ class Dataset:
                 Problem(
                     "the dataset cannot be read",
                     received=f"{type(error).__name__}: {error}",
-                    expected=f"schema.json of the format {FORMAT}, and statistics.json",
+                    expected=f"schema.json of the format {SCHEMA_FORMAT}, and statistics.json",
                     fix="prepare it again with prepare_data of the same version",
                 )
             ) from error

@@ -18,6 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
@@ -33,14 +35,12 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
         output: OUTPUT_DIR.
     """
     output.mkdir(parents=True, exist_ok=True)
-    partial = output / ".model.keras"  # Keras wants this ending
-    model.save(partial)
-    partial.replace(output / "model.keras")
-    folder = output / ".model.tmp"
-    shutil.rmtree(folder, ignore_errors=True)
-    _saved_model(model, dataset, folder)
-    shutil.rmtree(output / "model", ignore_errors=True)
-    folder.rename(output / "model")
+    keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses another one
+    with files.written(output / KERAS_MODEL, keras_ending) as partial:
+        model.save(partial)
+    with files.written(output / MODEL) as folder:
+        _saved_model(model, dataset, folder)
+        shutil.rmtree(output / MODEL, ignore_errors=True)
 
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:

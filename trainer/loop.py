@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CHECKPOINTS
 from kfp_tfjob.trainer import randomness, supervised
 from kfp_tfjob.trainer.best import DEFAULT, BestCheckpoint
 from kfp_tfjob.trainer.callback_choice import choose
@@ -50,12 +51,12 @@ class TrainingResult:
     Attributes:
         position: Where.
         metrics: Of the last epoch.
-        weights_sha256: Of the weights, equal on all processes.
+        trained_weights_sha256: Of the weights in memory, equal on all processes.
     """
 
     position: Position
     metrics: Mapping[str, float]
-    weights_sha256: str
+    trained_weights_sha256: str
 
 
 class Training:
@@ -110,7 +111,7 @@ class Training:
             model,
             replicas,
             self._callbacks,
-            config.output_dir / "checkpoints",
+            config.output_dir / CHECKPOINTS,
             {
                 "dataset": dataset.digest,
                 "train_batch_size": self.batch,
@@ -163,7 +164,7 @@ class Training:
         self._steps.finish()
         self._call("on_train_end", metrics)
         compare_weights(self.replicas, self.model.weights)
-        return TrainingResult(self._position, metrics, self._state.weights_sha256())
+        return TrainingResult(self._position, metrics, self._state.trained_weights_sha256())
 
     def finish(
         self,
@@ -186,7 +187,7 @@ class Training:
             self._progress.final(
                 result.position,
                 metrics=dict(result.metrics),
-                weights_sha256=result.weights_sha256,
+                trained_weights_sha256=result.trained_weights_sha256,
                 replicas=self.replicas.count,
                 weights_equal=True,
                 best_checkpoint=dict(self._state.best_checkpoint) or None,

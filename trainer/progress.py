@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import LOGS, PROGRESS
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.pace import Pace
 from kfp_tfjob.trainer.replicas import Replicas
@@ -54,11 +55,11 @@ class ProgressWriter:
         self.replicas, self.pace = replicas.count, Pace(replicas.processes)
         self._gpu_use = replicas.gpu_use
         output.mkdir(parents=True, exist_ok=True)
-        path = output / "progress.jsonl"
+        path = output / PROGRESS
         _truncate(path, start)
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._writers = {
-            name: _writer(output / "logs" / name, start.epoch)
+            name: _writer(output / LOGS / name, start.epoch)
             for name in ("train", "validation")
             if board
         }
@@ -213,6 +214,4 @@ def _truncate(path: Path, start: Position) -> None:
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
             continue  # an end by force cuts the last line off
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text("".join(kept), encoding="utf-8")
-    os.replace(partial, path)
+    files.write(path, "".join(kept))

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CODE
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
 from kfp_tfjob.trainer.load import load
@@ -104,7 +105,7 @@ def rehearse(
     from kfp_tfjob.trainer import user_code
 
     try:
-        function = user_code.find(config.model_code, config.job_dir / "code")
+        function = user_code.find(config.model_code, config.job_dir / CODE)
     except ConfigurationError as error:
         return list(error.problems) if _is_mistake(error) else []
     found: list[tuple[Problem | str, ...]] = []

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.trainer import checkpoint, randomness
 from kfp_tfjob.trainer.best import BestCheckpoint
 from kfp_tfjob.trainer.callback_state import CallbackState
@@ -154,7 +155,7 @@ class State:
         """
         found = None
         if self._replicas.chief:
-            checkpoint.sweep(self._folder)
+            files.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found = _with_unseeded(found, self._variables)
                 found.check_fits(self._variables, self._settings)
@@ -171,7 +172,7 @@ class State:
         content = json.loads(header)
         position = Position(**content["position"])
         # Before the variables, which already contain the changes of callbacks at their start.
-        state = CallbackState(found.callbacks, found.best) if found else None
+        state = CallbackState(found.callbacks, found.callback_arrays) if found else None
         self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
         self._assign([item for _, item in self._variables], values)
@@ -184,12 +185,15 @@ class State:
         values = [item.numpy() for item in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 
-    def weights_sha256(self) -> str:
-        """Return the SHA-256 of the weights."""
+    def trained_weights_sha256(self) -> str:
+        """Log and return the SHA-256 of the weights in memory, in the order of the model.
+
+        The hash that evaluate and publish show is of the variables in the exported SavedModel.
+        """
         digest = sha256()
         for item in self._weights:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
-        log.info("weights sha256 %s", digest.hexdigest())
+        log.info("trained weights sha256 %s", digest.hexdigest())
         return digest.hexdigest()
 
     def _metric_sums(self) -> bytes:

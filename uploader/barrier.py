@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.supervisor.barrier import FOLDER, REPLY, REQUEST
-from kfp_tfjob.supervisor.completion import COMPLETION
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import COMPLETION, FLUSH_REPLY, FLUSH_REQUEST, UPLOADER
 from kfp_tfjob.supervisor.files import read_json
 
 log = logging.getLogger(__name__)
@@ -53,14 +53,14 @@ class Barrier:
 
     def pending(self) -> Request | None:
         """Return the request that is not yet answered with `stored`."""
-        body = read_json(self._folder / FOLDER / REQUEST)
+        body = read_json(self._folder / UPLOADER / FLUSH_REQUEST)
         try:
             request = Request(
                 str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
             )
         except (KeyError, TypeError, ValueError):
             return None
-        reply = read_json(self._folder / FOLDER / REPLY)
+        reply = read_json(self._folder / UPLOADER / FLUSH_REPLY)
         answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")
         return None if answered or request.attempt != self._attempt else request
 
@@ -89,11 +89,8 @@ class Barrier:
             "missing": list(missing[:_MOST_PATHS]),
             "message": message,
         }
-        path = self._folder / FOLDER / REPLY
-        partial = path.with_name(f".{REPLY}.part")
         try:
-            partial.write_text(json.dumps(reply))
-            partial.replace(path)
+            files.write(self._folder / UPLOADER / FLUSH_REPLY, json.dumps(reply))
         except OSError as error:
             message = f"the answer cannot be written: {error}"
         # What keeps a file from being stored is logged where it is tried; it changes all the time.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import CHECKPOINTS, OUTPUT, RunLayout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
@@ -25,7 +25,7 @@ from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
-_STEP = re.compile(r"checkpoints/(0|[1-9][0-9]*)/")
+_STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
 
 
 class Earlier:
@@ -71,10 +71,10 @@ class Earlier:
         Returns:
             Whether they are all of them.
         """
-        prefix = f"checkpoints/{step}/"
+        prefix = f"{CHECKPOINTS}/{step}/"
         manifest = manifest_at(self._store, self._run.checkpoints / str(step))
         known = {
-            prefix + item.key: replace(item, key=f"output/{prefix}{item.key}")
+            prefix + item.key: replace(item, key=f"{OUTPUT}/{prefix}{item.key}")
             for item in (manifest.objects if manifest else ())
         }
         new = {file.path: file for file in files if not self._journal.has(file)}
@@ -104,7 +104,7 @@ class Earlier:
 
     def _prove(self, file: LocalFile) -> ManifestObject:
         checksum = file_crc64nvme(self._folder / file.path)
-        entry = ManifestObject(f"output/{file.path}", file.size, checksum)
+        entry = ManifestObject(f"{OUTPUT}/{file.path}", file.size, checksum)
         self._store.prove(self._run.output / file.path, entry)
         return entry
 

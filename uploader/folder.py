@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.storage import names
+from kfp_tfjob.storage import files, names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MANIFEST
@@ -121,8 +121,6 @@ def pull(
         DataError: Objects are missing or damaged; all of them are named.
         ConfigurationError: There is no space for them; nothing was fetched.
     """
-    from kfp_tfjob.storage.store import partial_of
-
     manifest = store.read_manifest(address / MANIFEST)
     keys = [item.key for item in manifest.objects]
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
@@ -140,7 +138,7 @@ def pull(
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     missing = [item for item in wanted.values() if item.key not in right]
     for item in missing:  # what an end by force has left takes space that is needed
-        partial_of(names.below(folder, item.key)).unlink(missing_ok=True)
+        files.partial_of(names.below(folder, item.key)).unlink(missing_ok=True)
     _check_space(folder, address, sum(item.size for item in missing))
 
     def fetch(item: ManifestObject) -> None:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import UPLOADER_JOURNAL
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.uploader.inventory import LocalFile
 
 log = logging.getLogger(__name__)
 
-NAME = "journal.jsonl"
 FORMAT = "kfp-tfjob/journal/1"
 
 
@@ -50,7 +51,7 @@ class Journal:
         self.stored: dict[str, Stored] = {}
         self.published: set[int] = set()
         self.uploads: dict[str, tuple[LocalFile, str]] = {}
-        self._path = folder / NAME if folder else None
+        self._path = folder / UPLOADER_JOURNAL if folder else None
         self._owner = owner
         self._file: Any = None
         if self._path:
@@ -135,14 +136,12 @@ class Journal:
 
     def _rewrite(self, path: Path) -> None:
         """Begin a journal with what is known, without the lines that no longer matter."""
-        partial = path.with_name(f".{NAME}.part")
         lines = [self._head(), *map(_stored_line, self.stored.values())]
         lines += [{"upload": id_, "file": vars(file)} for file, id_ in self.uploads.values()]
         lines += [{"step": step, "published": True} for step in sorted(self.published)]
         try:
             path.parent.mkdir(exist_ok=True)
-            partial.write_bytes(b"".join(map(_encode, lines)))
-            partial.replace(path)
+            files.write(path, b"".join(map(_encode, lines)))
             self._file = open(path, "ab")  # noqa: SIM115 - open as long as we run
         except OSError as error:
             self._give_up(error)

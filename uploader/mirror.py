@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
-from kfp_tfjob.storage.layout import MANIFEST, RunLayout
+from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, MANIFEST, OUTPUT, PROGRESS, RunLayout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
@@ -31,8 +31,6 @@ from kfp_tfjob.uploader.ownership import FencedError
 from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 
 log = logging.getLogger(__name__)
-
-_COMPLETION = "completion.json"
 
 
 class Mirror:
@@ -95,7 +93,7 @@ class Mirror:
         return sorted(
             [path for path, file in scan.files.items() if not self._journal.has(file)]
             + [
-                f"checkpoints/{step}/{manifest}"
+                f"{CHECKPOINTS}/{step}/{manifest}"
                 for step, files in steps.items()
                 if self._published.get(step) != files
             ]
@@ -155,7 +153,7 @@ class Mirror:
             if new and not everything:
                 # Whoever goes on from a checkpoint finds what was written before it. Only when
                 # there may be no time for both, the checkpoint comes first.
-                self._store_plain([f for f in due(True) if f.path != _COMPLETION], ended)
+                self._store_plain([f for f in due(True) if f.path != COMPLETION], ended)
                 # A file that fails holds back no checkpoint.
                 failed, self.away, self.refused = (self.away, self.refused), False, False
             for step in new:
@@ -165,7 +163,7 @@ class Mirror:
                     except FencedError:
                         raise
                     except StepError as error:
-                        self.note(f"checkpoints/{step}", error)
+                        self.note(f"{CHECKPOINTS}/{step}", error)
             self.away, self.refused = self.away or failed[0], self.refused or failed[1]
             self._store_plain(due(), ended)
         except FencedError:
@@ -199,7 +197,7 @@ class Mirror:
                 except FencedError:
                     raise
                 except StepError as error:
-                    self.note(f"checkpoints/{step}", error)
+                    self.note(f"{CHECKPOINTS}/{step}", error)
                     return
                 log.info("checkpoint %d was pruned and is removed", step)
                 self._remote.discard(step)
@@ -274,7 +272,7 @@ class Mirror:
         self._check_owner(False)
         self._earlier.recognise_files(due, self._tick)
         # The record of completion comes after everything that it speaks for.
-        due.sort(key=lambda file: (file.path == _COMPLETION, file.path))
+        due.sort(key=lambda file: (file.path == COMPLETION, file.path))
         sent = self._send([file for file in due if not self._journal.has(file)], ended)
         if sent.files:
             log.info("stored %s, %s", counted(sent.files, "file"), sent)
@@ -287,7 +285,7 @@ class Mirror:
         ended: Callable[[], bool],
     ) -> None:
         address = self._run.checkpoints / str(step)
-        prefix = f"checkpoints/{step}/"
+        prefix = f"{CHECKPOINTS}/{step}/"
         paths = {file.path: file for file in files}
         self._check_owner(False)
         if step in self._remote:
@@ -302,7 +300,7 @@ class Mirror:
         objects = [self._stored[path].object for path in paths]
         manifest = Manifest.of(
             "checkpoint",
-            [replace(item, key=item.key.removeprefix(f"output/{prefix}")) for item in objects],
+            [replace(item, key=item.key.removeprefix(f"{OUTPUT}/{prefix}")) for item in objects],
             self._run_id,
             self._attempt,
             {"step": step, "files": sorted(f.path for f in plain if not name_problem(f.path))},
@@ -346,7 +344,7 @@ class Mirror:
     def _send_file(self, file: LocalFile) -> ManifestObject:
         if problem := name_problem(file.path):
             raise DataError(problem)
-        key = f"output/{file.path}"
+        key = f"{OUTPUT}/{file.path}"
         source, target = f"{self._folder}/{file.path}", self._run.base / key
         return self._store.send(source, target, key, _appending(file.path), self._resumable(file))
 
@@ -377,7 +375,7 @@ class Mirror:
 def _appending(path: str) -> bool:
     """Tell whether a file only ever grows, so that it is never settled while the trainer runs."""
     name = path.rpartition("/")[2]
-    return name.startswith("events.out.tfevents.") or path == "progress.jsonl"
+    return name.startswith("events.out.tfevents.") or path == PROGRESS
 
 
 def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFile]]:
@@ -390,7 +388,7 @@ def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFil
     plain = []
     for path, file in scan.files.items():
         step = step_of(path)
-        if step is None or f"checkpoints/{step}/{MANIFEST}" in scan.files:
+        if step is None or f"{CHECKPOINTS}/{step}/{MANIFEST}" in scan.files:
             plain.append(file)
         else:
             steps.setdefault(step, []).append(file)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import UPLOADER_IDENTITY, RunLayout, attempt_record
 from kfp_tfjob.supervisor import exit_codes
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDENTITY = "identity.json"
 _FRESH = 5.0  # seconds a look at the store is good for, where no manifest depends on it
-_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 
 class FencedError(StepError):
@@ -56,7 +54,7 @@ class Ownership:
     ) -> None:
         self._store, self._run, self._run_id = store, run, run_id
         self._attempt, self._life = attempt, 0
-        self._path = folder / IDENTITY if folder else None
+        self._path = folder / UPLOADER_IDENTITY if folder else None
         self._looked = float("-inf")
 
     def claim(self) -> None:
@@ -83,7 +81,7 @@ class Ownership:
                 "attempt": self._attempt,
                 "uploader": uuid.uuid4().hex,
             }
-            address = self._run.attempts / _name(self._attempt, last + 1)
+            address = self._run.uploader(self._attempt, last + 1)
             try:
                 self._store.create(address, json.dumps(record).encode(), "application/json")
             except ObjectExistsError:
@@ -114,8 +112,7 @@ class Ownership:
         """Return attempt and uploader of every record; the launcher's have uploader 0."""
         start = len(self._run.attempts.key) + 1
         names = (item.address.key[start:] for item in self._store.list(self._run.attempts))
-        found = filter(None, map(_RECORD.fullmatch, names))
-        return [(int(match[1]), int(match[2] or 0)) for match in found]
+        return [record for name in names if (record := attempt_record(name))]
 
     def _check_attempt(self, records: list[tuple[int, int]]) -> None:
         highest = max((attempt for attempt, _ in records), default=0)
@@ -144,7 +141,7 @@ class Ownership:
         if not records:
             return
         attempt, life = max(records)
-        address = self._run.attempts / _name(attempt, life)
+        address = self._run.uploader(attempt, life) if life else self._run.attempt(attempt)
         try:
             whose = str(json.loads(self._store.read(address))["run_id"])
         except (ValueError, KeyError, TypeError):
@@ -171,15 +168,8 @@ class Ownership:
         if not self._path:
             return
         mine = [str(self._run.base), self._run_id, self._attempt]
-        partial = self._path.with_name(f".{IDENTITY}.part")
         try:
             self._path.parent.mkdir(exist_ok=True)
-            partial.write_text(json.dumps({"run": mine, "uploader": self._life}))
-            partial.replace(self._path)
+            files.write(self._path, json.dumps({"run": mine, "uploader": self._life}))
         except OSError as error:
             log.warning("a restart would count as another uploader: %s", error)
-
-
-def _name(attempt: int, uploader: int) -> str:
-    """Return the name of a record; the launcher's have uploader 0."""
-    return f"{attempt:04d}-uploader-{uploader:02d}.json" if uploader else f"{attempt:04d}.json"

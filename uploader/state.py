@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.layout import UPLOADER, UPLOADER_STATE
+
 log = logging.getLogger(__name__)
 
-NAME = "state.json"
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes puts its content into the pod's status
 _MOST_PATHS = 20  # of those that are missing
 
@@ -40,12 +42,10 @@ def write(folder: Path, state: State, ended: bool = False) -> None:
     """Write a state to `.uploader/state.json`, and the last one to the pod's termination log."""
     body = asdict(state) | {"missing": list(state.missing[:_MOST_PATHS])}
     text = json.dumps(body, indent=1) + "\n"
-    path = folder / ".uploader" / NAME
-    partial = path.with_name(f".{NAME}.part")
+    path = folder / UPLOADER / UPLOADER_STATE
     try:
         path.parent.mkdir(exist_ok=True)
-        partial.write_text(text)
-        partial.replace(path)
+        files.write(path, text)
         if ended and "KUBERNETES_SERVICE_HOST" in os.environ and TERMINATION_LOG.exists():
             TERMINATION_LOG.write_text(text)
     except OSError as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import UPLOADER, UPLOADER_LOCK, RunLayout
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.stop_within import StopWithin
@@ -103,7 +103,7 @@ class _Sidecar:
         from kfp_tfjob.uploader.mirror import Mirror
         from kfp_tfjob.uploader.ownership import Ownership
 
-        run, keep = RunLayout(settings.run), settings.folder / ".uploader"
+        run, keep = RunLayout(settings.run), settings.folder / UPLOADER
         self._settings, self._store, self._ended = settings, store, ended
         self._barrier = Barrier(settings.folder, settings.run_id, settings.attempt)
         self._owner = Ownership(store, run, settings.run_id, settings.attempt, keep)
@@ -320,10 +320,10 @@ def _only_one(folder: Path) -> Iterator[None]:
         ConfigurationError: Another sidecar has it.
     """
     try:
-        (folder / ".uploader").mkdir(exist_ok=True)
-        lock = open(folder / ".uploader" / "lock", "w")  # noqa: SIM115 - until the end
+        (folder / UPLOADER).mkdir(exist_ok=True)
+        lock = open(folder / UPLOADER / UPLOADER_LOCK, "w")  # noqa: SIM115 - until the end
     except OSError as error:
-        log.warning("%s cannot be written to: %s", folder / ".uploader", error)
+        log.warning("%s cannot be written to: %s", folder / UPLOADER, error)
         yield
         return
     until = time.monotonic() + _LOCK_SECONDS

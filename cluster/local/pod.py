@@ -16,6 +16,7 @@ from typing import Any
 
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.jobs.kinds import kind_of_pod
+from kfp_tfjob.storage import files
 
 # A person who waits for a laptop does not wait as long as a node does.
 LONGEST_GRACE = 10.0
@@ -174,9 +175,8 @@ class LocalPod:
         for volume in self._spec.get("volumes", []):
             folder = self._volumes.get(volume["name"])
             for item in volume.get("downwardAPI", {}).get("items", []) if folder else []:
-                partial = folder / f".{item['path']}.part"
-                partial.write_text(info.field(item["fieldRef"]["fieldPath"]))
-                partial.rename(folder / item["path"])
+                field = item["fieldRef"]["fieldPath"]
+                files.write(folder / item["path"], info.field(field))
 
     def _run_init(self) -> bool:
         for spec in self._spec.get("initContainers", []):

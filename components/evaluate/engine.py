@@ -13,7 +13,7 @@ from typing import Any
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.gate import decide
-from kfp_tfjob.components.evaluate.model import Scorer, weights_digest
+from kfp_tfjob.components.evaluate.model import Scorer, exported_weights_sha256
 from kfp_tfjob.components.evaluate.opponent import Opponent
 from kfp_tfjob.components.evaluate.predictions import (
     Predictions,
@@ -28,13 +28,13 @@ from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.load import load
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
-_MODEL = "output/model"  # below runs/<run_id>
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ def run(
         task = Task.of(data.schema)
         manifest = pull(step.store, source, folder / "run", _is_model)
         _require_model(manifest, source)
-        challenger_folder = folder / "run" / _MODEL
-        digest = weights_digest(challenger_folder)
+        challenger_folder = folder / "run" / RUN_MODEL
+        digest = exported_weights_sha256(challenger_folder)
         champion = read_champion(step.store, step.layout, model_name)
         challenger = Scorer(challenger_folder, task, "the model")
         opponent = (
@@ -114,7 +114,7 @@ def run(
         model_uri=str(model),
         run_id=manifest.run_id,
         model_digest=manifest.digest,
-        weights_digest=digest,
+        exported_weights_sha256=digest,
         dataset_digest=data.digest,
         schema_digest=data.schema["schema_digest"],
         gate=dict(gate),
@@ -126,7 +126,7 @@ def run(
     log.info("verdict on %s: %s", counted(predictions.rows, "test row"), decision.line)
     return Evaluation(
         decision.blessed,
-        str(step.run.evaluation / "verdict.json"),
+        str(step.run.verdict),
         kfp_metrics(measured),
         html,
         confusion(predictions, list(task.classes)),
@@ -145,13 +145,13 @@ def _one_pass(data: TestData, challenger: Scorer, opponent: Opponent | None) -> 
 
 def _run_of(model: S3Address) -> S3Address:
     """Return the run that a model belongs to; its manifest proves the model."""
-    key = model.key.removesuffix(f"/{_MODEL}")
+    key = model.key.removesuffix(f"/{RUN_MODEL}")
     if key == model.key:
         raise ConfigurationError(
             Problem(
                 "model_uri is not the output of a run",
                 received=str(model),
-                expected=f"s3://BUCKET/PREFIX/runs/RUN_ID/{_MODEL}",
+                expected=f"s3://BUCKET/PREFIX/runs/RUN_ID/{RUN_MODEL}",
                 fix="give evaluate what sync_output returned",
             )
         )
@@ -159,7 +159,7 @@ def _run_of(model: S3Address) -> S3Address:
 
 
 def _is_model(key: str) -> bool:
-    return key.startswith(f"{_MODEL}/")
+    return key.startswith(f"{RUN_MODEL}/")
 
 
 def _require_model(manifest: Manifest, run: S3Address) -> None:
@@ -167,7 +167,7 @@ def _require_model(manifest: Manifest, run: S3Address) -> None:
         raise DataError(
             Problem(
                 f"{run} has no SavedModel",
-                received=f"{len(manifest.objects)} objects, none below {_MODEL}/",
+                received=f"{len(manifest.objects)} objects, none below {RUN_MODEL}/",
                 expected="a SavedModel, which the training leaves in $OUTPUT_DIR/model",
                 fix="make the training command export its model there",
             )
@@ -184,7 +184,6 @@ def _baseline(task: Task, statistics: Mapping[str, Any], of: Predictions) -> Pre
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
     """Write the report, then the verdict, which marks both as complete."""
-    place = step.run.evaluation
-    step.store.write(place / "report.html", html.encode(), "text/html; charset=utf-8")
+    step.store.write(step.run.report, html.encode(), "text/html; charset=utf-8")
     body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    step.store.write(place / "verdict.json", body.encode(), "application/json")
+    step.store.write(step.run.verdict, body.encode(), "application/json")

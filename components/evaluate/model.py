@@ -14,6 +14,7 @@ from kfp_tfjob.components.evaluate.predictions import (
     ValuePredictions,
 )
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.trainer.serving import ServedModel, Task
 
 
@@ -48,8 +49,8 @@ class Scorer:
         return ClassPredictions.of(labels, predicted)
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 over the variables of a SavedModel: equal for equal models.
+def exported_weights_sha256(folder: Path) -> str:
+    """Return the SHA-256 of the variables in a SavedModel, which is equal for equal models.
 
     Every variable counts by name, type, shape and bytes, in the order of the names. A model without
     variables counts by its graph.
@@ -73,7 +74,7 @@ def weights_digest(folder: Path) -> str:
             digest.update(f"{name}\0{value.dtype}\0{value.shape}\0{len(data)}\0".encode())
             digest.update(data)
         if not names:
-            digest.update((folder / "saved_model.pb").read_bytes())
+            digest.update((folder / SAVED_MODEL).read_bytes())
     except Exception as error:
         raise DataError(
             Problem(

@@ -14,6 +14,7 @@ from kfp_tfjob.components.evaluate.predictions import Predictions
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import MODEL
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
@@ -27,7 +28,7 @@ class Opponent:
         step: The run and its store.
         model_name: The name under which it is the champion.
         champion: Its record.
-        weights_digest: Of the challenger.
+        exported_weights_sha256: Of the challenger.
         schema: Of the dataset.
         task: What a model has to predict.
         folder: For its files.
@@ -38,13 +39,13 @@ class Opponent:
         step: Step,
         model_name: str,
         champion: Champion,
-        weights_digest: str,
+        exported_weights_sha256: str,
         schema: Mapping[str, Any],
         task: Task,
         folder: Path,
     ) -> None:
         self.name = f"champion {champion.version}"
-        self.same_weights = champion.weights_digest == weights_digest
+        self.same_weights = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._scorer: Scorer | None = None
         self._parts: list[Predictions] = []
@@ -56,8 +57,8 @@ class Opponent:
         elif not self.same_weights:
             with self._guarded():
                 version = step.layout.model(model_name).version(champion.version)
-                pull(step.store, version, folder, lambda key: key.startswith("model/"))
-                self._scorer = Scorer(folder / "model", task, self.name)
+                pull(step.store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
+                self._scorer = Scorer(folder / MODEL, task, self.name)
 
     def predict(self, features: Any, labels: Any) -> None:
         """Score a batch as `Scorer.predict` does, unless the champion has failed already."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
@@ -46,8 +47,8 @@ class TestData:
             DataError: The dataset is not complete, or it has no test rows.
         """
         pull(store, dataset, folder, lambda key: key.endswith(".json"))
-        schema = json.loads((folder / "schema.json").read_bytes())
-        statistics = json.loads((folder / "statistics.json").read_bytes())
+        schema = json.loads((folder / SCHEMA).read_bytes())
+        statistics = json.loads((folder / STATISTICS).read_bytes())
         split = schema["splits"].get(SPLIT, {"rows": 0, "shards": []})
         if not split["rows"]:
             raise DataError(

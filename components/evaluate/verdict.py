@@ -23,7 +23,7 @@ class EvaluatedModel:
         model_uri: The SavedModel.
         run_id: The run that trained it.
         model_digest: Of the manifest of that run.
-        weights_digest: SHA-256 of the variables.
+        exported_weights_sha256: Of the variables in the SavedModel.
         dataset_digest: Of the dataset.
         schema_digest: Of its schema.
         gate: As in the form.
@@ -33,7 +33,7 @@ class EvaluatedModel:
     model_uri: str
     run_id: str
     model_digest: str
-    weights_digest: str
+    exported_weights_sha256: str
     dataset_digest: str
     schema_digest: str
     gate: Mapping[str, Any]
@@ -108,7 +108,7 @@ def _champion(
         "number": champion.number,
         "version": champion.version,
         "run_id": champion.run_id,
-        "weights_digest": champion.weights_digest,
+        "exported_weights_sha256": champion.exported_weights_sha256,
         "schema_digest": champion.schema_digest,
         "compared": found is not None,
         "obstacle": rival.obstacle,

@@ -27,10 +27,11 @@ from kfp_tfjob.components.step import (
 )
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.masking import Mask
-from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.layout import RUNS
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
 from kfp_tfjob.supervisor import exit_codes
@@ -85,7 +86,7 @@ def run_as_exit_task(
         return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("how the run ended cannot be read: %s", error)
-        about = _lines(page.about(left, f"{output_uri}/runs/{run_id}")) if left else ""
+        about = _lines(page.about(left, f"{output_uri}/{RUNS}/{run_id}")) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
@@ -113,7 +114,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         StepError: The store cannot be read.
     """
     failure = _failure(step)
-    verdict = _json(step, step.run.evaluation / "verdict.json")
+    verdict = _json(step, step.run.verdict)
     about = _lines(page.about(left, str(step.run.base))) if left else ""
     left = left or Left()
     done = _is_done(step, model_name, verdict)
@@ -153,12 +154,7 @@ def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> boo
 def _ends(step: Step, left: Left) -> list[AttemptEnd]:
     """Return what is known of every attempt: what its launcher recorded, else the cluster."""
     known = {end.attempt: end for end in left.ends}
-    for number in step.store.numbers(step.run.attempts):
-        try:
-            data = step.store.read(step.run.attempts / f"{number:04d}.end.json")
-            known[number] = AttemptEnd.from_bytes(data)
-        except ObjectNotFoundError:
-            continue
+    known |= {at: end for at, end in read_ends(step.store, step.run).items() if end}
     return list(known.values())
 
 

@@ -34,7 +34,7 @@ from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -253,7 +253,7 @@ class Launcher:
 
     def _keep(self, end: AttemptEnd) -> None:
         """Leave what is known of an attempt; a store that is away is no reason to fail."""
-        address = self.step.run.attempts / f"{end.attempt:04d}.end.json"
+        address = self.step.run.attempt_end(end.attempt)
         try:
             self.step.store.write(address, end.to_bytes())
         except StepError as error:
@@ -282,11 +282,11 @@ class Launcher:
 
     def _last_claim(self, adopted: bool) -> Claim | None:
         """Return the newest claim if it counts: a person who starts a run again begins a count."""
-        store, attempts = self.step.store, self.step.run.attempts
-        last = max(store.numbers(attempts), default=0)
+        store, run = self.step.store, self.step.run
+        last = max(store.numbers(run.attempts), default=0)
         if not (last and (self.retry or adopted)):
             return None
-        return Claim.from_bytes(store.read(attempts / f"{last:04d}.json"), last)
+        return Claim.from_bytes(store.read(run.attempt(last)), last)
 
     def _next_claim(
         self, last: Claim | None, failure: JobFailedError | None, placed: bool
@@ -359,7 +359,7 @@ class Launcher:
         name = manifest["metadata"]["name"]
         record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
         try:
-            self.step.store.create(self.step.run.attempts / f"{claim.attempt:04d}.json", record)
+            self.step.store.create(self.step.run.attempt(claim.attempt), record)
         except ObjectExistsError:
             log.info("attempt %d was claimed by a different launcher", claim.attempt)
             return {}
@@ -379,12 +379,8 @@ class Launcher:
     def _gpu_hours(self, completed: int) -> dict[str, float]:
         """Add up what the attempts held, as far as their launchers saw it."""
         seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
-        for attempt in self.step.store.numbers(self.step.run.attempts):
-            try:
-                data = self.step.store.read(self.step.run.attempts / f"{attempt:04d}.end.json")
-            except ObjectNotFoundError:
-                continue
-            held = AttemptEnd.from_bytes(data).gpu_seconds
+        for attempt, end in read_ends(self.step.store, self.step.run).items():
+            held = end.gpu_seconds if end else {}
             seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
             seconds["pending"] += held.get("pending", 0)
         return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}

@@ -34,7 +34,7 @@ from kfp_tfjob.jobs.labels import (
 )
 from kfp_tfjob.options.job import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor.pack import NAME
 
 # Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
@@ -162,7 +162,7 @@ class _PodTemplate:
     @property
     def output_dir(self) -> str:
         if not self.is_chief:
-            return f"{JOB_DIR}/output"
+            return f"{JOB_DIR}/{OUTPUT}"
         # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
         own = f"{OUTPUT_DIR}/{self.identity.job_name(self.spec.kind)}"
         return own if self.output_claim else OUTPUT_DIR

@@ -48,7 +48,7 @@ class TrainingHistory:
 def read(store: Store, run: RunLayout) -> TrainingHistory:
     """Return the progress of a run; a user's own program may have left none."""
     try:
-        return parse(store.read(run.output / "progress.jsonl").decode(errors="replace"))
+        return parse(store.read(run.progress).decode(errors="replace"))
     except ObjectNotFoundError:
         return TrainingHistory()
     except DataError as error:

@@ -15,17 +15,24 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import (
     DataError,
     ObjectNotFoundError,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import (
+    CHECKPOINT_STATE,
+    CHECKPOINTS,
+    COMPLETION,
+    KERAS_MODEL,
+    MODEL,
+    RunLayout,
+)
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.storage.words import counted, listed
-from kfp_tfjob.supervisor.completion import COMPLETION
 from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
@@ -33,7 +40,7 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 log = logging.getLogger(__name__)
 
 # The training makes these at its end, and checkpoints have manifests of their own.
-_NOT_BESIDE = ("checkpoints", "model", "model.keras", COMPLETION)
+_NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
 _CHECKPOINTS_TO_COME = 2  # before an old one is removed; the disk must have room for them
 _MOST_REASONS = 5  # in a line of the log
 
@@ -55,7 +62,7 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
     """
     stored = store.numbers(run.checkpoints)
     for step in reversed(stored):
-        if (output / "checkpoints" / str(step)).exists():
+        if (output / CHECKPOINTS / str(step)).exists():
             return step
         if manifest := _fetch_checkpoint(store, run, output, step):
             best = _best_step(_partial(output, step))
@@ -82,7 +89,7 @@ def _fetch_checkpoint(store: Store, run: RunLayout, output: Path, step: int) -> 
 
 
 def _bring_best(store: Store, run: RunLayout, output: Path, step: int) -> bool:
-    if not (output / "checkpoints" / str(step)).exists():
+    if not (output / CHECKPOINTS / str(step)).exists():
         if not _fetch_checkpoint(store, run, output, step):
             return False
         _publish(output, step)
@@ -90,17 +97,17 @@ def _bring_best(store: Store, run: RunLayout, output: Path, step: int) -> bool:
 
 
 def _partial(output: Path, step: int) -> Path:
-    return output / "checkpoints" / f".{step}.part"
+    return files.partial_of(output / CHECKPOINTS / str(step))
 
 
 def _publish(output: Path, step: int) -> None:
-    _partial(output, step).rename(output / "checkpoints" / str(step))
+    _partial(output, step).rename(output / CHECKPOINTS / str(step))
 
 
 def _best_step(folder: Path) -> int | None:
     """Return the step that a checkpoint of the project's trainer calls the best, if it does."""
     try:
-        return json.loads((folder / "checkpoint.json").read_text())["best_checkpoint"]["step"]
+        return json.loads((folder / CHECKPOINT_STATE).read_text())["best_checkpoint"]["step"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import CODE, RunLayout
 from kfp_tfjob.storage.text import log_to
 from kfp_tfjob.supervisor.pack import NAME, pack
 
@@ -105,7 +105,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
         return None
     store = open_store()
     if task.code:
-        pull(store, task.code, task.job_dir / "code")
+        pull(store, task.code, task.job_dir / CODE)
     if task.dataset:
         pull(store, task.dataset, task.data_dir, only=is_for_training)
     if not task.restore:

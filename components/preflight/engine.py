@@ -29,6 +29,7 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
@@ -267,7 +268,7 @@ def _keep_code(step: Step, code: Code) -> str:
 def _is_kept(step: Step) -> bool:
     """Tell whether this run has its copy of the code already."""
     try:
-        step.store.read_manifest(step.run.code / "manifest.json")
+        step.store.read_manifest(step.run.code / MANIFEST)
     except ObjectNotFoundError:
         return False
     return True

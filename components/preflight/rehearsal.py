@@ -26,6 +26,7 @@ from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.layout import CODE
 
 _SECONDS = 90.0  # for importing TensorFlow and building a model on a busy machine
 
@@ -74,7 +75,7 @@ class Rehearsal:
             task: As in data_options.
         """
         for path, data in files.items():
-            file = self._folder / "job" / "code" / path
+            file = self._folder / "job" / CODE / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         header = {

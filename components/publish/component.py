@@ -42,7 +42,7 @@ def publish(
     from kfp_tfjob.components.summary import summary
 
     with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
-        verdict = str(context.run.evaluation / "verdict.json")
+        verdict = str(context.run.verdict)
         done = run(context, model_name, model_uri, verdict, dataset_uri)
         with open(model_card.path, "w") as file:
             file.write(done.card)

@@ -29,14 +29,21 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.layout import MANIFEST, ModelLayout
+from kfp_tfjob.storage.layout import (
+    MANIFEST,
+    MODEL,
+    MODEL_CARD,
+    RUN_KERAS_MODEL,
+    RUN_MODEL,
+    SCHEMA,
+    STATISTICS,
+    VERDICT,
+    VERSION_CLAIM,
+    ModelLayout,
+)
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
-
-_MODEL = "output/model"  # below runs/<run_id>
-_KERAS = "output/model.keras"
-_CARD = "README.md"  # of a version
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +96,7 @@ def run(
         version=version,
         version_uri=str(place.version(version)),
         run_id=verdict["run_id"],
-        weights_digest=verdict["weights_digest"],
+        exported_weights_sha256=_exported_weights(verdict),
         schema_digest=verdict["schema_digest"],
         dataset_digest=verdict["dataset_digest"],
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
@@ -98,6 +105,11 @@ def run(
     card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
     _promote(step, place, model_name, champion)
     return Published(version, champion.version_uri, str(place.champion(number)), card)
+
+
+def _exported_weights(verdict: dict[str, Any]) -> str:
+    """Return the hash of the judged weights, also of a verdict that an earlier version wrote."""
+    return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
 
 
 def _require_blessed(
@@ -160,14 +172,14 @@ def _claim(step: Step, place: ModelLayout, run_id: str) -> int:
     taken = step.store.numbers(place.versions)
     for number in reversed(taken):
         try:
-            if step.store.read(place.version(number) / "claim.json") == claim:
+            if step.store.read(place.version(number) / VERSION_CLAIM) == claim:
                 return number
         except ObjectNotFoundError:
             continue
     number = max(taken, default=0) + 1
     while True:
         try:
-            step.store.create(place.version(number) / "claim.json", claim, "application/json")
+            step.store.create(place.version(number) / VERSION_CLAIM, claim, "application/json")
             return number
         except ObjectExistsError:
             number += 1
@@ -184,8 +196,8 @@ def _copy(
 ) -> str:
     """Write the files of a version, unless a try before this one did; return its model card."""
     if _complete(step, version):
-        return step.store.read(version / _CARD).decode()
-    run = S3Address(model.bucket, model.key.removesuffix(f"/{_MODEL}"))
+        return step.store.read(version / MODEL_CARD).decode()
+    run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         folder = Path(scratch) / "version"
         folder.mkdir()
@@ -199,20 +211,20 @@ def _copy(
                     fix="evaluate the model again",
                 )
             )
-        shutil.move(Path(scratch) / "run" / _MODEL, folder / "model")
-        keras = Path(scratch) / "run" / _KERAS
+        shutil.move(Path(scratch) / "run" / RUN_MODEL, folder / MODEL)
+        keras = Path(scratch) / "run" / RUN_KERAS_MODEL
         if keras.exists():
             shutil.move(keras, folder / keras.name)
-        pull(step.store, dataset, folder, {"schema.json", "statistics.json"}.__contains__)
+        pull(step.store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
-        (folder / "verdict.json").write_text(body)
-        statistics = json.loads((folder / "statistics.json").read_bytes())
-        arguments = read_arguments(folder / "model")
+        (folder / VERDICT).write_text(body)
+        statistics = json.loads((folder / STATISTICS).read_bytes())
+        arguments = read_arguments(folder / MODEL)
         card = render(model_name, champion, verdict, arguments, statistics)
-        (folder / _CARD).write_text(card, encoding="utf-8")
+        (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         details = {
             "run_id": champion.run_id,
-            "weights_digest": champion.weights_digest,
+            "exported_weights_sha256": champion.exported_weights_sha256,
             "dataset_digest": champion.dataset_digest,
             "schema_digest": champion.schema_digest,
             "metrics": dict(champion.metrics),
@@ -222,7 +234,7 @@ def _copy(
 
 
 def _published(key: str) -> bool:
-    return key == _KERAS or key.startswith(f"{_MODEL}/")
+    return key == RUN_KERAS_MODEL or key.startswith(f"{RUN_MODEL}/")
 
 
 def _complete(step: Step, version: S3Address) -> bool:

@@ -14,6 +14,7 @@ from heapq import nlargest
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
+from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.text import code, row
 from kfp_tfjob.storage.words import counted
@@ -21,8 +22,6 @@ from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)
 
-_MODEL = "output/model"
-_COMPLETION = "output/completion.json"
 _MOST_PROBLEMS = 50
 _MOST_ROWS = 15
 
@@ -85,12 +84,12 @@ def run(step: Step) -> SyncResult:
     """
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
-    if not any(item.key.startswith(f"{_MODEL}/") for item in manifest.objects):
+    if not any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects):
         problems.append(
             Problem(
                 f"the output of run {step.run_id} holds no model",
                 received=_first_names(manifest),
-                expected=f"a SavedModel in {_MODEL}/",
+                expected=f"a SavedModel in {RUN_MODEL}/",
                 fix="let the training write its model to $OUTPUT_DIR/model",
             )
         )
@@ -105,7 +104,7 @@ def run(step: Step) -> SyncResult:
         counted(len(manifest.objects), "object"),
         counted(manifest.size, "byte"),
     )
-    return SyncResult(str(step.run.base / _MODEL), manifest)
+    return SyncResult(str(step.run.model), manifest)
 
 
 def _manifest(step: Step) -> Manifest:
@@ -140,7 +139,7 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         body = json.loads(step.store.read(step.run.completion))
         whose = (str(body["run_id"]), int(body["attempt"]))
     except ObjectNotFoundError:
-        if any(item.key == _COMPLETION for item in manifest.objects):
+        if any(item.key == RUN_COMPLETION for item in manifest.objects):
             return []  # it is proven like any other object
         return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
     except (ValueError, KeyError, TypeError) as error:

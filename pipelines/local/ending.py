@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
 from kfp_tfjob.storage.text import code
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
@@ -29,7 +30,7 @@ _REPORTS = {
     "launch-tfjob/training_curves": "training.html",
     "launch-tfjob/training_job": "tfjob.html",
     "sync-output/stored_output": "output.md",
-    "evaluate/evaluation_report": "report.html",
+    "evaluate/evaluation_report": REPORT,
     "evaluate/verdict_summary": "summary.md",
     "publish/model_card": "model-card.md",
     "publish/publish_summary": "summary.md",  # in place of that of evaluate
@@ -66,7 +67,7 @@ class Ending:
             The exit code for the command line.
         """
         self._copied(self._keep_reports)
-        path = self._folder / "failure.json"
+        path = self._folder / FAILURE_JSON
         try:
             failure = Failure.from_bytes(path.read_bytes())
         except (OSError, ValueError, TypeError):  # there is none, or the disk was full
@@ -103,7 +104,7 @@ class Ending:
 
     def _tell_verdict(self) -> int:
         try:
-            data = self.step.store.read(self.step.run.evaluation / "verdict.json")
+            data = self.step.store.read(self.step.run.verdict)
         except ObjectNotFoundError:
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
@@ -123,7 +124,7 @@ class Ending:
             self.show(f"model      {self._copied(lambda: self._keep_model(champion))}")
         if self.embedded:
             self.show(f"output     {self._copied(self._keep_output)}")
-        self.show(f"report     {self._folder / 'report.html'}")
+        self.show(f"report     {self._folder / REPORT}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
         self.show(f"all of it  {self._copied(lambda: self._write_page(outcome, champion))}")
@@ -138,9 +139,9 @@ class Ending:
 
     def _write_page(self, outcome: str, champion: Champion | None = None) -> Path:
         places = {"everything in the store": str(self.step.run.base)}
-        if (self._folder / "report.html").exists():
+        if (self._folder / REPORT).exists():
             places["model of this run"] = str(self.step.run.model)
-        if (output := self._folder / "output").exists():
+        if (output := self._folder / OUTPUT).exists():
             places["output of the training, on this machine"] = str(output)
         if champion:
             folder = self.home.model(self.model_name, champion.version)
@@ -177,7 +178,7 @@ class Ending:
 
     def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
         """Write failure.md to the run's folder: the exit task's report, or at least the cause."""
-        path = self._folder / "failure.md"
+        path = self._folder / FAILURE_PAGE
         report = self._folder / _REPORTS["finish/run_summary"]
         if not markdown and report.exists():
             markdown = report.read_text()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
 from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
@@ -48,21 +49,21 @@ class Home:
 
     def run(self, run_id: str) -> Path:
         """The logs and reports of one run."""
-        return self.folder / "runs" / run_id
+        return self.folder / RUNS / run_id
 
     def model(self, name: str, version: int) -> Path:
         """A copy of a published version, for programs on this machine."""
-        return self.folder / "models" / name / str(version)
+        return self.folder / MODELS / name / str(version)
 
     def trained_with(self, name: str) -> tuple[int, dict[str, Any]] | None:
         """Return the newest version of a model kept here, and the parameters of its run.
 
         None if there is no such version, or if its run is not in this folder.
         """
-        versions = [path.name for path in (self.folder / "models" / name).glob("*")]
+        versions = [path.name for path in (self.folder / MODELS / name).glob("*")]
         newest = max((int(version) for version in versions if version.isdecimal()), default=0)
         try:
-            verdict = json.loads((self.model(name, newest) / "verdict.json").read_bytes())
+            verdict = json.loads((self.model(name, newest) / VERDICT).read_bytes())
             return newest, json.loads((self.run(verdict["run_id"]) / PARAMETERS).read_bytes())
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kfp_tfjob.pages.template import render
+from kfp_tfjob.storage.layout import FAILURE_PAGE, REPORT
 
 NAME = "index.html"
 _FILES = {
-    "failure.md": "why it failed, and what to do",
+    FAILURE_PAGE: "why it failed, and what to do",
     "summary.md": "the result of the run",
-    "report.html": "the model on the test rows, compared with the champion",
+    REPORT: "the model on the test rows, compared with the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",
     "model-card.md": "the card of the published model",

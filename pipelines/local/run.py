@@ -38,7 +38,7 @@ from kfp_tfjob.pipelines.local.output import readable
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -108,7 +108,7 @@ def run(
 
 def _failed_in(folder: Path) -> str:
     """Return the failed step, if it left a record on this machine."""
-    record = folder / "failure.json"
+    record = folder / FAILURE_JSON
     return Failure.from_bytes(record.read_bytes()).step if record.exists() else ""
 
 
@@ -128,7 +128,7 @@ def _run_pipeline(
         the embedded store, which is on the same disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in ("failure.json", "failure.md"):  # from the continued run
+    for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
         (folder / left).unlink(missing_ok=True)
     (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
     hide(secrets_in(values))
@@ -184,7 +184,7 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
     return os.environ | {
         processes.TOKEN: token,
         RUN_ID: run_id,
-        FAILURE_FILE: str(home.run(run_id) / "failure.json"),
+        FAILURE_FILE: str(home.run(run_id) / FAILURE_JSON),
         MOUNT_VARIABLE: str(home.secrets / secret),
         choice.CHOICE: "local",
         local_backend.SECRETS: str(home.secrets),

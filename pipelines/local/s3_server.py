@@ -30,6 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
@@ -374,10 +375,9 @@ def _secret_key(folder: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.touch(mode=0o600)
-    partial.write_text(text)
-    partial.replace(path)
+    with files.written(path) as partial:
+        partial.touch(mode=0o600)
+        partial.write_text(text)
 
 
 def main() -> None:

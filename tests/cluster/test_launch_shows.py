@@ -157,8 +157,9 @@ def test_the_trainer_runs_to_the_end_and_recovers_to_the_same_weights(
         assert ended.verdict == "succeeded", ended.message
         assert ended.launched.attempts == 2
         recovered = _final(other, launch_store)
-    assert recovered["weights_sha256"] == undisturbed["weights_sha256"]
-    figure(f"undisturbed and recovered end with the weights {recovered['weights_sha256'][:16]}")
+    assert recovered["trained_weights_sha256"] == undisturbed["trained_weights_sha256"]
+    weights = recovered["trained_weights_sha256"]
+    figure(f"undisturbed and recovered end with the weights {weights[:16]}")
 
 
 def _final(launch: Launch, store) -> dict:

@@ -181,7 +181,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert {"README.md", "model.keras", "schema.json", "statistics.json", "verdict.json"} < keys
     assert "model/saved_model.pb" in keys and "claim.json" not in keys
     assert manifest.kind == "model" and manifest.run_id == "r1"
-    assert manifest.details["weights_digest"] == verdict["weights_digest"]
+    assert manifest.details["exported_weights_sha256"] == verdict["exported_weights_sha256"]
 
     # A retry of publish changes nothing.
     assert bench.publish("r1") == first

@@ -184,7 +184,7 @@ def test_any_kill_ends_in_the_same_bytes(
     resumed = int(re.findall(r"from step (\d+)\n", job.log())[-1])
     table.add(kill, reached, resumed, seconds, equal)
     assert equal
-    assert job.final["weights_sha256"] == expected.final["weights_sha256"]
+    assert job.final["trained_weights_sha256"] == expected.final["trained_weights_sha256"]
     assert job.final["metrics"] == expected.final["metrics"]
     assert [line["metrics"] for line in job.events("epoch")] == [
         line["metrics"] for line in expected.events("epoch")
@@ -208,7 +208,8 @@ def test_sigterm_during_the_export_loses_nothing(
     again = jobs(f"export-{replicas}", replicas, folder=job.folder, ATTEMPT="2", **SETTINGS)
     assert again.end() == [0] * replicas, again.log()
     assert _variables(again) == _variables(undisturbed(replicas))
-    assert again.final["weights_sha256"] == undisturbed(replicas).final["weights_sha256"]
+    expected = undisturbed(replicas).final["trained_weights_sha256"]
+    assert again.final["trained_weights_sha256"] == expected
 
 
 def test_a_peer_that_is_a_minute_late_is_waited_for(jobs: Start) -> None:

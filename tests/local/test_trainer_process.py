@@ -48,7 +48,7 @@ def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> Non
     pair.start(0)  # a chief that is late is waited for
     assert pair.end() == [0, 0], pair.log()
     hashes = [re.findall("weights sha256 ([0-9a-f]{64})", pair.log(at)) for at in range(2)]
-    assert hashes == [[pair.final["weights_sha256"]]] * 2
+    assert hashes == [[pair.final["trained_weights_sha256"]]] * 2
     assert (pair.final["replicas"], alone.final["replicas"]) == (2, 1)
     assert pair.final["step"] == alone.final["step"] == 2 * STEPS
     for mine, other in zip(pair.events("epoch"), alone.events("epoch"), strict=True):
@@ -139,7 +139,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     last = jobs("interrupted", 2, folder=job.folder, ATTEMPT="2", **settings)
     assert last.end() == [0, 0], last.log()
     assert f"restored the checkpoint of step {saved}" in last.log(1)
-    assert last.final["weights_sha256"] == undisturbed.final["weights_sha256"]
+    assert last.final["trained_weights_sha256"] == undisturbed.final["trained_weights_sha256"]
     assert last.final["metrics"] == undisturbed.final["metrics"]
     assert [line["metrics"] for line in last.events("epoch")] == [
         line["metrics"] for line in undisturbed.events("epoch")
@@ -157,7 +157,7 @@ def test_an_attempt_after_the_last_step_only_exports(
     again = jobs("alone", folder=folder, code=CODE, ATTEMPT="2")
     assert again.end() == [0], again.log()
     assert f"from step {2 * STEPS}" in again.log()
-    assert again.final["weights_sha256"] == expected["weights_sha256"]
+    assert again.final["trained_weights_sha256"] == expected["trained_weights_sha256"]
     assert again.final["metrics"] == expected["metrics"]
     assert (again.final["attempt"], again.final["restarts"]) == (2, 0)
     assert _csv(again) == _csv(alone)

@@ -17,7 +17,9 @@ ROOMS = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the rooms.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
-BARE = re.compile(rf"^\s*(?:import|from)\s+(?:{'|'.join(ROOMS)})(?:\.[\w.]+)?(?:\s|$)", re.M)
+BARE = re.compile(
+    rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
+)
 
 
 def modules() -> dict[str, Path]:
@@ -135,7 +137,8 @@ def test_no_room_is_imported_without_the_package():
     wrong = [
         f"{path.relative_to(ROOT)}: {found[0].strip()}"
         for path in paths
-        if path != Path(__file__) and room(path.relative_to(ROOT).as_posix()) != "supervisor"
+        if path.name not in (Path(__file__).name, "test_old_names.py")
+        and room(path.relative_to(ROOT).as_posix()) != "supervisor"
         for found in BARE.finditer(path.read_text())
     ]
     assert not wrong

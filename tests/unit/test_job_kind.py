@@ -170,6 +170,16 @@ def test_what_it_asks_for_is_counted(kind):
     assert refusal.never(ours) == refusal.never(theirs) != ""
 
 
+# The job is over with its master, which therefore waits for the worker.
+PROGRAM = """
+import json, os, pathlib, sys, time
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+(folder / f"{name}.part").write_text(json.dumps(dict(os.environ)))
+(folder / f"{name}.part").rename(folder / name)
+until = time.monotonic() + 30
+while not (folder / "Worker").exists() and time.monotonic() < until:
+    time.sleep(0.02)
+"""
 # PyTorch has neither parameter servers nor evaluators.
 EVERYTHING_BUT_EXTRAS = EVERYTHING | {
     "pod": {key: value for key, value in EVERYTHING["pod"].items() if key in ("all", "chief")}
@@ -190,11 +200,10 @@ def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "99")
     monkeypatch.setenv("TF_CONFIG", "of the machine")
     job = manifest(DEFAULTS, kind)
-    program = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
     for name, item in job["spec"][kind.replicas_key].items():
         spec = item["template"]["spec"]
         del spec["initContainers"]
-        spec["containers"][0] |= {"command": ["python3", "-c", program, str(tmp_path / name)]}
+        spec["containers"][0] |= {"command": ["python3", "-c", PROGRAM, str(tmp_path), name]}
     name = job["metadata"]["name"]
     with LocalBackend(tmp_path / "jobs", tmp_path / "secrets") as backend:
         backend.create(job)

@@ -1,0 +1,65 @@
+"""Two hashes of one training have two names, each of which says what it is a hash of."""
+
+import re
+from pathlib import Path
+
+from kfp_tfjob.components.publish import card, engine
+from kfp_tfjob.storage.champion import Champion
+
+ROOT = Path(__file__).parents[2]
+# As version 0.1.0 wrote it.
+OLD = """{
+ "dataset_digest": "d",
+ "metrics": {
+  "accuracy": 0.5
+ },
+ "run_id": "r",
+ "schema_digest": "s",
+ "verdict_uri": "s3://b/verdict.json",
+ "version": 2,
+ "version_uri": "s3://b/versions/2",
+ "weights_digest": "abc"
+}
+"""
+
+
+def test_the_record_of_a_champion_is_the_same_in_every_version():
+    champion = Champion.from_bytes(3, OLD.encode())
+    assert (champion.number, champion.exported_weights_sha256) == (3, "abc")
+    assert champion.to_bytes().decode() == OLD
+
+
+def test_the_model_card_says_what_its_hash_is_of():
+    verdict = {"intervals": {}, "reasons": [], "rows": 1, "confidence": 0.95}
+    text = card.render("m", Champion.from_bytes(3, OLD.encode()), verdict, {}, {"features": {}})
+    assert "| SHA-256 of the exported weights | `abc` |" in text
+
+
+def test_publish_takes_the_verdict_of_an_earlier_version():
+    assert engine._exported_weights({"weights_digest": "abc"}) == "abc"
+    assert engine._exported_weights({"exported_weights_sha256": "abc"}) == "abc"
+
+
+def test_no_hash_is_called_that_of_the_weights_without_saying_which():
+    """The names of earlier versions remain where their records are read."""
+    bare = re.compile(r"(?<!trained )(?<!\w)weights(_| )(digest|sha256)")
+    rooms = ("components", "pipelines", "pages", "storage", "trainer", "uploader", "jobs")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for room in rooms
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".j2") and bare.search(path.read_text())
+    }
+    assert found == {"storage/champion.py", "components/publish/engine.py"}
+
+
+def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere():
+    names = {
+        "trainer/loop.py": "trained_weights_sha256",
+        "trainer/state.py": "trained_weights_sha256",
+        "components/evaluate/verdict.py": "exported_weights_sha256",
+    }
+    for path, name in names.items():
+        text = (ROOT / path).read_text()
+        others = set(re.findall(r"\w+_weights_sha256", text)) - {name}
+        assert name in text and not others, path
