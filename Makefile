@@ -1,12 +1,13 @@
 # `make run` runs the pipeline on real data, `make test` runs the tests; both set everything up.
-# Required: Python 3.11, git, make. Existing uv caches are reused.
+# Required: Python 3.11 (make PYTHON=3.12 or 3.13 uses that), git, make. Existing uv caches are reused.
 
+PYTHON ?= 3.11
 UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-cluster fuzz lint compile clean
+.PHONY: help setup run test test-trainer test-uploader test-install test-cluster fuzz lint compile clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,7 +17,7 @@ setup: $(READY) ## install uv, the virtual environment and the locked dependenci
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --all-extras --python 3.11
+	$(UV) sync --locked --all-extras --python $(PYTHON)
 	@touch $@
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish
@@ -35,6 +36,9 @@ test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peer
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
+	.venv/bin/python -m pytest -m slow tests/install
 
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
 	.venv/bin/python -m tests.cluster $(ARGS)

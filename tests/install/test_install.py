@@ -1,0 +1,188 @@
+"""The wheel in empty environments, outside the checkout: each extra alone, and a run on a CSV."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.install.entry_points import PROGRAMS, ROOT, STEPS, entry_points, reachable
+
+pytestmark = pytest.mark.slow
+UV = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
+# Written by every process at its end: modules under a bare name, and files under two names.
+WATCH = """
+import atexit, json, os, sys
+
+MAIN = ("__main__", "__mp_main__")  # the program itself, and as multiprocessing calls it
+
+def note():
+    modules = {n: getattr(m, "__file__", None) or "" for n, m in list(sys.modules.items())}
+    ours = {n: f for n, f in modules.items() if "kfp_tfjob" in f and n not in MAIN}
+    wrong = [n for n, f in ours.items() if not n.startswith("kfp_tfjob")]
+    wrong += [f for f in set(ours.values()) if list(ours.values()).count(f) > 1]
+    if ours:
+        with open(os.environ["SEEN"], "a") as file:
+            file.write(json.dumps([sys.orig_argv, wrong]) + "\\n")
+
+def leave(code, leave=os._exit):
+    note()
+    leave(code)
+
+atexit.register(note)
+os._exit = leave
+"""
+
+
+def call(*command: str | Path, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, **more)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    call(UV, "build", "--wheel", "-o", folder, ROOT, check=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Callable[[str], Path]:
+    """Give the folder `bin` of an environment that has one extra in the locked versions."""
+    found: dict[str, Path] = {}
+
+    def install(extra: str) -> Path:
+        if extra not in found:
+            folder = tmp_path_factory.mktemp(extra)
+            kinds = ("--no-default-groups", "--no-emit-project", "--no-hashes")
+            locked = call(UV, "export", "--locked", *kinds, "--extra", extra, cwd=ROOT, check=True)
+            (folder / "locked").write_text(locked.stdout)
+            call(UV, "venv", "--python", sys.executable, folder / "env", check=True)
+            wanted = f"kfp-tfjob[{extra}] @ {wheel.as_uri()}"
+            python = ("--python", folder / "env/bin/python")
+            done = call(UV, "pip", "install", *python, "-c", folder / "locked", wanted)
+            assert done.returncode == 0, done.stderr
+            found[extra] = folder / "env/bin"
+        return found[extra]
+
+    return install
+
+
+def bare(folder: Path, programs: Path) -> dict[str, object]:
+    path = os.pathsep.join([str(programs), "/usr/bin", "/bin"])
+    return {"cwd": folder, "env": {"HOME": str(folder), "PATH": path}}
+
+
+@pytest.mark.parametrize("extra", ["tools", "trainer", "local"])
+def test_everything_that_an_extra_starts_can_be_imported(extra, installed, tmp_path) -> None:
+    names = sorted(set().union(*(reachable(name)[0] for name in entry_points(extra))))
+    program = f"import importlib\nfor name in {names}: importlib.import_module(name)"
+    done = call(installed(extra) / "python", "-c", program, **bare(tmp_path, installed(extra)))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "name"), [(extra, name) for extra, names in STEPS.items() for name in names]
+)
+def test_a_step_starts_with_its_extra_alone(extra, name, installed, tmp_path) -> None:
+    """The executor of KFP runs the step, which refuses what it is given."""
+    source = (ROOT / "components" / name / "component.py").read_text()
+    (tmp_path / "step.py").write_text(source)
+    program = (
+        "import json, sys\n"
+        f"from kfp_tfjob.components.{name}.component import {name} as it\n"
+        "spec, values = it.component_spec, {'Integer': 1, 'Dict': {}, 'Boolean': True}\n"
+        "given = {n: values.get(i.type, 'x') for n, i in spec.inputs.items()"
+        " if isinstance(i.type, str) and '@' not in i.type}\n"
+        "print(json.dumps(given))"
+    )
+    python = installed(extra) / "python"
+    given = call(python, "-c", program, **bare(tmp_path, installed(extra)))
+    assert given.returncode == 0, given.stderr
+    task = {
+        "inputs": {"parameterValues": json.loads(given.stdout)},
+        "outputs": {"outputFile": str(tmp_path / "out.json")},
+    }
+    done = call(
+        *(python, "-m", "kfp.dsl.executor_main", "--component_module_path", tmp_path / "step.py"),
+        *("--function_to_execute", name, "--executor_input", json.dumps(task)),
+        **bare(tmp_path, installed(extra)),
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode and "ModuleNotFoundError" not in said and "ImportError" not in said, said
+
+
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [(extra, name) for extra in ("tools", "trainer") for name in PROGRAMS[extra]],
+)
+def test_a_program_starts_with_its_extra_alone(extra, name, installed, tmp_path) -> None:
+    """Without an environment it says what is missing, and exits with code 2."""
+    checks = name == "trainer.check"  # which needs none
+    command = ["trainer", "check"] if checks else [name.removesuffix(".__main__")]
+    python = installed(extra) / "python"
+    command[0] = f"kfp_tfjob.{command[0]}"
+    done = call(python, "-m", *command, **bare(tmp_path, installed(extra)))
+    assert done.returncode == (0 if checks else 2), done.stdout + done.stderr
+
+
+def test_the_command_says_which_extra_it_lacks(installed, tmp_path) -> None:
+    (tmp_path / "x.csv").write_text("a,y\n1,0\n")
+    here = bare(tmp_path, installed("tools"))
+    run = ("run", "--data", "x.csv", "--label", "y")
+    done = call(installed("tools") / "kfp-tfjob", *run, **here)
+    assert done.returncode == 1
+    assert "Fix: install kfp-tfjob with its extra `local`" in done.stderr
+
+
+def test_the_extra_local_runs_the_pipeline_on_a_csv(installed, tmp_path) -> None:
+    """The user's model is a package `trainer` that uses a package `components` of its own."""
+    draw = random.Random(1)
+    rows = [[draw.gauss(0, 1) for _ in range(3)] for _ in range(1000)]
+    lines = [f"{a:.4f},{b:.4f},{c:.4f},{int(a + b > 0)}\n" for a, b, c in rows]
+    (tmp_path / "x.csv").write_text("a,b,c,y\n" + "".join(lines))
+    code = tmp_path / "code" / "trainer"
+    (code / "components").mkdir(parents=True)
+    (code / "__init__.py").write_text("from trainer.task import build\n")
+    (code / "components" / "__init__.py").write_text("UNITS = 8\n")
+    (code / "task.py").write_text(
+        "from trainer.components import UNITS\n"
+        "from kfp_tfjob.trainer.models import mlp\n"
+        "def build(dataset): return mlp(dataset, hidden=[UNITS])\n"
+    )
+    seen = tmp_path / "seen"
+    (tmp_path / "watch").mkdir()
+    (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
+    here = bare(tmp_path, installed("local"))
+    here["env"] |= {"PYTHONPATH": str(tmp_path / "watch"), "SEEN": str(seen)}
+    command = installed("local") / "kfp-tfjob"
+    for words in (["--help"], ["compile"], ["explain"], ["explain", "gate"]):
+        assert call(command, *words, **here).returncode == 0
+    assert (tmp_path / "compiled/tfjob_training.yaml").exists()
+    job = call(command, "render", "--data", "s3://b/x.csv", "--label", "y", **here)
+    assert job.returncode == 0, job.stderr
+    (tmp_path / "job.yaml").write_text(job.stdout)
+    assert call(command, "lint", "job.yaml", **here).returncode == 0
+    data = ("--data", "x.csv", "--label", "y", "--model", "code/trainer:build")
+    done = call(command, "run", *data, "--set", "train_epochs=2", **here)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict    blessed:" in done.stdout
+    processes = [json.loads(line) for line in seen.read_text().splitlines()]
+    started = " ".join(" ".join(command) for command, _ in processes)
+    for name in ("kfp_tfjob.trainer", "kfp_tfjob.uploader", "kfp.dsl.executor_main"):
+        assert name in started
+    assert not [item for item in processes if item[1]]
+
+
+def test_uv_installs_the_command_as_a_tool(wheel, tmp_path) -> None:
+    folders = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    wanted = f"kfp-tfjob[local] @ {wheel.as_uri()}"
+    python = ("--python", sys.executable)
+    done = call(UV, "tool", "install", *python, wanted, env=os.environ | folders)
+    assert done.returncode == 0, done.stderr
+    assert call(tmp_path / "bin/kfp-tfjob", "--version", cwd=tmp_path).returncode == 0
