@@ -22,7 +22,7 @@ _OF_OPTIONS: dict[str, type[Callback]] = {
 _REFUSED: dict[type[Callback], tuple[str, str]] = {
     keras.callbacks.BackupAndRestore: (
         "it would restore the weights a second time, from the last epoch",
-        "remove it: every training goes on from its newest checkpoint",
+        "remove it: every training resumes from its newest checkpoint",
     ),
     keras.callbacks.OrbaxCheckpoint: (
         "it needs all replicas to save, and callbacks run on the chief",

@@ -55,7 +55,7 @@ class Finding:
 
     @classmethod
     def wrong(cls, subject: str, problem: Problem | str) -> Finding:
-        """Return the finding that something has to be mended."""
+        """Return the finding of a problem."""
         text = problem.what if isinstance(problem, Problem) else problem.partition(". ")[0]
         return cls(subject, WRONG, text, problem)
 
@@ -334,7 +334,7 @@ def _tell(findings: Iterator[Finding]) -> list[Problem | str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check this environment and return 0, or 2 when something has to be mended."""
+    """Check this environment and return 0, or 2 if there is a problem."""
     parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.trainer check", description=__doc__)
     parser.add_argument(
         "output",
