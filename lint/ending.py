@@ -9,7 +9,7 @@ from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
 from kfp_tfjob.lint.corrections import Correction, removes, sets
 from kfp_tfjob.lint.job import DECIDERS, Job, Replica, ensure, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.words import counted
 
 _SHORT_TTL = 300  # seconds in which a launcher may be away

@@ -12,7 +12,7 @@ from kfp_tfjob.jobs.tfjob import TF_CONFIG, TFJOB
 from kfp_tfjob.lint.corrections import Correction, sets
 from kfp_tfjob.lint.job import Container, Job, Replica, ensure, ensure_list, items, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.options.job import PodOptions
+from kfp_tfjob.options.pod import PodOptions
 
 _SHM = "/dev/shm"
 _SECRET_NAMES = re.compile(

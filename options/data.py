@@ -6,9 +6,9 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 
-from kfp_tfjob.options.parse import Group
+from kfp_tfjob.options.parse import Group, option
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
@@ -26,19 +26,17 @@ Text = Annotated[str, BeforeValidator(_text)]
 
 
 class Split(Group):
-    """How rows are divided.
+    """How rows are divided."""
 
-    Attributes:
-        train: Share of the rows the model learns from, above 0.
-        validation: Share of the rows that decide when training stops, above 0.
-        test: Share of the rows that decide about promotion, above 0.
-        salt: Another text gives another division; with the same one, adding rows moves no old row.
-    """
-
-    train: float = Field(0.7, gt=0, lt=1)
-    validation: float = Field(0.15, gt=0, lt=1)
-    test: float = Field(0.15, gt=0, lt=1)
-    salt: Text = "0"
+    train: float = option(0.7, "Share of the rows that the model learns from.", gt=0, lt=1)
+    validation: float = option(
+        0.15, "Share of the rows that decide when training stops.", gt=0, lt=1
+    )
+    test: float = option(0.15, "Share of the rows that decide about promotion.", gt=0, lt=1)
+    salt: Text = option(
+        "0",
+        "A different text gives a different split; with the same text, added rows move no old row.",
+    )
 
     @field_validator("salt")
     @classmethod
@@ -64,30 +62,29 @@ class Split(Group):
 
 
 class DataOptions(Group):
-    """The keys of `data_options`.
+    """The keys of `data_options`."""
 
-    Attributes:
-        task: What the label is: a class, a number, or whatever its values look like.
-        columns: The feature columns, in the order in which the model gets them; without it every
-            column but the label and the dropped ones, in the order of the file.
-        drop: Columns to leave out.
-        split: How rows are divided.
-        on_bad_row: Whether a row that does not parse ends the run or is left out.
-        max_bad_fraction: Share of the rows that may be left out, 0 to 1.
-        delimiter: The character between two values of a CSV; `tab` and `space` are understood.
-        format: `csv`, `parquet`, or by the first bytes of each file.
-        null_values: Texts in a CSV that stand for a missing value.
-    """
-
-    task: Literal["auto", "classification", "regression"] = "auto"
-    columns: tuple[Text, ...] | None = None
-    drop: tuple[Text, ...] = ()
-    split: Split = Split()
-    on_bad_row: Literal["fail", "drop"] = "fail"
-    max_bad_fraction: float = Field(0.1, ge=0, le=1)
-    delimiter: str = ","
-    format: Literal["auto", "csv", "parquet"] = "auto"
-    null_values: tuple[Text, ...] = NULL_VALUES
+    task: Literal["auto", "classification", "regression"] = option(
+        "auto", "The kind of label: classes, numbers, or `auto` for a guess from its values."
+    )
+    columns: tuple[Text, ...] | None = option(
+        None,
+        "The feature columns, in the order in which the model gets them; by default every"
+        " column but the label and the dropped ones, in the order of the file.",
+    )
+    drop: tuple[Text, ...] = option((), "Columns to leave out.")
+    split: Split = option(Split(), "How rows are divided into train, validation and test.")
+    on_bad_row: Literal["fail", "drop"] = option(
+        "fail", "What happens to a row that does not parse: it ends the run, or it is dropped."
+    )
+    max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
+    delimiter: str = option(
+        ",", "The character between two values of a CSV, or the word `tab` or `space`."
+    )
+    format: Literal["auto", "csv", "parquet"] = option(
+        "auto", "Format of the files; `auto` decides by the first bytes of each file."
+    )
+    null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
     @field_validator("columns", "drop", "null_values", mode="before")
     @classmethod

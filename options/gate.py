@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pydantic
 
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
-from kfp_tfjob.options.parse import Group, parse
+from kfp_tfjob.options.parse import Group, option, parse
 
 # What the form shows. A gate that was emptied by hand blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {
@@ -32,15 +32,10 @@ def _known_or_auto(metric: str) -> str:
 
 
 class Threshold(Group):
-    """What a metric must reach on the test rows, by its value; both ends belong to it.
+    """What a metric must reach on the test rows, by its value; both ends belong to it."""
 
-    Attributes:
-        min: The least value that passes.
-        max: The greatest value that passes.
-    """
-
-    min: float | None = pydantic.Field(None, allow_inf_nan=False)
-    max: float | None = pydantic.Field(None, allow_inf_nan=False)
+    min: float | None = option(None, "The smallest value that passes.", allow_inf_nan=False)
+    max: float | None = option(None, "The largest value that passes.", allow_inf_nan=False)
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Threshold:
@@ -61,30 +56,45 @@ class Threshold(Group):
 
 
 class GateOptions(Group):
-    """The keys of `gate`.
+    """The keys of `gate`."""
 
-    Attributes:
-        primary_metric: What the models are compared by. `auto` is the AUC for two classes, the
-            accuracy for more, the RMSE for a regression.
-        mode: `superior`: the lower confidence bound of the gain over the champion is above 0.
-            `non_inferior`: that bound is not below minus `margin`. `point`: the value itself is
-            better, which promotes every second one of equal models.
-        margin: What may be lost in mode `non_inferior`, in units of the metric.
-        confidence: Of the one-sided bounds that decide, and of the intervals that are shown.
-        first_model: `beat_baseline`: a first model must be better than the trivial one (the class
-            shares or the mean of the training rows) by the lower confidence bound. `accept`: any.
-        incompatible_champion: What happens when the champion cannot be compared, because its
-            schema differs or it cannot be loaded: `fail`, or `treat_as_first`.
-        thresholds: Metric to {"min": number, "max": number}; each must pass besides.
-    """
-
-    primary_metric: str = "auto"
-    mode: Literal["superior", "non_inferior", "point"] = "superior"
-    margin: float = pydantic.Field(0.0, ge=0, allow_inf_nan=False)
-    confidence: float = pydantic.Field(0.95, gt=0.5, lt=1)
-    first_model: Literal["beat_baseline", "accept"] = "beat_baseline"
-    incompatible_champion: Literal["fail", "treat_as_first"] = "fail"
-    thresholds: dict[str, Threshold] = {}
+    primary_metric: str = option(
+        "auto",
+        "The metric that compares the models. `auto` is the AUC for two classes, the"
+        " accuracy for more, the RMSE for a regression.",
+    )
+    mode: Literal["superior", "non_inferior", "point"] = option(
+        "superior",
+        "`superior`: the lower confidence bound of the gain over the champion is above 0."
+        " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
+        " itself is better, which promotes every second one of equal models.",
+    )
+    margin: float = option(
+        0.0,
+        "The loss that mode `non_inferior` accepts, in units of the metric.",
+        ge=0,
+        allow_inf_nan=False,
+    )
+    confidence: float = option(
+        0.95,
+        "Confidence of the one-sided bounds that decide, and of the intervals that are shown.",
+        gt=0.5,
+        lt=1,
+    )
+    first_model: Literal["beat_baseline", "accept"] = option(
+        "beat_baseline",
+        "`beat_baseline`: the lower confidence bound of a first model must be better than"
+        " the trivial model (the class shares or the mean of the training rows). `accept`:"
+        " any first model passes.",
+    )
+    incompatible_champion: Literal["fail", "treat_as_first"] = option(
+        "fail",
+        "What happens if the champion cannot be compared, because its schema differs or"
+        " it cannot be loaded: the step fails, or the model is treated as the first.",
+    )
+    thresholds: dict[str, Threshold] = option(
+        {}, 'Metric to {"min": number, "max": number}; the model must also meet each of them.'
+    )
 
     @pydantic.field_validator("primary_metric")
     @classmethod

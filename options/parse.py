@@ -6,6 +6,7 @@ parameter has a typed form, a subclass of Group, and `parse` is the one way into
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +14,13 @@ from typing import Any, TypeVar
 import pydantic
 
 from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
+from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
 
 
 class Group(pydantic.BaseModel):
-    """The typed form of a dict parameter: immutable, and closed to keys nobody knows."""
+    """The typed form of a dict parameter: immutable, and closed to unknown keys."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -26,13 +28,25 @@ class Group(pydantic.BaseModel):
 Typed = TypeVar("Typed", bound=Group)
 
 
-def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
+def option(default: Any, meaning: str, **checks: Any) -> Any:
+    """Declare a key of a group: its default, its meaning and the checks of its value.
+
+    Args:
+        default: The default; `...` for a key that must be given.
+        meaning: What the key says, in a sentence or two; names stand between backticks.
+        **checks: Those of pydantic.Field: ge, gt, le, lt, min_length, allow_inf_nan.
+    """
+    return pydantic.Field(default, description=meaning, **checks)
+
+
+def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool = False) -> Typed:
     """Return the typed form of a dict parameter.
 
     Args:
         group: The typed form.
         name: The parameter, for messages, for instance `train_options`.
         value: What KFP delivered.
+        strict: Take no text for a number, and no number for true or false.
 
     Raises:
         ConfigurationError: One problem for every key that is unknown or has a wrong value.
@@ -47,10 +61,13 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 path=name,
             )
         )
+    given = whole_numbers(value)
     try:
-        return group.model_validate(whole_numbers(value))
+        if strict:
+            return group.model_validate_json(json.dumps(given), strict=True)
+        return group.model_validate(given)
     except pydantic.ValidationError as error:
-        raise ConfigurationError(*_problems(group, name, error)) from None
+        raise ConfigurationError(*_problems(group, name, given, error)) from None
 
 
 def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
@@ -105,20 +122,52 @@ def whole_numbers(value: Any) -> Any:
     return value
 
 
-def _problems(group: type[Group], name: str, error: pydantic.ValidationError) -> Iterable[Problem]:
+def _problems(
+    group: type[Group], name: str, value: Any, error: pydantic.ValidationError
+) -> Iterable[Problem]:
+    schema = group.model_json_schema()
+    told: set[str] = set()
     for item in error.errors(include_url=False):
-        path = [str(part) for part in item["loc"]]
-        where = ".".join([name, *path])
+        path, received = _place(item["loc"], value)
+        if item["type"] == "missing":
+            path, received = [*path, item["loc"][-1]], "nothing"
+        where = ".".join([name, *map(str, path)])
+        if where in told:
+            continue  # of a key with a choice of kinds, every kind has an error
+        told.add(where)
         if item["type"] == "extra_forbidden":
-            yield unknown_key(".".join([name, *path[:-1]]), path[-1], _keys(group, path[:-1]))
+            above = [str(part) for part in path[:-1]]
+            yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
+            continue
+        said = item["msg"].removeprefix("Value error, ")
+        yield Problem(
+            f"{where} is not valid",
+            received=MASK if any(looks_secret(str(part)) for part in path) else received,
+            expected=said if item["type"] == "value_error" else expected(schema, path) or said,
+            fix=f"correct {where}",
+            path=where,
+        )
+
+
+def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], str]:
+    """Return the path of an error and what was received there.
+
+    Args:
+        location: As pydantic has it: after the path it may name the kind that did not fit.
+        value: What was parsed.
+    """
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif part == "[key]":
+            return path, str(path[-1])  # the key itself is wrong
         else:
-            yield Problem(
-                f"{where} is not valid",
-                received=MASK if any(map(looks_secret, path)) else repr(masked(item["input"])),
-                expected=item["msg"].removeprefix("Value error, "),
-                fix=f"correct {where}",
-                path=where,
-            )
+            break
+        path.append(part)
+    return path, repr(masked(value))
 
 
 def _keys(group: type[Group], path: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import re
@@ -18,9 +17,11 @@ import click
 
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.jobs.secret_values import still_masked
+from kfp_tfjob.options.pipeline import PARAMETERS, Parameter
 from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
+from kfp_tfjob.pipelines.local.home import DEFAULT, Home
+from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.text import line, lines, log_to
 from kfp_tfjob.storage.words import nearest
@@ -34,9 +35,7 @@ class _Command(click.Group):
         try:
             return super().invoke(context)
         except StepError as error:
-            from kfp_tfjob.components.preflight.parameters import MEANING
-
-            click.echo(f"kfp-tfjob: {with_hints(error, MEANING)}", err=True)
+            click.echo(f"kfp-tfjob: {with_hints(error)}", err=True)
             sys.exit(error.code)
 
 
@@ -52,20 +51,32 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
+# What a run on this machine has in place of the defaults of the form.
+_HERE = {
+    "output_uri": "s3://kfp-tfjob",
+    "model_name": "from --data",
+    "storage_endpoint": "the embedded store",
+}
+
+
+def _shown_default(name: str, parameter: Parameter) -> str:
+    default = _HERE.get(name) or parameter.default
+    return "; required" if default is None else f" [default: {default}]"
+
+
 def _parameters(command):
     """Add the options that set run parameters."""
     options = [
-        click.option("--data", metavar="URI", help="data_uri: a file or folder; required"),
-        click.option("--label", metavar="COLUMN", help="data_label: column to predict; required"),
-        click.option("--output", metavar="URI", help="output_uri [default: s3://kfp-tfjob]"),
-        click.option("--name", metavar="NAME", help="model_name [default: from --data]"),
-        click.option(
-            "--workers", type=int, metavar="N", help="train_workers, beside the chief [default: 1]"
-        ),
-        click.option(
-            "--model",
-            metavar="CODE",
-            help="model_code: model.py:build_model [default: kfp_tfjob.trainer.models:mlp]",
+        *(
+            click.option(
+                it.option[0],
+                name,
+                type=it.type,
+                metavar=it.option[1],
+                help=f"{name}: {it.words}{_shown_default(name, it)}",
+            )
+            for name, it in PARAMETERS.items()
+            if it.option
         ),
         click.option(
             "--set",
@@ -82,7 +93,6 @@ def _parameters(command):
 
 @main.command()
 @_parameters
-@click.option("--endpoint", metavar="URL", help="use this S3 store instead of the embedded one")
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
@@ -91,7 +101,7 @@ def _parameters(command):
     help="folder for the embedded store, logs and reports",
 )
 @click.option("--run-id", metavar="ID", help="continue this run with its original parameters")
-def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> None:
+def run(home: Path, run_id: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine.
 
     The chief and the workers run as processes. They store their output in an S3 server that starts
@@ -108,11 +118,9 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
     with place.errors_told():
         earlier = _earlier(place, run_id) if run_id else None
     values = _values(given, earlier)
-    if endpoint:
-        values["storage_endpoint"] = endpoint
     check(values)
     ConfigurationError.raise_if(_not_kept(values))
-    named = given["name"] or any(item.startswith("model_name=") for item in given["settings"])
+    named = given["model_name"] or any(item.startswith("model_name=") for item in given["settings"])
     if not run_id and not named and (note := _other_data(place, values)):
         click.echo(note)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
@@ -123,40 +131,32 @@ def run(endpoint: str | None, home: Path, run_id: str | None, **given: Any) -> N
 @click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
 def explain_(parameter: str | None) -> None:
     """Explain the run parameters and their keys."""
-    from kfp_tfjob.components.preflight.parameters import MEANING
-    from kfp_tfjob.options.data import DataOptions
-    from kfp_tfjob.options.gate import GateOptions
-    from kfp_tfjob.options.job import PodOptions, TrainOptions
-
-    groups = {
-        "data_options": DataOptions,
-        "train_options": TrainOptions,
-        "gate": GateOptions,
-        "pod": PodOptions,
-    }
+    groups = {name: it.group for name, it in PARAMETERS.items() if it.group}
     keys = {path: text for name in groups for path, text in explain(name, groups[name]).items()}
     if parameter is None:
-        for name, meaning in MEANING.items():
-            click.echo(f"{name:<22} {meaning.replace('`', '')}")
+        for name, it in PARAMETERS.items():
+            click.echo(f"{name:<22} {it.words}")
         click.echo(f"\nFor the keys of {', '.join(groups)}, run: kfp-tfjob explain PARAMETER")
         return
     shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
-    if parameter in MEANING:
-        click.echo(f"{parameter}: {MEANING[parameter].replace('`', '')}\n")
+    if parameter in PARAMETERS:
+        click.echo(f"{parameter}: {PARAMETERS[parameter].words}\n")
     elif not shown:
         near = [path for path in keys if path.endswith(f".{parameter}")]
-        near = near or [nearest(parameter, [*MEANING, *keys])]
+        near = near or [nearest(parameter, [*PARAMETERS, *keys])]
         raise ConfigurationError(
             Problem(
                 f"there is no parameter or key {parameter!r}",
                 received=parameter,
-                expected=f"one of {', '.join(MEANING)}, or PARAMETER.KEY",
+                expected=f"one of {', '.join(PARAMETERS)}, or PARAMETER.KEY",
                 fix=" or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
             )
         )
     for path, text in shown.items():
         click.echo(path)
-        click.echo(fill(text, 100, initial_indent="    ", subsequent_indent="    "))
+        click.echo(
+            fill(text.replace("`", ""), 100, initial_indent="    ", subsequent_indent="    ")
+        )
 
 
 @main.command("compile")
@@ -276,22 +276,14 @@ def _values(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dic
 
     A continued run uses its earlier parameters instead of the defaults.
     """
-    from kfp_tfjob.components.preflight.parameters import MEANING
+    from kfp_tfjob.components.preflight.parameters import defaults
     from kfp_tfjob.trainer.model_code import as_path
 
-    values = _defaults() | (earlier or {})
-    short = {
-        "data_uri": given["data"],
-        "data_label": given["label"],
-        "output_uri": given["output"],
-        "model_name": given["name"],
-        "train_workers": given["workers"],
-        "model_code": given["model"],
-    }
-    values |= {name: value for name, value in short.items() if value is not None}
-    values["output_uri"] = values["output_uri"] or "s3://kfp-tfjob"
+    values = defaults() | (earlier or {})
+    values |= {name: given[name] for name in PARAMETERS if given.get(name) is not None}
+    values["output_uri"] = values["output_uri"] or _HERE["output_uri"]
     values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
-    _apply(values, given["settings"], MEANING)
+    _apply(values, given["settings"], PARAMETERS)
     values["model_code"] = as_path(str(values["model_code"]))
     if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
         values["train_batch_size"] = _fitting(values)
@@ -305,17 +297,6 @@ def _fitting(values: dict[str, Any]) -> Any:
         return batch  # the check reports wrong numbers
     ranks = (1 + workers) * max(gpus, 1)
     return batch - batch % ranks or ranks
-
-
-def _defaults() -> dict[str, Any]:
-    """Return the defaults of the pipeline; a parameter without one is empty."""
-    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
-
-    signature = inspect.signature(tfjob_training.pipeline_func)
-    return {
-        name: "" if parameter.default is parameter.empty else parameter.default
-        for name, parameter in signature.parameters.items()
-    }
 
 
 def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]) -> None:
@@ -428,7 +409,7 @@ def _earlier(home: Home, run_id: str) -> dict[str, Any]:
     Raises:
         ConfigurationError: There is no such run.
     """
-    path = home.run(run_id) / PARAMETERS
+    path = home.run(run_id) / KEPT
     try:
         text = "" if "/" in run_id else path.read_text()
         earlier = json.loads(text)

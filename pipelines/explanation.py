@@ -1,19 +1,15 @@
-"""The keys of the dict parameters in words: what each means, what it may be, what it is unsaid."""
+"""The keys of the dict parameters in words: meaning, values and default of each, in Markdown."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterator, Mapping
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from kfp_tfjob.options.parse import Group, inner_group
-
-_KEY = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+from kfp_tfjob.options.wording import expected
 
 
 def explain(name: str, group: type[Group]) -> dict[str, str]:
@@ -24,7 +20,7 @@ def explain(name: str, group: type[Group]) -> dict[str, str]:
         group: Its typed form.
 
     Returns:
-        A text for each key, by its path: `train_options.seed`.
+        A text in Markdown for each key, by its path: `train_options.seed`.
     """
     return dict(_keys(name, group, {}))
 
@@ -40,55 +36,52 @@ def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[t
         if name in known:
             continue
         if inner is None:
-            yield place, _joined(meaning, _choices(field.annotation), _default(field))
+            yield place, _joined(meaning, _values(group, name), _default(field))
         elif inner is not field.annotation or not _meanings(inner):
-            keys = f"Keys: {', '.join(inner.model_fields)}."
+            keys = f"Keys: {', '.join(f'`{key}`' for key in inner.model_fields)}."
             yield place, _joined(meaning, _about(inner), keys)
         else:
             earlier = {where for key, where in there.items() if key in inner.model_fields}
             if earlier:
-                yield place, _joined(meaning, f"As {', '.join(sorted(earlier))}.")
+                yield (
+                    place,
+                    _joined(
+                        meaning,
+                        f"Keys as in {', '.join(f'`{where}`' for where in sorted(earlier))}.",
+                    ),
+                )
             yield from _keys(place, inner, there)
             there |= {key: place for key in inner.model_fields if key not in there}
 
 
 def _meanings(group: type[Group]) -> dict[str, str]:
-    """Return what the docstrings of a group and its bases say of the keys."""
-    found: dict[str, str] = {}
-    for kind in reversed(group.__mro__):
-        text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
-        if issubclass(kind, Group):
-            found |= {name: _words(meaning) for name, meaning in _KEY.findall(text)}
-    return {name: meaning for name, meaning in found.items() if name in group.model_fields}
+    """Return the meanings of the keys of a group that have one."""
+    return {
+        name: _words(field.description)
+        for name, field in group.model_fields.items()
+        if field.description
+    }
 
 
 def _about(group: type[Group]) -> str:
     """Return what the docstring of a group says of it as a whole."""
-    return _words(inspect.cleandoc(group.__doc__ or "").partition("Attributes:")[0])
+    return _words(inspect.cleandoc(group.__doc__ or ""))
 
 
-def _choices(annotation: Any) -> str:
-    """Return the values a key may have, where they are few."""
-    kinds = [annotation] if get_origin(annotation) is Literal else get_args(annotation)
-    values: list[Any] = []
-    for kind in kinds or [annotation]:
-        if get_origin(kind) is Literal:
-            values += get_args(kind)
-        elif kind is bool:
-            values += [True, False]
-        elif kind is not NoneType:
-            return ""
-    return f"One of {', '.join(map(json.dumps, values))}." if values else ""
+def _values(group: type[Group], name: str) -> str:
+    """Return the values a key may have, where its type says more than its meaning."""
+    words = expected(group.model_json_schema(), [name])
+    return "" if words.startswith(("a text", "a list", "an object")) else f"Value: {words}."
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "Needed."
-    return "" if field.default in (None, (), {}) else f"Default: {json.dumps(field.default)}."
+        return "Required."
+    return "" if field.default in (None, (), {}) else f"Default: `{json.dumps(field.default)}`."
 
 
 def _words(text: str) -> str:
-    return " ".join(text.replace("`", "").split())
+    return " ".join(text.split())
 
 
 def _joined(*parts: str) -> str:

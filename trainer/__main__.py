@@ -124,8 +124,8 @@ def train(config: Config, started: float) -> None:
         if replicas.chief:
             check_writable(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
-        if config.options.mixed_precision:
-            keras.mixed_precision.set_global_policy(config.options.mixed_precision)
+        if config.options.precision:
+            keras.mixed_precision.set_global_policy(config.options.precision)
         function = user_code.find(config.model_code, config.job_dir / CODE)
         with replicas.strategy.scope():
             model = user_code.build(function, dataset, config.hyperparameters)

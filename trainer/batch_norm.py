@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.trainer.config import Options
 
 
 def synchronize(model: keras.Model) -> None:
@@ -18,7 +18,7 @@ def synchronize(model: keras.Model) -> None:
         layer.synchronized = True
 
 
-def problems(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
+def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
     """Return the problems with the layers of a model.
 
     Args:

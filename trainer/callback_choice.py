@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
-from kfp_tfjob.trainer.config import Options
 
 Callback = keras.callbacks.Callback
 
@@ -44,7 +44,7 @@ _TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 
 def choose(
-    options: Options,
+    options: TrainerOptions,
     own: Callable[[], Sequence[Callback]],
     model: keras.Model,
     metrics: Collection[str],
@@ -67,7 +67,7 @@ def choose(
         if (arguments := getattr(options, option)) is not None:
             # The log says when they act.
             default = {"monitor": "val_loss" if "val_loss" in metrics else "loss", "verbose": 1}
-            found.append(kind(**default | dict(arguments)))
+            found.append(kind(**default | arguments.given))
             found[-1].set_model(model)
             problems += _monitor_problems(option, found[-1], metrics)
     for callback in own():

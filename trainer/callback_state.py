@@ -1,7 +1,7 @@
 """The state of callbacks in a form for checkpoints: those of Keras and of users.
 
-The state of a Keras callback is a list of attributes. A user's callback returns it by get_state(),
-which returns numbers, texts, lists, dicts and arrays, and takes it back by set_state(state).
+The state of a Keras callback is a list of attributes. A user's callback returns it from
+get_state() as numbers, texts, lists, dicts and arrays, and accepts it in set_state(state).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keras callbacks: they run on the chief, and their decisions apply to every replica.
 
-The hooks are called when model.fit calls them. After each, model.stop_training, the learning rate
-and the weights of the chief are everyone's; nothing else a callback changes reaches the others.
+Each hook runs at the same point as in model.fit. After each hook, all replicas get the
+chief's model.stop_training, learning rate and weights. Other changes stay on the chief.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ class Callbacks:
     def begin(self, position: Position, state: CallbackState | None = None) -> bool:
         """Start, or resume from a checkpoint; restore the model after this.
 
-        Callbacks that go on get the hooks of the place they are at once more, and then what they
-        remembered there.
+        Resumed callbacks get the hooks of the current position again, and then their saved state.
 
         Args:
             position: Where the training begins.

@@ -1,4 +1,4 @@
-"""The prepared dataset as a model sees it: names, statistics, classes, rows."""
+"""The prepared dataset for a model: names, statistics, classes, rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Weights that are not the same on all replicas any more, because a layer changes them by itself.
+"""Finds weights that differ between replicas because a layer changes them itself.
 
-Gradients are summed, so what is trained stays the same everywhere; what a layer computes of its
-rows and keeps does not.
+Gradients are summed, so trained weights stay equal. Values that a layer computes from its own rows
+and keeps do not.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     serve          one argument (batch,) float32 for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
-`serving_default`, which servers take when none is named, is `serve`. All return `probabilities`
+`serving_default`, the default signature of servers, is `serve`. All return `probabilities`
 (batch, classes) and `class` (batch,) text, or `prediction` (batch,).
 """
 
@@ -58,11 +58,11 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     columns = [tf.TensorSpec([None], tf.float32, name) for name in names]
     packed = [tf.TensorSpec([None, dataset.num_features], tf.float32, "features")]
     holder = tf.Module()
-    # Not the model itself, which would bring the state of its optimizer.
+    # Not the model itself, because that would include the state of its optimizer.
     holder.layers = list(model.layers)
     holder.weights = list(model.variables)
-    # They are traced while they are saved: traced before, one that sets a variable, like the state
-    # of random numbers, would be about all replicas and could not be saved.
+    # They are traced during saving. Traced earlier, a function that sets a variable, such as the
+    # state of random numbers, would refer to all replicas and could not be saved.
     serve_columns = tf.function(serve, input_signature=columns)
     tf.saved_model.save(
         holder,

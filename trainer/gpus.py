@@ -1,7 +1,7 @@
 """The GPUs of a replica: selection, checks before the training, utilization.
 
-A replica that was given GPUs trains on them or not at all. What decides that are functions of what
-TensorFlow, the driver and the environment say.
+A replica with GPUs trains on them or not at all. The decisions are pure functions of the answers of
+TensorFlow, the driver and the environment.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def load(gpus: int | None) -> None:
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     else:
-        # Kernels are launched by threads that do nothing else, and NCCL says why it fails.
+        # Dedicated threads launch kernels, and NCCL logs the reason of a failure.
         os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
         os.environ.setdefault("NCCL_DEBUG", "WARN")
     # Keras imports scikit-learn for an unused wrapper, a fifth of the import time.

@@ -337,7 +337,7 @@ class Training:
 
     def _save(self, running: EvaluationState) -> None:
         with self._time.spent_on("checkpoint"):
-            # The others would take as long as their copy, and get the same updates everywhere.
+            # The others would take as long as a copy, and get the same updates everywhere.
             compare_weights(self.replicas, self.model.non_trainable_weights)
             self._state.save(self._position, running)
         self._saved = time.monotonic()

@@ -1,4 +1,4 @@
-"""Buffers that are freed in one step are used again in the next."""
+"""Keeps freed buffers of one step for the next."""
 
 from __future__ import annotations
 

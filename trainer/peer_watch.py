@@ -1,9 +1,9 @@
-"""A connection between the process of each worker and that of the chief, to see that one has died.
+"""A connection between the process of each worker and the chief, to notice the death of a process.
 
-TensorFlow notices late that a process was killed, after many seconds while others wait for it in a
-sum. The kernel closes the connections of a process at once, whatever it was doing. So each worker
-has one to the chief. It carries only keepalives, and a farewell from a process that ends with
-more to say than that. When it closes without one, the process at the other end has to start again.
+TensorFlow notices a killed process late, after many seconds if others wait for it in a sum. The
+kernel closes the connections of a killed process at once. So each worker
+has one to the chief. It carries only keepalives, and a farewell from a process that ends
+with an error or result of its own. If it closes without a farewell, the other process restarts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PeerMonitor:
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
-        # Whoever else finds the port must not be taken for a replica.
+        # Other programs that find the port must not count as replicas.
         token = secrets.token_bytes(_TOKEN)
         replicas.share(token + server.getsockname()[1].to_bytes(_PORT, "big"))
         self._in_background(self._accept, server, token)
@@ -113,7 +113,7 @@ class PeerMonitor:
             with self._lock:
                 if self._over:
                     return
-                # It stays open also if there is no answer: to close it means to have died.
+                # It stays open even without an answer: closing it would signal a death.
                 self._peers.append(peer)
                 peer.sendall(token + self._name)
             chief = _read(peer, _NAME)

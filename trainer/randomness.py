@@ -1,8 +1,8 @@
-"""Random numbers: other ones on every replica, and after an interruption the same ones.
+"""Random numbers: different on every replica, and the same again after an interruption.
 
 Keras keeps them in the states of SeedGenerators, which are variables of the model: a checkpoint has
 those of replica 0, and those of the others follow from them. Operations without a seed use one
-generator of Keras that no model has; here every model has one of its own for that.
+global generator of Keras, which no model contains; here every model gets its own.
 """
 
 from __future__ import annotations

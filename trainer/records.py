@@ -1,7 +1,7 @@
 """Random access to the records of TFRecord files, and the order in which they are read.
 
-The order is a function of the seed and the epoch alone. So it is the same for any number of
-replicas, and a resumed training finds its place without reading earlier rows.
+The order depends only on the seed and the epoch. So it is the same for any number of replicas, and
+a resumed training finds its place without reading earlier rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
-The environment is that of a replica, standard input has what the header tells. The rest of a
-dataset needs the rows, so the model is built on several different stand-ins. It is refused only for
-an error that the training would certainly meet: a mistake in the code, or a shape that Keras
-rejects, which is the same on every stand-in and does not depend on made-up values. Anything else is
-for the training to say.
+The environment is that of a replica, and standard input has the columns of the header. Everything
+else in a dataset needs the rows, so the model is built on several different stand-ins. It is
+refused only for an error that the training would certainly meet: a mistake in the code, or a shape
+that Keras rejects, which is the same on every stand-in and does not depend on made-up values. The
+training reports anything else.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _failure(
 
     keras.backend.clear_session()
     keras.utils.set_random_seed(config.options.seed)
-    if config.options.mixed_precision:
-        keras.mixed_precision.set_global_policy(config.options.mixed_precision)
+    if config.options.precision:
+        keras.mixed_precision.set_global_policy(config.options.precision)
     model = None
     try:
         model = user_code.build(function, dataset, config.hyperparameters)
@@ -186,7 +186,8 @@ def main() -> None:
     load(0)  # meanwhile the rest is checked
     header: Mapping[str, Any] = json.loads(sys.stdin.readline())
     os.environ["MODEL_CODE"] = header["model_entry"]
-    config = Config.from_environment({**os.environ, "TF_CONFIG": ""})
+    alone = {"TF_CONFIG": "", "EXPECTED_REPLICAS": ""}  # this process has no peers
+    config = Config.from_environment({**os.environ, **alone})
     columns = (header["features"], header["label"], header["task"])
     problems = rehearse(config, *columns, header["replicas"])
     said = [asdict(item) if isinstance(item, Problem) else {"what": item} for item in problems]

@@ -1,7 +1,6 @@
 """The replicas of the job: the strategy, and their messages beside gradients.
 
-Everything that speaks to other replicas must be called by all of them, in the same order, from the
-main thread.
+All replicas must call every function that communicates, in the same order, from the main thread.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class Replicas:
                 raise
             log.warning("a replica was lost after its work was done: %s", error.message[:200])
             return
-        # Whoever is gone by now has not been waited for.
+        # A process that has ended by now did not wait for this one.
         with suppress(tf.errors.OpError):
             context.context().wait_at_barrier("left", _FAREWELL)
 
@@ -176,7 +175,7 @@ class Replicas:
         return self._sum_bytes(mine)
 
     def _sum_bytes(self, data: bytes) -> bytes:
-        # Only one process has other bytes than 0 at a place, so the sum of words moves bytes.
+        # Only one process has nonzero bytes at a place, so the sum of words moves bytes.
         words = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
         return self.sum(words).tobytes()[: len(data)]
 
@@ -212,8 +211,8 @@ def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distri
     )
     others = config.cluster.size - 1
     log.info("waiting for %d other replica%s", others, "s" if others > 1 else "")
-    # The constructor holds the lock of the interpreter and takes SIGTERM away, so only the
-    # supervisor can end this wait.
+    # The constructor holds the lock of the interpreter and blocks SIGTERM, so only the supervisor
+    # can end this wait.
     supervised.waiting()
     if config.restarts and config.cluster.place:
         _wait_for_chief(config.cluster.chief_address, chief_leaves)
@@ -235,7 +234,7 @@ def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
     while True:
         try:
             with socket.create_connection(address, 1) as chief:
-                # Its port may be closed too shortly for a look between the one and the next chief.
+                # Between two chiefs, its port may be closed for too short a time to notice.
                 if not leaves or not _hangs_up(chief, _LEAVING_SECONDS):
                     return
         except OSError:

@@ -1,8 +1,8 @@
 """The features and labels of records; each record is a `tf.train.Example`.
 
-The records that prepare_data writes differ in their values alone. So the places of the values are
-found once, in the first record, and a batch is two copies; parsing every record costs several times
-as much (benchmarks/input_pipeline.py). Records of other programs are parsed.
+The records of prepare_data differ only in their values. So the offsets of the values are found
+once, in the first record, and a batch takes two copies. Parsing every record takes several times
+as long (benchmarks/input_pipeline.py). Records of other programs are parsed.
 """
 
 from __future__ import annotations

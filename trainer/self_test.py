@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 from kfp_tfjob.trainer.train_step import INSTALL, leave_sums_to_us
@@ -61,7 +61,9 @@ def check_sum(replicas: Replicas) -> None:
         )
 
 
-def check_loss(model: keras.Model, dataset: Dataset, replicas: Replicas, options: Options) -> None:
+def check_loss(
+    model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
+) -> None:
     """Compare the loss of a few random rows with the losses of their halves.
 
     A loss that is no mean over rows, or a compute_loss that leaves the number of replicas out, is

@@ -1,7 +1,7 @@
 """Predicts packed rows with any SavedModel.
 
-The trainer's own export has the signature `serve_packed`; a user's own model may only take its
-columns by name, or one packed input. Anything else is refused, with a list of its inputs.
+The trainer's own export has the signature `serve_packed`; a user's own model may take its columns
+by name, or one packed input. Anything else is refused, with a list of its inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of a training on all replicas: saved by the chief, restored on everyone, compared."""
+"""The state of a training: saved by the chief, restored on all replicas, compared between them."""
 
 from __future__ import annotations
 

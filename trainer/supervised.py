@@ -1,7 +1,7 @@
 """What the trainer tells its supervisor, and how it waits as a warm spare.
 
-The supervisor reads lines from a pipe: it has to know how long to wait for the peers, and whether a
-trainer that died had got further than the one before. Without a supervisor nobody listens.
+The supervisor reads lines from a pipe (`supervisor/child.py`): it has to know how long to wait for
+the peers, and whether a trainer that died had made progress. Without a supervisor there is no pipe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PIPE = "SUPERVISOR_PIPE"
 
 
 def waiting() -> None:
-    """Say that from now on this process waits for its peers, and cannot be told anything."""
+    """Say that this process waits for its peers from now on, and cannot be told anything."""
     _say("waiting")
 
 
@@ -28,12 +28,12 @@ def steps(done: int, last: int) -> None:
 
 
 def is_spare() -> bool:
-    """Tell whether this process has to wait until another one has died."""
+    """Tell whether this process has to wait until the trainer before it has died."""
     return os.environ.get("WAIT_FOR_GO") == "1"
 
 
 def wait_for_go() -> int:
-    """Return when this process is to take over; end it when it will never be.
+    """Return when this process is to take over; end it when it never will.
 
     Returns:
         The exit code of the process before it.

@@ -1,8 +1,8 @@
 """One step on every replica: gradients summed over all of them, then clipped, then applied.
 
 Keras clips and checks for infinities before it sums over replicas, which is wrong for clipping and
-a deadlock for loss scaling when only one replica overflows. So the sum is taken here, once, and
-Keras' own is switched off; that is the one private method of an optimizer this project relies on.
+a deadlock for loss scaling when only one replica overflows. So this module sums once and
+disables the sum of Keras, the only private method of an optimizer that this project relies on.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        # Converting Python to a graph takes a good part of the time of a restart.
+        # Converting Python to a graph takes much of the time of a restart.
         self._train = tf.function(self._train_in_graph, autograph=False)
         self._evaluate = tf.function(self._evaluate_in_graph, autograph=False)
         self._results = tf.function(lambda: model.get_metrics_result(), autograph=False)
@@ -281,7 +281,7 @@ def leave_sums_to_us(optimizer: Any) -> list[str]:
     for inner in innermost(optimizer):
         if not hasattr(inner, _REDUCE):
             raise StepError(f"this version of Keras has no {_REDUCE}; {INSTALL}")
-        # Keras tracks the attributes of an optimizer; this one is no state.
+        # Keras tracks the attributes of an optimizer; this one is not state.
         object.__setattr__(inner, _REDUCE, keep)
     return asked
 

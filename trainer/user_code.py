@@ -19,10 +19,10 @@ import keras
 import tensorflow as tf
 
 from kfp_tfjob import old_names
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.words import did_you_mean, nearest
 from kfp_tfjob.trainer import batch_norm, randomness
-from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.train_step import innermost
 
@@ -139,7 +139,7 @@ def check(
     function: BuildModel,
     dataset: Dataset,
     replicas: int,
-    options: Options = Options(),  # noqa: B008
+    options: TrainerOptions = TrainerOptions(),  # noqa: B008
 ) -> None:
     """Check that a model can be trained on a dataset, and create all its variables.
 
@@ -278,7 +278,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     ConfigurationError.raise_if(problems)
 
 
-def _unsupported(model: keras.Model, replicas: int, options: Options) -> list[Problem]:
+def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
     """Return what this trainer would silently compute differently than Keras does."""
     problems = [
         Problem(

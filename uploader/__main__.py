@@ -28,7 +28,12 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import log_to
+from kfp_tfjob.supervisor import exit_codes
 
+_CODES = (
+    *(exit_codes.DONE, exit_codes.FAILED, exit_codes.CONFIGURATION, exit_codes.DATA),
+    exit_codes.NOT_STORED,
+)
 _EPILOG = """
 credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chain: environment,
   web identity, shared files. They are read again while a command runs.
@@ -38,10 +43,14 @@ environment, or keys of the Secret:
 {variables}
   http_proxy, https_proxy, no_proxy: as everywhere; PUT then goes through boto3
 
-exit codes: 0 done, 1 failed, 2 wrong configuration, 3 data missing or corrupt,
-  145 the store was away; watch says why in FOLDER/.uploader/state.json: starting, mirroring,
-  stored, not_stored, store_unavailable, fenced (a newer attempt owns the run) or user_error
-""".format(variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()))
+exit codes:
+{codes}
+  watch says why in FOLDER/.uploader/state.json: starting, mirroring, stored, not_stored,
+  store_unavailable, fenced (a newer attempt owns the run) or user_error
+""".format(
+    variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()),
+    codes="\n".join(f"  {code}: {exit_codes.MEANING[code]}" for code in _CODES),
+)
 
 
 def _watch(arguments: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ from kfp_tfjob.jobs.labels import (
     label_value,
     run_label,
 )
-from kfp_tfjob.options.job import PodSettings, SecretKey
+from kfp_tfjob.options.pod import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor.pack import NAME

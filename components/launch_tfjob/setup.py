@@ -1,7 +1,7 @@
 """The init container of every replica: `python -m kfp_tfjob.components.launch_tfjob.setup`.
 
 It puts into JOB_DIR what the replica runs, and on the chief into OUTPUT_DIR what an earlier attempt
-of the run has stored. Every byte that comes from the store is proven.
+of the run has stored. Every byte that comes from the store is verified.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Task:
         output_dir: Where the chief writes.
         run: The run in the store.
         code: The copy of the user's code; None when the image has it.
-        dataset: The prepared dataset; None where nobody needs it in a folder.
+        dataset: The prepared dataset; None where it is not needed in a folder.
         data_dir: That folder.
-        restore: Whether this replica goes on from what is stored: the chief.
+        restore: Whether this replica resumes from what is stored: the chief.
     """
 
     job_dir: Path

@@ -11,8 +11,9 @@ from typing import Any
 from kfp_tfjob.components import images
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS
-from kfp_tfjob.options.job import PodOptions, TrainOptions
 from kfp_tfjob.options.parse import parse, whole_numbers
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor.environment import VARIABLES

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.jobs.status import decides, is_chief, is_over, is_suspended, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.options.job import TrainOptions
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.words import listed
 
 _SHOWN = 5

@@ -23,7 +23,7 @@ from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.options.job import PodSettings
+from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
 

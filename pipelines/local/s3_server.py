@@ -2,13 +2,13 @@
 
     python -m kfp_tfjob.pipelines.local.s3_server FOLDER [--port N]
 
-It checks signatures and checksums, and of those who create a key conditionally one wins, which is
-more than the usual mocks do. It is meant for one machine: one copy of the data, loopback only. The
-data stays in FOLDER; once it answers, FOLDER/secret has its address and keys in the form of the
-Secret that pods mount, so every program of the project finds it by that folder.
+Unlike the usual mocks, it checks signatures and checksums, and lets one of several conditional
+creates win. It is made for one machine: one copy of the data, loopback only. FOLDER stores the
+data. When the server is ready, FOLDER/secret has its address and keys in the form of the Secret
+that pods mount, so every program of the project finds it there.
 
-Other users of the machine have no way in without the keys: FOLDER is private, and the inner servers
-of Swift, which ask for no keys, have no address.
+Other users of the machine cannot get in without the keys: FOLDER is private, and the inner servers
+of Swift, which need no keys, have no address.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Server:
     """A server in a separate process.
 
     Attributes:
-        folder: Where its data lies.
+        folder: The folder of its data.
         process: The process.
     """
 
@@ -118,7 +118,7 @@ class Server:
         """Start a server on `folder` and wait until it answers.
 
         Args:
-            folder: Where its data lies.
+            folder: The folder of its data.
             port: 0 for a free one.
             environment: Of the process; None for that of the caller.
 
@@ -191,7 +191,7 @@ def serve(folder: Path, port: int = 0) -> None:
     """Serve S3 from `folder` on the loopback interface until the process is ended.
 
     Args:
-        folder: Where the data lies; made when it is not there.
+        folder: The folder of the data; created if it does not exist.
         port: 0 for a free one.
 
     Raises:
@@ -383,7 +383,7 @@ def _write_private(path: Path, text: str) -> None:
 def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the data lies")
+    parser.add_argument("folder", type=Path, help="folder for the data")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     arguments = parser.parse_args()
     serve(arguments.folder.absolute(), arguments.port)

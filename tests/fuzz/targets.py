@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, report, scan
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.pipelines.cli import _defaults
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
@@ -175,7 +175,7 @@ def _values(draw: st.DrawFn) -> dict[str, Any]:
         "gate": _GATE,
         "data_options": _DATA,
     }
-    values = _defaults() | {
+    values = defaults() | {
         "data_uri": "x.csv",
         "data_label": "y",
         "model_name": "m",

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.tf_config import Topology
-from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.load import load
 
 load(0)
@@ -191,7 +192,7 @@ class Row:
     """
 
     model: Callable[[Dataset], keras.Model]
-    options: Options = Options()
+    options: TrainerOptions = TrainerOptions()
     tolerance: float = 1e-6
     policy: str = "float32"
     jit_compile: bool = False
@@ -295,7 +296,7 @@ def _masked(dataset: Dataset) -> keras.Model:
 ROWS = {
     "plain": Row(_model()),
     "AUC": Row(_model(metrics=("accuracy", SparseAUC))),
-    "class weights": Row(_model(), Options(class_weight={"no": 0.5, "yes": 3, "maybe": 1})),
+    "class weights": Row(_model(), TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1})),
     "clipnorm": Row(_model(_sgd(clipnorm=0.1))),
     "global_clipnorm": Row(_model(_sgd(global_clipnorm=0.1))),
     "clipvalue": Row(_model(_sgd(clipvalue=1e-3))),
@@ -322,16 +323,18 @@ ROWS = {
     "MaxNorm": Row(_model(kernel_constraint=lambda: keras.constraints.MaxNorm(1.0))),
     "synchronized BatchNormalization": Row(_model(hidden=_batch_normalization(synchronized=True))),
     "BatchNormalization made so": Row(
-        _model(hidden=_batch_normalization()), Options(sync_batch_norm=True)
+        _model(hidden=_batch_normalization()), TrainerOptions(sync_batch_norm=True)
     ),
     "loss scaling, inf on one replica": Row(_model(_scaled, hidden=(Overflow,))),
     "mixed_float16": Row(_model(_scaled), tolerance=0.02, policy="mixed_float16"),
     "mixed_bfloat16": Row(_model(), tolerance=0.05, policy="mixed_bfloat16"),
     "micro-batches": Row(
         _model(_sgd(global_clipnorm=0.1), metrics=("accuracy", SparseAUC), kernel_regularizer=_l2),
-        Options(micro_batches=4, class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
+        TrainerOptions(micro_batches=4, class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
     ),
-    "micro-batches, inf in one": Row(_model(_scaled, hidden=(Overflow,)), Options(micro_batches=4)),
+    "micro-batches, inf in one": Row(
+        _model(_scaled, hidden=(Overflow,)), TrainerOptions(micro_batches=4)
+    ),
     "jit_compile": Row(
         _model(_scaled, hidden=(Overflow,), kernel_regularizer=_l2), jit_compile=True
     ),
@@ -345,11 +348,11 @@ ROWS = {
     ),
     "own state, averaged": Row(_model(hidden=(lambda: LocalMean("mean"),))),
     "own state": Row(_model(hidden=(lambda: LocalMean("none"),)), tolerance=0),
-    "masked BatchNormalization": Row(_masked, Options(sync_batch_norm=True), tolerance=0),
+    "masked BatchNormalization": Row(_masked, TrainerOptions(sync_batch_norm=True), tolerance=0),
     "own loss": Row(_model(kind=OwnLoss), tolerance=0),
     "mean over weights": Row(
         _model(loss=_weighted_mean),
-        Options(class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
+        TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
         tolerance=0,
     ),
     "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
@@ -454,7 +457,7 @@ def _weight(model: keras.Model) -> float:
     return sum(float(np.abs(item.numpy().astype("float64")).sum()) for item in model.weights)
 
 
-def _batches(dataset: Dataset, replicas: Replicas, options: Options) -> Iterator[Any]:
+def _batches(dataset: Dataset, replicas: Replicas, options: TrainerOptions) -> Iterator[Any]:
     records = open_split(dataset, "train")
     weights = None
     if options.class_weight is not None:

@@ -15,8 +15,8 @@ from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.findings import Findings
+from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, FailureReport, Step, reported
-from kfp_tfjob.pipelines.cli import _defaults
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
@@ -148,7 +148,7 @@ def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
     store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(FAILURE_FILE, raising=False)
-    given = _defaults() | {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m"}
+    given = defaults() | {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m"}
     wrong = given | {"output_uri": str(base), "train_options": {"sed": 1}}
     with pytest.raises(SystemExit), reported("preflight") as report:
         preflight.run(report, "run-1", wrong)
@@ -178,7 +178,7 @@ def test_a_warning_is_not_counted_as_a_problem(
     monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
     data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}
     with pytest.raises(DataError) as failed:
-        preflight.run(FailureReport(), "run-1", _defaults() | data | {"output_uri": str(base)})
+        preflight.run(FailureReport(), "run-1", defaults() | data | {"output_uri": str(base)})
     first, problem, warning = str(failed.value).splitlines()
     assert first == "1 problem, 1 warning:"
     assert problem.startswith("  1. ") and "none.csv" in problem

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tiny_dataset
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
-from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.exits import StoppedError
 
@@ -67,7 +68,7 @@ def train(
         BATCH,
         output.parent,
         output,
-        options=Options(**options),
+        options=TrainerOptions(**options),
     )
     model = build_model(dataset)
     model.steps_per_execution = steps
@@ -243,7 +244,7 @@ def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) 
     replicas = Replicas(tf.distribute.get_strategy())
     names = ["loss", "val_loss"]
     return Callbacks(
-        lambda: choose(Options(), lambda: [callback], model, names, output),
+        lambda: choose(TrainerOptions(), lambda: [callback], model, names, output),
         model,
         replicas,
         EPOCHS,
@@ -345,7 +346,7 @@ def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) ->
     from kfp_tfjob.trainer.callback_choice import choose
 
     model = build_model(dataset)
-    options = Options(
+    options = TrainerOptions(
         early_stopping={"monitor": "val_auc"}, reduce_lr_on_plateau={"monitor": "speed"}
     )
     with pytest.raises(ConfigurationError) as found:
@@ -353,7 +354,7 @@ def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) ->
     text = str(found.value)
     assert "early_stopping.monitor is not a metric of the model. Received: val_auc" in text
     assert "the direction of speed is unknown" in text
-    (stopping,) = choose(Options(early_stopping={}), list, model, ["loss"], tmp_path)
+    (stopping,) = choose(TrainerOptions(early_stopping={}), list, model, ["loss"], tmp_path)
     assert stopping.monitor == "loss"
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tiny_dataset
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer.config import Options
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.signature_columns import argument_names
 
@@ -226,7 +226,7 @@ def test_batch_normalization_and_the_options(
     from kfp_tfjob.trainer import user_code
 
     with pytest.raises(ConfigurationError, match=words):
-        user_code.check(_normalised(), _normalised, classes, replicas, Options(**options))
+        user_code.check(_normalised(), _normalised, classes, replicas, TrainerOptions(**options))
 
 
 def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
@@ -235,7 +235,7 @@ def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
     from kfp_tfjob.trainer import user_code
 
     model = _normalised()
-    user_code.check(model, _normalised, classes, 2, Options(sync_batch_norm=True))
+    user_code.check(model, _normalised, classes, 2, TrainerOptions(sync_batch_norm=True))
     assert model.layers[0].synchronized
 
 

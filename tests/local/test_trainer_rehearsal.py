@@ -15,11 +15,12 @@ from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.components.preflight.rehearsal import beside
 from kfp_tfjob.components.step import FailureReport, Step
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.config import Config
 
 FEATURES = ["a", "b", "c", "d", "e", "f"]
 HEAD = "import keras\nfrom keras import layers\n"
@@ -55,7 +56,13 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         (tmp_path / "code" / f"{name}.py").write_text(code)
         hyperparameters = {"units": 8} | given
         config = Config(
-            S3Address("b"), f"{name}:build_model", 1, 1, tmp_path, tmp_path, options=Options()
+            S3Address("b"),
+            f"{name}:build_model",
+            1,
+            1,
+            tmp_path,
+            tmp_path,
+            options=TrainerOptions(),
         )
         config = dataclasses.replace(config, hyperparameters=hyperparameters)
         return "\n".join(map(str, rehearse(config, FEATURES, "y", task, replicas)))
@@ -160,7 +167,7 @@ def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
 def test_preflight_refuses_before_anything_is_kept(
     store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     monkeypatch.setenv(CHOICE, "local")
     monkeypatch.setattr(
@@ -175,7 +182,7 @@ def test_preflight_refuses_before_anything_is_kept(
         + model("x = layers.Dens(units)(x)")
     )
     (tmp_path / "data.csv").write_text("a,b,y\n" + "1,2,yes\n2,3,no\n" * 20)
-    values = _defaults() | {
+    values = defaults() | {
         "data_uri": str(tmp_path / "data.csv"),
         "data_label": "y",
         "model_name": "m",
@@ -192,11 +199,11 @@ def test_preflight_refuses_before_anything_is_kept(
 def test_on_a_cluster_it_is_said_when_the_model_is_built(
     store: Store, base: S3Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     caplog.set_level(logging.INFO)
     step = Step("preflight", "r", Layout(base), store)
-    with preflight._rehearsing(step, _defaults()) as rehearsal:
+    with preflight._rehearsing(step, defaults()) as rehearsal:
         assert rehearsal is None
     assert "built for the first time when training starts" in caplog.text
 
@@ -204,10 +211,10 @@ def test_on_a_cluster_it_is_said_when_the_model_is_built(
 def test_a_process_that_dies_refuses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from kfp_tfjob.pipelines.cli import _defaults
+    from kfp_tfjob.components.preflight.parameters import defaults
 
     caplog.set_level(logging.INFO)
-    values = _defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
+    values = defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
     with beside(job_spec(values), "r") as rehearsal:
         rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", ("a",), "y", "auto")
         assert rehearsal.problems() == []

@@ -5,7 +5,8 @@ from click.testing import CliRunner, Result
 
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import GateOptions
-from kfp_tfjob.options.job import PodOptions, TrainOptions
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -14,10 +15,12 @@ from kfp_tfjob.storage.errors import ConfigurationError
 def test_a_key_has_its_meaning_its_choices_and_its_default() -> None:
     keys = explain("data_options", DataOptions)
     assert keys["data_options.on_bad_row"] == (
-        "Whether a row that does not parse ends the run or is left out."
-        ' One of "fail", "drop". Default: "fail".'
+        "What happens to a row that does not parse: it ends the run, or it is dropped."
+        ' Value: "fail" or "drop". Default: `"fail"`.'
     )
-    assert keys["data_options.split.train"].endswith("above 0. Default: 0.7.")
+    assert keys["data_options.split.train"].endswith(
+        "learns from. Value: a number between 0 and 1. Default: `0.7`."
+    )
     assert "data_options.split" not in keys
 
 
@@ -25,17 +28,19 @@ def test_a_dict_without_documented_keys_names_them() -> None:
     keys = explain("train_options", TrainOptions)
     text = keys["train_options.early_stopping"]
     assert "keras.callbacks.EarlyStopping" in text and "patience" in text
-    assert keys["train_options.class_weight"] == "Weight by class, or balanced."
-    assert keys["train_options.tf32"].endswith("One of true, false. Default: true.")
+    assert keys["train_options.class_weight"] == (
+        "Weight of each class, by its name; `balanced` gives every class the same sum."
+    )
+    assert keys["train_options.tf32"].endswith("Value: true or false. Default: `true`.")
 
 
 def test_a_dict_by_names_says_what_each_has() -> None:
     keys = explain("gate", GateOptions)
     assert (
         keys["gate.thresholds"].startswith("Metric to")
-        and "Keys: min, max." in (keys["gate.thresholds"])
+        and "Keys: `min`, `max`." in (keys["gate.thresholds"])
     )
-    assert keys["gate.confidence"].endswith("Default: 0.95.")
+    assert keys["gate.confidence"].endswith("Default: `0.95`.")
 
 
 def test_every_key_of_a_pod_is_there_once() -> None:
@@ -43,7 +48,7 @@ def test_every_key_of_a_pod_is_there_once() -> None:
     for name in ("all.cpu", "all.memory", "all.tolerations", "all.env", "all.queue"):
         assert f"pod.{name}" in keys
     assert "pod.chief.output_claim" in keys and "pod.ps.replicas" in keys
-    assert "pod.chief.cpu" not in keys and "As pod.all" in keys["pod.chief"]
+    assert "pod.chief.cpu" not in keys and "Keys as in `pod.all`" in keys["pod.chief"]
     assert all(keys.values())
 
 

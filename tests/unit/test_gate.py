@@ -194,9 +194,9 @@ def test_a_test_split_of_one_class_blesses_nothing() -> None:
     ("gate", "expected"),
     [
         ({"mod": "point"}, "did you mean 'mode'"),
-        ({"mode": "better"}, "'superior', 'non_inferior' or 'point'"),
-        ({"confidence": 1.5}, "less than 1"),
-        ({"margin": -1}, "greater than or equal to 0"),
+        ({"mode": "better"}, '"superior", "non_inferior" or "point"'),
+        ({"confidence": 1.5}, "a number between 0.5 and 1"),
+        ({"margin": -1}, "a number, 0 or more"),
         ({"primary_metric": "acuracy"}, "one of accuracy, auc"),
         ({"thresholds": {"f1": {"min": 1}}}, "precision/<class>"),
         ({"thresholds": {"auc": {}}}, '{"min": number}'),

@@ -8,7 +8,7 @@ from launch_parameters import DEFAULTS, EVERYTHING
 
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import RESERVED, JobSpec
-from kfp_tfjob.options.job import SecretKey
+from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config
 
@@ -55,7 +55,7 @@ def test_the_trainer_understands_what_it_is_told():
         }
     )
     for name in ("early_stopping", "reduce_lr_on_plateau"):
-        assert getattr(config.options, name) == spec.options.for_trainer[name]
+        assert getattr(config.options, name).given == spec.options.for_trainer[name]
     assert (config.options.seed, config.options.micro_batches) == (7, 4)
 
 

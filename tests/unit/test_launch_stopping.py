@@ -11,8 +11,8 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.stopping import Stopping, orders
-from kfp_tfjob.options.job import TrainOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.errors import ConfigurationError
 
 PODS = "/api/v1/namespaces/team-a/pods"

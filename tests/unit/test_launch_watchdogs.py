@@ -6,7 +6,7 @@ import pytest
 
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Limit, Snapshot
 from kfp_tfjob.jobs.verdict import Verdict
-from kfp_tfjob.options.job import TrainOptions
+from kfp_tfjob.options.train import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
 OPTIONS = TrainOptions(

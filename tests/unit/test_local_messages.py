@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kfp_tfjob.components.preflight.parameters import MEANING
 from kfp_tfjob.options.parse import unknown_key
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.pipelines.local.page import write_page
@@ -24,7 +24,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
         (Problem("not valid", path="pod.all.volumes.0.path"), "pod.all.volumes=VALUE"),
         (Problem("63 or 66", path="train_batch_size", suggestion="63"), "train_batch_size=63"),
         (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
-        (unknown_key("", "gat", MEANING), "gate=VALUE"),
+        (unknown_key("", "gat", PARAMETERS), "gate=VALUE"),
         (unknown_key("gate", "xyz", ["mode"]), None),
         (Problem("the bucket is gone", fix="make it"), None),
         (Problem("not yours to set", received="HOME", path="pod.all.env.HOME"), None),
@@ -34,20 +34,20 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     ],
 )
 def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
-    text = with_hints(ConfigurationError(problem), MEANING)
+    text = with_hints(ConfigurationError(problem))
     assert (re.findall(r"--set (\S+?)\.?$", text) or [None]) == [hint]
 
 
 def test_short_options_are_preferred():
     missing = Problem("data_uri is missing", fix="give data_uri", path="data_uri")
-    hinted = with_hints(ConfigurationError(missing), MEANING)
+    hinted = with_hints(ConfigurationError(missing))
     assert hinted.endswith("Fix: give data_uri. Type --data VALUE.")
     code = Problem("model_code does not name a function", fix="add a colon", path="model_code")
-    assert with_hints(ConfigurationError(code), MEANING).endswith(" Type --model VALUE.")
+    assert with_hints(ConfigurationError(code)).endswith(" Type --model VALUE.")
     many = Problem("too many", fix="have fewer", path="train_workers", suggestion="3")
-    assert with_hints(ConfigurationError(many), MEANING).endswith(" Type --workers 3.")
-    typing_error = unknown_key("", "train_worker", MEANING)
-    hinted = with_hints(ConfigurationError(typing_error), MEANING)
+    assert with_hints(ConfigurationError(many)).endswith(" Type --workers 3.")
+    typing_error = unknown_key("", "train_worker", PARAMETERS)
+    hinted = with_hints(ConfigurationError(typing_error))
     assert hinted.endswith("Fix: did you mean 'train_workers'? Type --workers VALUE.")
 
 

@@ -1,18 +1,25 @@
 """The run parameters: one list everywhere, and every problem of a set of them at once."""
 
 import inspect
-import json
-from pathlib import Path
 
 import pytest
+from kfp.dsl.base_component import BaseComponent
 from markdown_it import MarkdownIt
 
-from kfp_tfjob.components.preflight.parameters import MEANING, REQUIRED, check, job_spec, table
-from kfp_tfjob.pipelines.cli import _defaults
+from kfp_tfjob.components.evaluate.component import evaluate
+from kfp_tfjob.components.finish.component import finish
+from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.preflight.component import preflight
+from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
+from kfp_tfjob.components.prepare_data.component import prepare_data
+from kfp_tfjob.components.publish.component import publish
+from kfp_tfjob.components.sync_output.component import sync_output
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.text import prose
 
+STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 GOOD = {
     "data_uri": "digits.csv",
     "data_label": "digit",
@@ -22,24 +29,35 @@ GOOD = {
 
 
 def values(**changed: object) -> dict:
-    return _defaults() | GOOD | changed
+    return defaults() | GOOD | changed
 
 
-def test_the_form_the_list_and_the_limit_agree() -> None:
+def test_the_form_is_the_declaration() -> None:
     signature = inspect.signature(tfjob_training.pipeline_func)
-    assert set(signature.parameters) == set(MEANING)
-    assert len(MEANING) <= 18  # the form of Kubeflow Pipelines is one long column
+    assert set(signature.parameters) == set(PARAMETERS)
+    assert len(PARAMETERS) <= 18  # the form of Kubeflow Pipelines is one long column
+    form = tfjob_training.component_spec.inputs
+    for name, parameter in PARAMETERS.items():
+        empty = inspect.Parameter.empty
+        expected = empty if parameter.is_required else defaults()[name]
+        assert signature.parameters[name].default == expected
+        assert form[name].default == (None if parameter.is_required else expected)
+        assert form[name].description == parameter.words
 
 
-def test_the_readme_has_their_defaults(repository: Path) -> None:
-    rows = ["| parameter | default | meaning |", "|---|---|---|"]
-    for name, meaning in MEANING.items():
-        value = _defaults()[name]
-        text = json.dumps(value) if isinstance(value, dict) else str(value)
-        shown = "**needed**" if name in REQUIRED else f"`{text}`" if text else ""
-        rows.append(f"| `{name}` | {shown} | {meaning} |")
-    table = "\n".join(rows)
-    assert table in (repository / "README.md").read_text(), f"README.md needs this table:\n{table}"
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent) -> None:
+    kinds = {str: "String", int: "Integer", dict: "Dict"}
+    inputs = step.component_spec.inputs
+    made = {"run_id", "source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
+    assert inputs.keys() <= PARAMETERS.keys() | made  # the others are what earlier steps made
+    for name in inputs.keys() & PARAMETERS.keys():
+        assert inputs[name].type == kinds[PARAMETERS[name].type]
+        assert inputs[name].default is None and not inputs[name].optional
+
+
+def test_preflight_takes_every_parameter() -> None:
+    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | {"run_id"}
 
 
 def test_good_parameters_pass() -> None:
@@ -91,7 +109,7 @@ def test_all_problems_come_at_once() -> None:
 def test_a_value_stays_in_its_paragraph() -> None:
     given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
     tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))
-    assert [token.type for token in tokens].count("paragraph_open") == 1 + len(MEANING)
+    assert [token.type for token in tokens].count("paragraph_open") == 1 + len(PARAMETERS)
     assert {token.type for token in tokens} <= {
         *("heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline")
     }
@@ -105,6 +123,7 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
     given = values(train_workers=3, train_gpus=2, pod={"all": {"cpu": "8"}})
     text = table(given, job_spec(given))
     assert "4 replicas with 8 GPUs in all; 64 rows a step." in text
-    for name, meaning in MEANING.items():
+    for name, parameter in PARAMETERS.items():
+        meaning = parameter.meaning
         assert f"**`{name}`:** " in text and f"\n{meaning}\n" in text
         assert prose(meaning) == meaning  # every name in backticks

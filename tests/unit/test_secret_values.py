@@ -11,7 +11,7 @@ from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.preflight.parameters import check, job_spec, table
+from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
 from kfp_tfjob.jobs.secret_values import (
     MASK,
     looks_secret,
@@ -21,9 +21,9 @@ from kfp_tfjob.jobs.secret_values import (
     secrets_in_job,
     still_masked,
 )
-from kfp_tfjob.options.job import PodOptions
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.pipelines.cli import _defaults, main
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 
@@ -75,7 +75,7 @@ def test_a_reference_is_a_secret_only_where_it_is_none_of_env() -> None:
 def test_the_page_with_the_parameters_hides_them() -> None:
     pod = {"all": {"env": {"API_TOKEN": SECRET, "HUB_TOKEN": REFERENCE}, "image_pull_secret": "r"}}
     given = {"model_hyperparameters": {"db": {"password": SECRET}}, "pod": pod}
-    values = _defaults() | GOOD | given
+    values = defaults() | GOOD | given
     page = table(values, job_spec(values))
     assert SECRET not in page and page.count(MASK) == 2
     assert '"HUB_TOKEN": {"key": "token", "secret": "hub"}' in page
@@ -137,7 +137,7 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
     for refuse in (
         lambda: check_endpoint(endpoint),
         lambda: Store(endpoint),
-        lambda: check(_defaults() | GOOD | {"storage_endpoint": endpoint}),
+        lambda: check(defaults() | GOOD | {"storage_endpoint": endpoint}),
     ):
         with pytest.raises(ConfigurationError, match="a user or a password in it") as refused:
             refuse()

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.trainer.config import Config, Options
+from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 
 RIGHT = {
@@ -68,12 +69,12 @@ def test_everything_can_be_said() -> None:
             ),
         }
     )
-    assert config.options == Options(
+    assert config.options == TrainerOptions(
         seed=3,
         class_weight={"a": 2},
         early_stopping={"patience": 2, "restore_best_weights": True},
         reduce_lr_on_plateau={"factor": 0.5, "min_lr": 0.0},
-        mixed_precision="mixed_bfloat16",
+        mixed_precision=True,
         checkpoint_seconds=5.0,
         checkpoint_keep=2,
         checkpoint_best="val_accuracy",
@@ -83,6 +84,8 @@ def test_everything_can_be_said() -> None:
         tf32=False,
         deterministic_ops=True,
     )
+    assert config.options.precision == "mixed_bfloat16"
+    assert config.options.early_stopping.given == {"patience": 2, "restore_best_weights": True}
     cluster = config.cluster
     found = cluster.size, cluster.name, cluster.place, cluster.chief_address
     assert found == (3, "worker 1", 2, ("a", 1))
@@ -93,9 +96,10 @@ def test_everything_can_be_said() -> None:
 def test_options_that_are_null_or_false_are_not_set() -> None:
     options = {"class_weight": None, "early_stopping": None, "mixed_precision": False}
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
-    assert config.options == Options()
+    assert config.options == TrainerOptions()
+    assert config.options.precision == ""
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": '{"checkpoint_best": null}'})
-    assert config.options == Options(checkpoint_best=None)
+    assert config.options == TrainerOptions(checkpoint_best=None)
 
 
 @pytest.mark.parametrize(

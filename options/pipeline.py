@@ -1,0 +1,114 @@
+"""The run parameters: name, type, default and meaning, once for everything that shows them.
+
+The form of Kubeflow Pipelines, preflight's table, the command line and the README follow this
+list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
+from kfp_tfjob.options.parse import Group
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import TrainOptions
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One run parameter.
+
+    Attributes:
+        meaning: What it says, in Markdown.
+        default: None for a parameter that must be given; the type of the others follows from it.
+        group: The typed form of a dict with known keys.
+        option: The short option of the command line, and what its value is called there.
+    """
+
+    meaning: str
+    default: str | int | dict[str, Any] | None = ""
+    group: type[Group] | None = None
+    option: tuple[str, str] | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is None
+
+    @property
+    def type(self) -> type:
+        """The type KFP gives it: str, int or dict."""
+        return str if self.default is None else type(self.default)
+
+    @property
+    def words(self) -> str:
+        """The meaning without Markdown."""
+        return self.meaning.replace("`", "")
+
+
+PARAMETERS: dict[str, Parameter] = {
+    "data_uri": Parameter(
+        "CSV or Parquet with a header: a file or a folder, `s3://...`, or a path in a local run",
+        default=None,
+        option=("--data", "URI"),
+    ),
+    "data_label": Parameter("the column to predict", default=None, option=("--label", "COLUMN")),
+    "data_options": Parameter(
+        "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...",
+        default={},
+        group=DataOptions,
+    ),
+    "model_name": Parameter(
+        "the model to publish under; champion and challenger share it",
+        default=None,
+        option=("--name", "NAME"),
+    ),
+    "model_code": Parameter(
+        "`module:function` of the image, or a `.py` file, folder or zip with `:function`",
+        default="kfp_tfjob.trainer.models:mlp",
+        option=("--model", "CODE"),
+    ),
+    "model_hyperparameters": Parameter("dict, the keyword arguments of that function", default={}),
+    "output_uri": Parameter(
+        "`s3://bucket/prefix` for everything the run leaves",
+        default=None,
+        option=("--output", "URI"),
+    ),
+    "storage_endpoint": Parameter(
+        "URL of the store; empty for AWS or the endpoint in the Secret",
+        option=("--endpoint", "URL"),
+    ),
+    "storage_region": Parameter(
+        "region of the store; empty for the one in the Secret or the environment"
+    ),
+    "storage_secret": Parameter(
+        "Kubernetes Secret with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...",
+        default="objstore-cred",
+    ),
+    "train_workers": Parameter(
+        "replicas beside the one chief", default=1, option=("--workers", "N")
+    ),
+    "train_gpus": Parameter("GPUs of each replica", default=0),
+    "train_epochs": Parameter("passes over the training rows", default=20),
+    "train_batch_size": Parameter("rows of one step over all GPUs of all replicas", default=64),
+    # Its default is the image that `kfp-tfjob compile` is given.
+    "train_image": Parameter("image of the container `tensorflow`"),
+    "train_options": Parameter(
+        "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...",
+        default={},
+        group=TrainOptions,
+    ),
+    "gate": Parameter(
+        "dict: when a model is good enough to be published; an empty one never publishes",
+        default=DEFAULT_GATE,
+        group=GateOptions,
+    ),
+    "pod": Parameter(
+        "dict with `all`, `chief`, `worker`, `ps`, `evaluator`: `cpu`, `memory`, `tolerations`,"
+        " `env`, ...",
+        default={},
+        group=PodOptions,
+    ),
+}

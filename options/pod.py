@@ -1,0 +1,283 @@
+"""`pod`: resources and placement of the replicas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from kfp_tfjob.jobs.labels import LABEL_VALUE
+from kfp_tfjob.options.parse import Group, option
+
+_DAY = 24 * 3600  # seconds
+# What every pod gets that neither `pod.all` nor the setting of its role changes.
+DEFAULTS: dict[str, Any] = {
+    "cpu": "4",
+    "memory": "16Gi",
+    "gpu_resource": "nvidia.com/gpu",
+    "ephemeral_storage": "20Gi",
+    "shared_memory": "2Gi",
+    "run_as_user": 1000,
+    "grace_seconds": 60,
+}
+CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
+_NUMBER = r"\d+(?:\.\d+)?"
+_CPU = re.compile(rf"{_NUMBER}m?")
+_BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
+_KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
+_DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+def _cpu(value: Any) -> str:
+    text = _text(value)
+    if not _CPU.fullmatch(text) or not float(text.rstrip("m")):
+        raise ValueError("a number of cores above 0, for instance 4, 0.5 or 500m")
+    return text
+
+
+def _bytes(value: Any) -> str:
+    text = _text(value)
+    found = _BYTES.fullmatch(text)
+    if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
+        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both are typing errors.
+        raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("a text or a number")
+    return str(value).strip()
+
+
+def _dns_name(value: str) -> str:
+    if not _DNS_NAME.fullmatch(value):
+        raise ValueError("the name of a Kubernetes object: small letters, digits, - and .")
+    return value
+
+
+def _key(value: str) -> str:
+    if not _KEY.fullmatch(value):
+        raise ValueError("a key of Kubernetes: NAME or PREFIX/NAME")
+    return value
+
+
+def _label_value(value: str) -> str:
+    if value and not re.fullmatch(LABEL_VALUE, value):
+        raise ValueError(
+            "at most 63 letters, digits, -, _ and ., with a letter or digit at the ends"
+        )
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError("the name of an environment variable")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/") or not value.strip("/"):
+        raise ValueError("an absolute path below /")
+    return "/" + value.strip("/")
+
+
+class SecretKey(Group):
+    """A key of a Kubernetes Secret."""
+
+    secret: str = option(..., "The name of the Secret.")
+    key: str = option(..., "The key in it.")
+
+
+def _variable_value(value: Any) -> str | SecretKey:
+    if isinstance(value, SecretKey):
+        return value
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return _text(value)
+    given = value if isinstance(value, Mapping) else {}
+    name, key = given.get("secret"), given.get("key")
+    right = set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str)
+    if not (right and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)):
+        raise ValueError('a text, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
+    return SecretKey(secret=name, key=key)
+
+
+VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]
+Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
+Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
+ObjectName = Annotated[str, pydantic.AfterValidator(_dns_name)]
+Key = Annotated[str, pydantic.AfterValidator(_key)]
+LabelValue = Annotated[str, pydantic.BeforeValidator(_text), pydantic.AfterValidator(_label_value)]
+Text = Annotated[str, pydantic.BeforeValidator(_text)]
+Variable = Annotated[str, pydantic.AfterValidator(_variable)]
+Path = Annotated[str, pydantic.AfterValidator(_absolute)]
+
+
+class Toleration(Group):
+    """A toleration, as Kubernetes spells it."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: Text | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    tolerationSeconds: int | None = None  # noqa: N815
+
+
+class Affinity(Group):
+    """An affinity, as Kubernetes spells it; Kubernetes checks its parts."""
+
+    nodeAffinity: dict[str, Any] | None = None  # noqa: N815
+    podAffinity: dict[str, Any] | None = None  # noqa: N815
+    podAntiAffinity: dict[str, Any] | None = None  # noqa: N815
+
+
+class Volume(Group):
+    """A claim (PVC) to mount into the container `tensorflow`."""
+
+    claim: ObjectName
+    path: Path
+    read_only: bool = False
+
+
+class PodSettings(Group):
+    """The settings of the pods of a role; None for those that are not set."""
+
+    cpu: Cpu | None = option(
+        None,
+        f"Cores of the container `tensorflow`, as request and limit. Default: {DEFAULTS['cpu']}.",
+    )
+    memory: Bytes | None = option(
+        None,
+        "Memory of that container, as request and limit; shared_memory is part of it."
+        f" Default: {DEFAULTS['memory']}.",
+    )
+    gpu_resource: Key | None = option(
+        None,
+        "The resource name of the GPUs, for instance that of a MIG slice. Default:"
+        f" {DEFAULTS['gpu_resource']}.",
+    )
+    ephemeral_storage: Bytes | None = option(
+        None,
+        "Local disk for data, checkpoints and the model. Default:"
+        f" {DEFAULTS['ephemeral_storage']}.",
+    )
+    shared_memory: Bytes | None = option(
+        None,
+        "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
+        f" {DEFAULTS['shared_memory']}.",
+    )
+    node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pods tolerate.")
+    affinity: Affinity | None = option(None, "Rules and preferences for the choice of nodes.")
+    env: dict[Variable, VariableValue] | None = option(
+        None,
+        "Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them. A"
+        ' value is a text. To keep a secret out of the parameters, use `{"secret": "NAME",'
+        ' "key": "KEY"}`, which names a key of a Kubernetes Secret; the run ends if it'
+        " does not exist. A local run reads it from the file secrets/NAME/KEY in --home.",
+    )
+    volumes: tuple[Volume, ...] | None = option(None, "Claims to mount.")
+    priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
+    scheduler: ObjectName | None = option(
+        None, "Name of a scheduler that replaces the cluster's default one."
+    )
+    service_account: ObjectName | None = option(
+        None,
+        "Service account, for access to a store without a Secret; this project mounts no token.",
+    )
+    image_pull_secret: ObjectName | None = option(
+        None, "Name of the Secret for a private registry."
+    )
+    annotations: dict[Key, Text] | None = option(None, "Annotations of the pods.")
+    labels: dict[Key, LabelValue] | None = option(None, "Labels of the pods.")
+    run_as_user: int | None = option(
+        None, f"User id; 0 is refused. Default: {DEFAULTS['run_as_user']}.", ge=1
+    )
+    grace_seconds: int | None = option(
+        None,
+        f"Time between SIGTERM and SIGKILL. Default: {DEFAULTS['grace_seconds']}; on the"
+        f" chief {CHIEF_GRACE}, because the sidecar has to store the rest.",
+        ge=1,
+        le=_DAY,
+    )
+
+
+class AllSettings(PodSettings):
+    """The settings of every pod, and those of the job."""
+
+    queue: LabelValue | None = option(
+        None, "A LocalQueue of Kueue; it applies to the job, not to a pod."
+    )
+
+
+class ChiefSettings(PodSettings):
+    """The settings of the chief."""
+
+    output_claim: ObjectName | None = option(
+        None, "A claim (PVC) for the output of the chief, if the node's disk is too small."
+    )
+
+
+class ExtraSettings(PodSettings):
+    """The settings of replicas that only your own command can use."""
+
+    replicas: int = option(0, "How many replicas there are.", ge=0, le=999)
+    gpus: int = option(0, "GPUs of each replica.", ge=0)
+
+
+class EvaluatorSettings(ExtraSettings):
+    """The settings of the evaluator; TensorFlow allows one."""
+
+    replicas: int = option(0, "How many there are: one at most.", ge=0, le=1)
+
+
+class PodOptions(Group):
+    """The keys of `pod`: settings of all replicas, and of each role."""
+
+    all: AllSettings = option(AllSettings(), "Settings of every pod.")
+    chief: ChiefSettings = option(ChiefSettings(), "Settings of the chief.")
+    worker: PodSettings = option(PodSettings(), "Settings of the workers.")
+    ps: ExtraSettings = option(
+        ExtraSettings(),
+        "Settings of the parameter servers, with `replicas` and `gpus`; they need"
+        " train_options.command.",
+    )
+    evaluator: EvaluatorSettings = option(
+        EvaluatorSettings(), "Settings of the evaluator, with the same keys."
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_master(cls, value: Any) -> Any:
+        if isinstance(value, dict) and any(str(key).lower() == "master" for key in value):
+            raise ValueError(
+                "no key master: TensorFlow 2 refuses a cluster with the task type master in every"
+                " replica; use chief"
+            )
+        return value
+
+    def of(self, role: str) -> PodSettings:
+        """Return the settings of a role: its own, then those of `all`, then DEFAULTS.
+
+        Dicts of names (env, labels, annotations, node_selector) are merged; every other key of the
+        role replaces that of `all`.
+
+        Args:
+            role: `chief`, `worker`, `ps` or `evaluator`.
+        """
+        merged: dict[str, Any] = dict(DEFAULTS)
+        if role == "chief":
+            merged["grace_seconds"] = CHIEF_GRACE
+        own: PodSettings = getattr(self, role)
+        for settings in (self.all, own):
+            for name in PodSettings.model_fields:
+                value = getattr(settings, name)
+                if value is None:
+                    continue
+                both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+                merged[name] = merged[name] | value if both else value
+        return PodSettings.model_construct(**merged)

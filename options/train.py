@@ -1,0 +1,191 @@
+"""`train_options`: what the trainer and the launcher are told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from kfp_tfjob.options.parse import Group, option
+
+DAY = 24 * 3600  # seconds
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]
+
+
+class CallbackArguments(Group):
+    """The arguments of a callback of Keras; those that are not set are left to Keras."""
+
+    monitor: str | None = None
+    patience: int | None = Field(None, ge=0)
+    min_delta: Number | None = None
+    mode: Literal["auto", "min", "max"] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that are set."""
+        return self.model_dump(exclude_none=True)
+
+
+class EarlyStopping(CallbackArguments):
+    """The arguments of keras.callbacks.EarlyStopping."""
+
+    baseline: Number | None = None
+    restore_best_weights: bool | None = None
+    start_from_epoch: int | None = Field(None, ge=0)
+
+
+class ReduceLROnPlateau(CallbackArguments):
+    """The arguments of keras.callbacks.ReduceLROnPlateau."""
+
+    factor: float | None = Field(None, gt=0, lt=1)
+    cooldown: int | None = Field(None, ge=0)
+    min_lr: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+
+class TrainerOptions(Group):
+    """The keys of `train_options` that the trainer gets, as TRAIN_OPTIONS."""
+
+    seed: int = option(
+        0, "Seed of the weights, of the order of the rows and of dropout.", ge=0, lt=2**31
+    )
+    class_weight: dict[str, Weight] | Literal["balanced"] | None = option(
+        None, "Weight of each class, by its name; `balanced` gives every class the same sum."
+    )
+    early_stopping: EarlyStopping | None = option(None, "When to stop before the last epoch.")
+    reduce_lr_on_plateau: ReduceLROnPlateau | None = option(
+        None, "When to lower the learning rate."
+    )
+    mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = option(
+        False, "Compute in 16 bits where that is safe: true, or a policy of Keras."
+    )
+    checkpoint_seconds: float = option(60, "The longest time between two checkpoints.", gt=0)
+    checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
+    checkpoint_best: str | None = option(
+        "val_loss",
+        "The metric that selects one more checkpoint to keep, the best; null for none.",
+        min_length=1,
+    )
+    micro_batches: int = option(
+        1,
+        "How many parts a replica splits its rows of a step into, to take one after the other.",
+        ge=1,
+    )
+    sync_batch_norm: bool = option(False, "Make every BatchNormalization a synchronized one.")
+    jit_compile: bool = option(False, "Let XLA compile the forward and the backward pass on GPUs.")
+    tf32: bool = option(
+        True, "Let GPUs round the factors of float32 products to 10 bits, which is much faster."
+    )
+    deterministic_ops: bool = option(
+        False,
+        "Use only operations that give the same bits every time; slower on GPUs, which"
+        " need it for that.",
+    )
+
+    @property
+    def precision(self) -> str:
+        """The policy of Keras; empty for float32."""
+        return "mixed_bfloat16" if self.mixed_precision is True else self.mixed_precision or ""
+
+
+class TrainOptions(TrainerOptions):
+    """The keys of `train_options`: those of the trainer, and those of the launcher."""
+
+    command: tuple[str, ...] = option(
+        (), "Your own program instead of this project's trainer; its image needs python3."
+    )
+    stage_data: bool = option(
+        True,
+        "Download the dataset to DATA_DIR for your own program; if false, the program"
+        " reads DATASET_URI itself.",
+    )
+    deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
+    run_deadline_seconds: Seconds = option(
+        7 * DAY,
+        "How long the whole run may take from its first attempt on, pauses and queues"
+        " included; a run that you start again gets this time again.",
+    )
+    start_timeout_seconds: Seconds = option(
+        900, "How long a replica waits for the others to appear."
+    )
+    store_deadline_seconds: Seconds = option(
+        3600, "How long a trained model may wait for the store."
+    )
+    max_restarts: int = option(
+        10,
+        "How often the trainer of a replica may be restarted in its pod.",
+        ge=0,
+        le=1000,
+    )
+    warm_spare: bool = option(
+        False,
+        "Keep a second process with TensorFlow loaded in each replica: training resumes"
+        " two seconds after a crash, for 0.6 GB of memory.",
+    )
+    max_attempts: int = option(
+        3,
+        "How many attempts in a row may fail because of the infrastructure without a"
+        " newer checkpoint in the store; an attempt that stores one does not count.",
+        ge=1,
+        le=99,
+    )
+    backoff_seconds: float = option(
+        10,
+        "The pause before the second attempt; it doubles with every further attempt that"
+        " stores no newer checkpoint.",
+        ge=0,
+        le=3600,
+    )
+    ttl_seconds: int = option(
+        DAY,
+        "How long a finished job and its pods are kept, for people to inspect and for the"
+        " launcher to read the result.",
+        ge=60,
+    )
+    operator_timeout_seconds: Seconds = option(
+        60, "How long the training operator may stay silent."
+    )
+    pending_timeout_seconds: Seconds = option(
+        1800,
+        "How long pods may wait for a node, over all attempts; set it longer than your"
+        " cluster needs to add a node.",
+    )
+    partly_placed_seconds: Seconds = option(
+        300, "How long some replicas may hold GPUs while others wait for them."
+    )
+    image_pull_timeout_seconds: Seconds = option(
+        300, "How long a container may fail to start because of its image or configuration."
+    )
+    queue_timeout_seconds: Seconds = option(
+        7 * DAY,
+        "How long a job may be suspended in a queue; of the other limits, only"
+        " run_deadline_seconds includes this time.",
+    )
+    stall_timeout_seconds: Seconds = option(3600, "How long the chief may log nothing.")
+    orphan_timeout_seconds: Seconds = option(
+        1800, "How long the chief runs on without its launcher before it saves and stops."
+    )
+    cancel_grace_seconds: int = option(
+        60, "How long the chief may save and store when you end the run.", ge=1, le=3600
+    )
+    api_timeout_seconds: Seconds = option(
+        900,
+        "How long the API server may be unreachable before the step fails; the job runs"
+        " on, and a restarted step takes it over.",
+    )
+
+    @pydantic.field_validator("command")
+    @classmethod
+    def _has_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and not command[0].strip():
+            raise ValueError('a list that starts with a program, for instance ["python3", "t.py"]')
+        return command
+
+    @property
+    def for_trainer(self) -> dict[str, Any]:
+        """The content of TRAIN_OPTIONS."""
+        names = TrainerOptions.model_fields
+        values = self.model_dump(mode="json", include=set(names), exclude_none=True)
+        return {name: values.get(name) for name in names}

@@ -1,0 +1,87 @@
+"""The values a key may have, in words: made from its declaration, for messages and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_KINDS = {
+    "boolean": "true or false",
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "null": "null",
+}
+Schema = Mapping[str, Any]
+
+
+def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
+    """Return the values that fit the place `path` of a group; empty where all do.
+
+    Args:
+        root: The JSON schema of the group.
+        path: Keys and indices.
+    """
+    schema: Schema = root
+    for part in path:
+        schema = _inner(root, schema, part)
+    return in_words(root, schema)
+
+
+def in_words(root: Schema, schema: Schema) -> str:
+    """Return the values that fit a part of the schema `root`."""
+    if "anyOf" in schema:
+        *first, last = [in_words(root, one) for one in schema["anyOf"]]
+        return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
+    if values := [schema["const"]] if "const" in schema else schema.get("enum", ()):
+        *first, last = [json.dumps(value) for value in values if value != ""]
+        return f"{', '.join(first)} or {last}" if first else last
+    schema = _resolved(root, schema)
+    kind = schema.get("type", "")
+    if kind == "array":
+        return f"a list of {_many(root, schema.get('items', {}))}"
+    if kind == "object":
+        if "properties" in schema:
+            return f"an object with the keys {', '.join(schema['properties'])}"
+        return f"an object of {_many(root, schema.get('additionalProperties', {}))}"
+    return _KINDS.get(kind, "") + _range(schema)
+
+
+def _many(root: Schema, schema: Any) -> str:
+    words = in_words(root, schema) if isinstance(schema, Mapping) else ""
+    plural = {"a text": "texts", "a number": "numbers", "": "values"}
+    for one, many in plural.items():
+        if words == one or one and words.startswith(f"{one},"):
+            return words.replace(one, many, 1) if one else many
+    return f"values: {words}"
+
+
+def _range(schema: Schema) -> str:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    if schema.get("type") == "integer" and below is not None:
+        most, below = below - 1, None
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    if above is not None and below is not None:
+        return f" between {above:g} and {below:g}"
+    ends = {"{:g} or more": least, "{:g} or less": most, "above {:g}": above, "below {:g}": below}
+    return "".join(f", {words.format(end)}" for words, end in ends.items() if end is not None)
+
+
+def _resolved(root: Schema, schema: Schema) -> Schema:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return root["$defs"][name] if name else schema
+
+
+def _inner(root: Schema, schema: Schema, part: str | int) -> Schema:
+    """Return the schema of a key or an item; of a choice, the first that has one."""
+    for one in schema.get("anyOf", [schema]):
+        one = _resolved(root, one)
+        if part in one.get("properties", {}):
+            return one["properties"][part]
+        inner = one.get("items" if isinstance(part, int) else "additionalProperties")
+        if isinstance(inner, Mapping):
+            return inner
+    return {}

@@ -1,0 +1,66 @@
+"""What a message says of the values that fit, made from the declaration of the option."""
+
+import pytest
+
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import TrainerOptions, TrainOptions
+from kfp_tfjob.options.wording import expected
+from kfp_tfjob.storage.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("group", "path", "words"),
+    [
+        (TrainOptions, "seed", "a whole number from 0 to 2147483647"),
+        (TrainOptions, "checkpoint_seconds", "a number, above 0"),
+        (TrainOptions, "tf32", "true or false"),
+        (TrainOptions, "checkpoint_best", "a text or null"),
+        (TrainOptions, "class_weight", 'an object of numbers, 0 or more, "balanced" or null'),
+        (TrainOptions, "command", "a list of texts"),
+        (TrainOptions, "mixed_precision", 'true or false or "mixed_bfloat16" or "mixed_float16"'),
+        (TrainOptions, "early_stopping.patience", "a whole number, 0 or more, or null"),
+        (DataOptions, "on_bad_row", '"fail" or "drop"'),
+        (DataOptions, "split.train", "a number between 0 and 1"),
+        (PodOptions, "all.volumes.0.read_only", "true or false"),
+        (PodOptions, "all.affinity.nodeAffinity", "an object of values or null"),
+        (PodOptions, "chief.unknown.key", ""),
+    ],
+)
+def test_the_values_of_a_key(group: type, path: str, words: str) -> None:
+    keys = [int(key) if key.isdigit() else key for key in path.split(".")]
+    assert expected(group.model_json_schema(), keys) == words
+
+
+def problems(group: type, value: dict, **given: bool) -> list[tuple]:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(group, "x", value, **given)
+    return [(item.path, item.received, item.suggestion) for item in caught.value.problems]
+
+
+def test_a_key_with_a_choice_of_kinds_has_one_problem() -> None:
+    wrong = {"class_weight": {"a": "much"}, "mixed_precision": "half", "early_stopping": 3}
+    assert problems(TrainOptions, wrong) == [
+        ("x.class_weight", "{'a': 'much'}", ""),
+        ("x.early_stopping", "3", ""),
+        ("x.mixed_precision", "'half'", ""),
+    ]
+
+
+def test_a_problem_names_the_place() -> None:
+    volumes = [{"claim": "a", "path": "/a"}, {"claim": "A!"}]
+    wrong = {"all": {"volumes": volumes, "env": {"a b": "1"}}, "worker": {"memroy": "1Gi"}}
+    assert problems(PodOptions, wrong) == [
+        ("x.all.env.a b", "a b", ""),
+        ("x.all.volumes.1.claim", "'A!'", ""),
+        ("x.all.volumes.1.path", "nothing", ""),
+        ("x.worker.memroy", "memroy", "memory"),
+    ]
+
+
+@pytest.mark.parametrize("value", [{"tf32": 1}, {"seed": "1"}, {"seed": True}])
+def test_the_trainer_takes_nothing_for_something_else(value: dict) -> None:
+    (key,) = value
+    assert [path for path, *_ in problems(TrainerOptions, value, strict=True)] == [f"x.{key}"]
+    assert parse(TrainerOptions, "x", {"seed": 3.0}, strict=True).seed == 3
