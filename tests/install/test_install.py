@@ -148,10 +148,10 @@ def test_the_extra_local_runs_the_pipeline_on_a_csv(installed, tmp_path) -> None
     (tmp_path / "x.csv").write_text("a,b,c,y\n" + "".join(lines))
     code = tmp_path / "code" / "trainer"
     (code / "components").mkdir(parents=True)
-    (code / "__init__.py").write_text("from trainer.task import build\n")
+    (code / "__init__.py").write_text(f"from {code.name}.task import build\n")
     (code / "components" / "__init__.py").write_text("UNITS = 8\n")
     (code / "task.py").write_text(
-        "from trainer.components import UNITS\n"
+        f"from {code.name}.components import UNITS\n"
         "from kfp_tfjob.trainer.models import mlp\n"
         "def build(dataset): return mlp(dataset, hidden=[UNITS])\n"
     )
