@@ -71,7 +71,7 @@ def test_the_end_of_an_attempt_is_read_and_shown() -> None:
     assert (ends["failed"].verdict, ends["failed"].code) == (Verdict.USER_ERROR, 2)
     for end in ends.values():
         assert AttemptEnd.from_bytes(end.to_bytes()) == end
-        assert f"## Attempt 1: `{end.verdict}`" in explain([end])
+        assert "## Attempt 1: " in explain([end]) and end.job in explain([end])
 
 
 def test_a_failure_is_read() -> None:
