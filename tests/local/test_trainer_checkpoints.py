@@ -186,22 +186,3 @@ def test_a_disk_that_is_full_later_ends_the_training(
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
     assert [item.name for item in tmp_path.iterdir()] == ["1"]
-
-
-def test_a_training_begun_by_the_version_before_kfp_tfjob_continues(
-    jobs: Start, tmp_path: Path
-) -> None:
-    """Commit 4d2ba61 stopped at step 506 on a SIGTERM; its stored model_code is an old name."""
-    stored = Path(__file__).parents[1] / "data" / "stored_by_4d2ba61" / "trainer"
-    shutil.copytree(stored, tmp_path / "0" / "output")
-    job = jobs(
-        "old",
-        folder=tmp_path,
-        MODEL_CODE="trainer.models:mlp",
-        HYPERPARAMETERS='{"hidden": [4]}',
-        TRAIN_OPTIONS="{}",
-    )
-    assert job.end() == [0], job.log()
-    assert "from step 506" in job.log() and "trainer.models is an old name" in job.log()
-    assert job.checkpoint() == 2 * STEPS
-    assert [event["epoch"] for event in job.events("epoch")] == [1, 2]

@@ -2,7 +2,7 @@
 
 It was recorded from local runs on 2,000 rows: one finished, a SIGTERM interrupted one, one failed.
 The folders of the runs are named after that, and paths in the records of attempts were replaced;
-everything else is as it was stored. tests/local/test_trainer_checkpoints.py continues a training.
+everything else is as it was stored.
 """
 
 import json
