@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
 from kfp_tfjob.options.parse import Group
 from kfp_tfjob.options.pod import PodOptions
@@ -50,7 +50,7 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        "CSV or Parquet with a header: a file or a folder, `s3://...`, or a path in a local run",
+        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run",
         default=None,
         option=("--data", "URI"),
     ),
