@@ -97,7 +97,7 @@ def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> l
     except ValueError:
         return [
             Problem(
-                f"nobody knows whether {callback.monitor} should rise or fall",
+                f"the direction of {callback.monitor} is unknown: should it rise or fall?",
                 received="mode auto",
                 expected="mode min or max",
                 fix=f"give {name} a mode",

@@ -74,7 +74,11 @@ def signalled_at(
 
 @pytest.mark.parametrize(
     ("module", "number"),
-    [("click", signal.SIGINT), ("click", signal.SIGTERM), ("kfp.dsl", signal.SIGINT)],
+    [
+        ("click", signal.SIGINT),
+        ("click", signal.SIGTERM),
+        ("kfp_tfjob.storage.store", signal.SIGINT),
+    ],
 )
 def test_the_command_line_ends_with_the_number_of_the_signal(
     module: str, number: signal.Signals, tmp_path: Path

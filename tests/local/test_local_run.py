@@ -133,7 +133,7 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     assert "attempt 1 preempted or lost" in summary and "attempt 2 succeeded" in summary
     for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.html"):
         assert (home / "runs" / first.run_id / name).stat().st_size
-        assert f"<a href='{name}'>" in page
+        assert f'<a href="{name}">' in page
     assert "failure.md" not in page and str(home / "models/digits/1") in page
     accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
     assert accuracy >= 0.9

@@ -162,8 +162,8 @@ def test_more_replicas_than_shards_train(jobs: Start, damaged: None) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "TF_CONFIG cannot be read. Received: {. Expected: a JSON object"),
-        ('{"cluster": {"worker": 3}, "task": {}}', "TF_CONFIG cannot be read. Received: "),
+        ("{", "TF_CONFIG is not valid: .*Received: {. Expected: a JSON object"),
+        ('{"cluster": {"worker": 3}, "task": {}}', "TF_CONFIG is not valid: .*Received: "),
         (
             '{"cluster": {"master": ["a:1"], "worker": ["b:1"]},'
             ' "task": {"type": "worker", "index": 0}}',

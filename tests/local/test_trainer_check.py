@@ -117,7 +117,7 @@ def test_data_of_another_dataset_is_told(
 def test_gpus_that_are_wanted_have_to_be_there(environment: dict[str, str]) -> None:
     found = by_subject(with_tensorflow(environment | {"EXPECTED_GPUS": "1"}, None))
     problem = str(found["GPUs"].problem)
-    assert "this replica does not see its GPUs. Received: 0 GPUs; there is no driver" in problem
+    assert "does not see its GPUs. Received: 0 GPUs; this container has no driver" in problem
 
 
 def _finished(output: Path, columns: int = COLUMNS) -> Path:
