@@ -25,7 +25,7 @@ from kfp_tfjob.storage.text import lines, log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
-# Set by the local run: kfp.local makes up a number that nobody knows beforehand.
+# Set by the local run: kfp.local invents an id that cannot be known beforehand.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
 # The step in the record of a run that was ended from outside, which no step caused.
@@ -92,7 +92,7 @@ class Step:
         name: The step, for instance `prepare_data`.
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
-        store: The store it lies in.
+        store: The store that holds it.
     """
 
     name: str
@@ -204,7 +204,7 @@ def local_failure(name: str) -> Failure | None:
 def _forget(name: str, context: Step | None) -> None:
     """Remove the record of an earlier failure that a person has tried again.
 
-    It is that of this step, or that of a run which was ended and goes on now.
+    It is from this step, or from a run that was ended and now resumes.
     """
     if context:
         address = context.run.failure("json")

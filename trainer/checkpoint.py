@@ -150,7 +150,7 @@ class _Entry:
 
 
 def steps(folder: Path) -> list[int]:
-    """Return the steps there are checkpoints of, in order; whatever else lies there stays."""
+    """Return the steps that have a checkpoint, in order; other files are left alone."""
     if not folder.is_dir():
         return []
     numbered = (it for it in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", it.name))

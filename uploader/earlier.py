@@ -50,7 +50,7 @@ class Earlier:
         """Look once, and throw away unfinished uploads that can never become one of the files.
 
         Args:
-            files: What lies in the folder, by path.
+            files: The contents of the folder, by path.
 
         Raises:
             StepError: The store did not answer.

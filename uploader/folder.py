@@ -56,7 +56,7 @@ def push(
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
 
     Returns:
-        The manifest that now lies at the address.
+        The manifest now stored at the address.
 
     Raises:
         DataError: The folder is not there, holds nothing, or holds a file `manifest.json`.

@@ -38,7 +38,7 @@ class Journal:
     """The journal of one sidecar.
 
     Args:
-        folder: Where it lies; None keeps it in memory only.
+        folder: Where it is stored; None keeps it in memory only.
         owner: Whose it is: store, run and attempt. A journal of another one is not believed.
 
     Attributes:

@@ -108,7 +108,7 @@ def look(
     Args:
         api: The cluster.
         run_id: The run.
-        workflow: The name of its Workflow; empty where nobody knows it.
+        workflow: The name of its Workflow; empty where it is not known.
         tail: Returns the last lines of a pod and container.
     """
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}"))

@@ -1,4 +1,4 @@
-"""Publishes a blessed model: a version nobody else has, then the record that makes it champion.
+"""Publishes a blessed model: a version of its own, then the record that makes it champion.
 
 1. The verdict must bless this very model of this very run.
 2. A version number is claimed with a conditional create; a retry of the run finds its own claim.

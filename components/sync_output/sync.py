@@ -74,7 +74,7 @@ def run(step: Step) -> SyncResult:
     """Prove the output of a run.
 
     Args:
-        step: The run, and the store its output lies in.
+        step: The run, and the store that holds its output.
 
     Returns:
         What was proven.

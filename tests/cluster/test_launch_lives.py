@@ -92,7 +92,7 @@ def test_chief_pending_and_launcher_gone(launch, row):
         process.kill()
         process.wait()
     launch.wait_for(lambda: launch.gpus_held() == 0)
-    # Whoever starts it again learns that the infrastructure was at fault, and waits for a node.
+    # Who starts it again learns that the infrastructure was at fault, and waits for a node.
     limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 8}
     launch.run(launch.spec("time.sleep(600)", **arguments | limits))
     row(launch, "partly_placed", 2, jobs=0)

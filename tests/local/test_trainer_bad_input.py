@@ -1,4 +1,4 @@
-"""What is the user's to mend ends every replica of a job with the same code and the same words."""
+"""What the user has to fix ends every replica of a job with the same code and message."""
 
 from __future__ import annotations
 
