@@ -99,6 +99,10 @@ class ClusterClient:
         patience = replace(self._patience, seconds=seconds)
         return ClusterClient(self.configuration, self.namespace, patience, self.kind)
 
+    def of(self, kind: JobKind) -> ClusterClient:
+        """Return the same client for jobs of a different kind."""
+        return ClusterClient(self.configuration, self.namespace, self._patience, kind)
+
     def jobs(self, name: str = "") -> str:
         """Return the path of the jobs of the namespace, or of one."""
         return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)

@@ -21,6 +21,11 @@ def kind_of(job: Mapping[str, Any]) -> JobKind:
     return next((kind for kind in KINDS if (kind.api_version, kind.name) == named), DEFAULT)
 
 
+def kind_named(name: str) -> JobKind:
+    """Return the kind of this name; the default for a name that is not known any more."""
+    return next((kind for kind in KINDS if kind.name == name), DEFAULT)
+
+
 def kind_of_pod(pod: Mapping[str, Any]) -> JobKind:
     """Return the kind of the job that a pod belongs to, by the mark of its operator."""
     labels = pod["metadata"].get("labels") or {}

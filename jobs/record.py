@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
@@ -75,6 +77,7 @@ class AttemptEnd:
         pods: By replica.
         seconds: How long the job was `queued`, `pending` and `running`.
         gpu_seconds: GPUs held times seconds, while `pending` and while `running`.
+        kind: The kind of the job; an old record does not name it and is of a TFJob.
     """
 
     attempt: int
@@ -88,6 +91,7 @@ class AttemptEnd:
     pods: tuple[EndedPod, ...]
     seconds: Mapping[str, float] = field(default_factory=dict)
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
+    kind: str = TFJOB.name
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON, without secrets."""
@@ -137,6 +141,7 @@ def pods_of(
 
 def end_of(
     attempt: int,
+    kind: JobKind,
     job: Mapping[str, Any] | None,
     name: str,
     judgement: Judgement,
@@ -148,6 +153,7 @@ def end_of(
 
     Args:
         attempt: From 1.
+        kind: Of the job.
         job: The job as it was seen last.
         name: Its name.
         judgement: What became of it.
@@ -168,6 +174,7 @@ def end_of(
         pods=pods,
         seconds=_rounded(seconds),
         gpu_seconds=_rounded(gpu_seconds),
+        kind=kind.name,
     )
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.options.parse import Group, option
 
 DAY = 24 * 3600  # seconds
@@ -182,6 +184,11 @@ class TrainOptions(TrainerOptions):
         if command and not command[0].strip():
             raise ValueError('a list that starts with a program, for instance ["python3", "t.py"]')
         return command
+
+    @property
+    def job_kind(self) -> JobKind:
+        """The kind of job that is launched: as long as there is one, no key chooses it."""
+        return DEFAULT
 
     @property
     def for_trainer(self) -> dict[str, Any]:

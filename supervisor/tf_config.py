@@ -1,15 +1,19 @@
-"""TF_CONFIG: the replicas of the job and the place of this one among them."""
+"""The replicas of the job and the place of this one among them, as the operator tells them.
+
+The training operator writes TF_CONFIG. A variable of a different operator gets its reader in
+READERS.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 from kfp_tfjob.supervisor.environment import Refused
 
 _TRAINS = ("chief", "worker")
-_VARIABLE, _LOOK = "TF_CONFIG", "look at the TFJob"
+_TF_CONFIG, _LOOK = "TF_CONFIG", "look at the TFJob"
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,12 @@ class Topology:
                 names a replica type that TensorFlow 2 does not have, or has not as many replicas
                 as EXPECTED_REPLICAS.
         """
-        text = variables.get("TF_CONFIG", "")
-        cluster = cls._parse(text) if text else cls()
+        readers = (read for name, read in READERS.items() if variables.get(name))
+        read = next(readers, None)
+        cluster = read(variables) if read else cls()
         if "master" in cluster.members or cluster.kind == "master":
             raise Refused(
-                _VARIABLE,
+                _TF_CONFIG,
                 "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know",
                 fix="call it Chief in the job manifest",
             )
@@ -48,7 +53,7 @@ class Topology:
         if expected and expected != str(cluster.size):
             chiefs, workers = (len(cluster.members.get(kind, ())) for kind in _TRAINS)
             raise Refused(
-                _VARIABLE,
+                _TF_CONFIG,
                 f"TF_CONFIG names {chiefs} chief and {workers} workers"
                 if cluster.members
                 else "there is no TF_CONFIG, so this replica is alone",
@@ -58,16 +63,22 @@ class Topology:
         wrong = cluster._contradiction()
         if wrong:
             raise Refused(
-                _VARIABLE,
+                _TF_CONFIG,
                 f"TF_CONFIG is not valid: {wrong}",
-                text[:500],
+                variables[_TF_CONFIG][:500],
                 "a different address name:port for each replica, and this replica among them",
                 _LOOK,
             )
         return cluster
 
     @classmethod
-    def _parse(cls, text: str) -> Topology:
+    def of_tf_config(cls, variables: Mapping[str, str]) -> Topology:
+        """Read TF_CONFIG.
+
+        Raises:
+            Refused: It is damaged.
+        """
+        text = variables[_TF_CONFIG]
         try:
             config = json.loads(text)
             members = config["cluster"].items()
@@ -78,7 +89,7 @@ class Topology:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(
-                _VARIABLE,
+                _TF_CONFIG,
                 f"TF_CONFIG is not valid: {type(error).__name__}: {error}",
                 text[:500],
                 "a JSON object with cluster and task",
@@ -142,6 +153,12 @@ class Topology:
             for at, address in enumerate(self.members.get(kind, ()))
             if (kind, at) != (self.kind, self.index)
         }
+
+
+# How a replica learns of its cluster, by the variable that its operator sets.
+READERS: Mapping[str, Callable[[Mapping[str, str]], Topology]] = {
+    _TF_CONFIG: Topology.of_tf_config,
+}
 
 
 def split(address: str) -> tuple[str, str]:

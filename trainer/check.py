@@ -24,7 +24,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import COMPLETION, MANIFEST, MODEL, SCHEMA
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor.environment import Environment, Refused
-from kfp_tfjob.supervisor.tf_config import Topology
+from kfp_tfjob.supervisor.tf_config import READERS, Topology
 from kfp_tfjob.trainer.config import VARIABLES, Config, problem_of
 from kfp_tfjob.trainer.exits import leave_last_words
 from kfp_tfjob.trainer.nvidia import ask_driver, device_nodes
@@ -34,7 +34,7 @@ _PROJECT = "kfp-tfjob"
 _SUPERVISOR_PYTHON = (3, 8)
 _PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
 # Beside those of the trainer: what only a program of one's own or the supervisor looks at.
-_OTHERS = ("RUN_URI", "DATA_DIR", "EXPECTED_REPLICAS", "TF_CONFIG")
+_OTHERS = ("RUN_URI", "DATA_DIR", "EXPECTED_REPLICAS", *READERS)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     wrong: dict[str, list[Problem | str]] = {}
     try:
         # Which replicas there may be depends on the program; our trainer takes fewer kinds.
-        of_cluster = ("TF_CONFIG", "EXPECTED_REPLICAS")
+        of_cluster = (*READERS, "EXPECTED_REPLICAS")
         Config.from_environment({k: v for k, v in environment.items() if k not in of_cluster})
     except ConfigurationError as error:
         for problem in error.problems:
@@ -178,7 +178,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         value = environment.get(name, "")
         if name in wrong:
             yield from (Finding.wrong(name, problem) for problem in wrong.pop(name))
-        elif name == "TF_CONFIG":
+        elif name in READERS:
             yield Finding(name, OK, place if value else "not set: this replica is alone")
         elif not value:
             yield Finding(name, NOTE, "not set")

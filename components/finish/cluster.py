@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.kinds import KINDS, kind_of
 from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
@@ -91,11 +92,32 @@ def end_jobs(run_id: str) -> Left:
         return Left(trouble=str(error))
     with KubernetesBackend(api) as backend:
         try:
-            left = end_jobs_on(backend, run_id)
+            left = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
             log.warning("the jobs of the run cannot be asked for: %s", error)
             left = Left(trouble=str(error))
         return replace(left, failed=failed_on(api, backend, run_id))
+
+
+def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
+    """End the jobs of a run, of every kind that this cluster has and this account may list."""
+    from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+
+    found, refused = [], []
+    for kind in KINDS:
+        with KubernetesBackend(api.of(kind)) as backend:
+            try:
+                found.append(end_jobs_on(backend, run_id))
+            except (ForbiddenError, NotFoundError) as error:
+                refused.append(error)
+    if not found:
+        raise refused[0]
+    ends = [end for left in found for end in left.ends]
+    if not ends:
+        for error in refused:
+            log.warning("the run may have jobs that cannot be listed: %s", error)
+    return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
 
 
 def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:
@@ -153,7 +175,7 @@ def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
     def last_lines(replica: str, container: str) -> list[str]:
         return backend.tail(names[replica], container, _SHOWN_LINES)
 
-    return end_of(_attempt(job), job, name, judgement, pods_of(pods, last_lines))
+    return end_of(_attempt(job), kind_of(job), job, name, judgement, pods_of(pods, last_lines))
 
 
 def _grace(job: Object) -> int:

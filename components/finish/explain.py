@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from kfp_tfjob.jobs.kinds import DEFAULT
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.record import AttemptEnd, EndedContainer, EndedPod
 from kfp_tfjob.storage.text import code, fence, prose, row
 
@@ -23,7 +23,7 @@ def _attempt(end: AttemptEnd) -> Iterator[str]:
     yield f"## Attempt {end.attempt}: {prose(end.verdict)}"
     yield ""
     where = f" in namespace {code(end.namespace)}" if end.namespace else ""
-    yield from (f"{DEFAULT.name} {code(end.job)}{where}", "")
+    yield from (f"{end.kind} {code(end.job)}{where}", "")
     yield from (f"**What happened:** {prose(end.sentence)}", "")
     yield from (f"**What to do:** {prose(end.remedy)}", "")
     if end.seconds:
@@ -74,9 +74,10 @@ def _rows(pod: EndedPod) -> Iterator[str]:
 
 
 def _commands(end: AttemptEnd) -> Iterator[str]:
+    kind = kind_named(end.kind)
     where = f"-n {shlex.quote(end.namespace)}"
-    yield f"kubectl {where} describe {DEFAULT.name.lower()} {end.job}"
-    yield f"kubectl {where} get pods -l {DEFAULT.pods_of(end.job)} -o wide"
+    yield f"kubectl {where} describe {kind.name.lower()} {end.job}"
+    yield f"kubectl {where} get pods -l {kind.pods_of(end.job)} -o wide"
     yield f"kubectl {where} get events --field-selector involvedObject.name={end.job}"
     for pod in end.pods:
         failed = [item.name for item in pod.containers if item.exit_code]

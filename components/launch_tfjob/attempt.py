@@ -139,7 +139,8 @@ class Attempt:
             "running": self._running,
         }
         pods = pods_of(follower.pods, last_lines)
-        end = end_of(self.number, job, self.name, judgement, pods, seconds, self._gpu_seconds)
+        gpu_seconds = self._gpu_seconds
+        end = end_of(self.number, kind, job, self.name, judgement, pods, seconds, gpu_seconds)
         said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]
         return Outcome(judgement, said, end)
 

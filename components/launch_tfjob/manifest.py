@@ -15,7 +15,6 @@ from typing import Any
 
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind, Replica
-from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
     HASH_ANNOTATION,
@@ -70,7 +69,7 @@ class Identity:
     namespace: str = ""
     owner: Mapping[str, Any] | None = None
 
-    def job_name(self, kind: JobKind = DEFAULT) -> str:
+    def job_name(self, kind: JobKind) -> str:
         """Return the name of the job: a DNS-1035 label, one for every run and attempt."""
         suffix = f"-{self.attempt}"
         return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
@@ -168,7 +167,7 @@ class _PodTemplate:
         return own if self.output_claim else OUTPUT_DIR
 
     def render(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        settings = self.settings
+        settings = self.settings  # their defaults are declared in options/pod.py
         init = [self._setup()]
         if self.is_chief:
             init.append(self._uploader())

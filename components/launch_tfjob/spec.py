@@ -10,7 +10,7 @@ from typing import Any
 
 from kfp_tfjob.components import images
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT, KINDS
+from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
@@ -66,7 +66,7 @@ class JobSpec:
     tools_image: str
     options: TrainOptions
     pod: PodOptions
-    kind: JobKind = DEFAULT
+    kind: JobKind
 
     @property
     def replicas(self) -> int:
@@ -149,6 +149,7 @@ class JobSpec:
             )
             return least
 
+        options = typed(TrainOptions, "train_options", train_options)
         spec = cls(
             output_uri=str(output_uri).strip(),
             storage_endpoint=str(storage_endpoint).strip(),
@@ -165,8 +166,9 @@ class JobSpec:
             batch_size=whole("train_batch_size", train_batch_size, 1),
             image=str(train_image).strip(),
             tools_image=tools_image,
-            options=typed(TrainOptions, "train_options", train_options),
+            options=options,
             pod=typed(PodOptions, "pod", pod),
+            kind=options.job_kind,
         )
         ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])
         return spec
@@ -240,14 +242,24 @@ class JobSpec:
                 path="train_options.warm_spare",
                 suggestion="false",
             )
-        for kind in ("ps", "evaluator"):
-            if getattr(self.pod, kind).replicas and not self.options.command:
+        for role in ("ps", "evaluator"):
+            replicas = getattr(self.pod, role).replicas
+            if replicas and role not in self.kind.roles:
                 yield Problem(
-                    f"pod.{kind}.replicas needs a program of your own",
-                    received=getattr(self.pod, kind).replicas,
+                    f"a {self.kind.name} has no {role} replicas",
+                    received=replicas,
+                    expected=f"pods of {', '.join(self.kind.roles)} only",
+                    fix=f"remove pod.{role}",
+                    path=f"pod.{role}.replicas",
+                    suggestion="0",
+                )
+            elif replicas and not self.options.command:
+                yield Problem(
+                    f"pod.{role}.replicas needs a program of your own",
+                    received=replicas,
                     expected="0, because the trainer of this project uses chief and workers only",
-                    fix=f"set train_options.command, or remove pod.{kind}",
-                    path=f"pod.{kind}.replicas",
+                    fix=f"set train_options.command, or remove pod.{role}",
+                    path=f"pod.{role}.replicas",
                     suggestion="0",
                 )
 

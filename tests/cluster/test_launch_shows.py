@@ -17,6 +17,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight import cluster as preflight
 from kfp_tfjob.jobs.status import is_over
+from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Launch, client_of, new_launch
 from tests.cluster.processes import wait_until
@@ -76,7 +77,7 @@ def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
     launch.cluster.create_tfjob(
         launch.namespace, build_job(launch.spec("time.sleep(600)"), Identity("r", 1))
     )
-    name = Identity("r", 1).job_name()
+    name = Identity("r", 1).job_name(TFJOB)
     with FaultyProxy(settings.host, settings.ssl_ca_cert, 0.1) as proxy:
         found = Configuration()
         found.host = proxy.address

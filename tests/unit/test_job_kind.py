@@ -15,15 +15,21 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.cluster.stopping import orders
+from kfp_tfjob.components.finish import cluster
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION
+from kfp_tfjob.jobs.record import AttemptEnd, end_of
 from kfp_tfjob.jobs.status import (
     is_chief,
     is_over,
@@ -33,6 +39,9 @@ from kfp_tfjob.jobs.status import (
     replicas,
 )
 from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options.train import TrainOptions
+from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
 # What names a kind of job in code, and the files that may.
@@ -70,6 +79,80 @@ def kind() -> Iterator[JobKind]:
     KINDS.append(PYTORCHJOB)
     yield PYTORCHJOB
     KINDS.remove(PYTORCHJOB)
+
+
+def test_a_role_that_the_kind_lacks_is_a_problem(kind, monkeypatch):
+    monkeypatch.setattr(TrainOptions, "job_kind", kind)
+    assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is kind
+    with pytest.raises(ConfigurationError) as caught:
+        JobSpec.parse(**EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.received, problem.suggestion) == ("pod.ps.replicas", 2, "0")
+    assert "PyTorchJob" in problem.what
+
+
+def test_the_record_of_an_attempt_names_the_kind(kind):
+    judgement = Judgement(Verdict.CANCELLED, "it ended")
+    end = end_of(1, kind, manifest(DEFAULTS, kind), "j-1", judgement, ())
+    end = AttemptEnd.from_bytes(dataclasses.replace(end, namespace="team-a").to_bytes())
+    text = explain([end])
+    assert "PyTorchJob `j-1` in namespace `team-a`" in text
+    assert "describe pytorchjob j-1" in text and kind.pods_of("j-1") in text
+
+    old = json.loads(end.to_bytes())
+    del old["kind"]
+    assert "TFJob `j-1`" in explain([AttemptEnd.from_bytes(json.dumps(old).encode())])
+
+
+def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, list]:
+    """Let the exit task end the jobs of a run; `jobs` are what the cluster lists of each kind."""
+    ended = []
+
+    def listed(api: ClusterClient, path: str, **_: str) -> list:
+        found = jobs[path.rpartition("/")[2]]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    api = ClusterClient(Configuration(host="http://localhost"), "team-a")
+    monkeypatch.setattr(cluster, "open_cluster", lambda: api)
+    monkeypatch.setattr(cluster, "failed_on", lambda *_: [])
+    monkeypatch.setattr(ClusterClient, "list", listed)
+    monkeypatch.setattr(KubernetesBackend, "pods", lambda *_: [])
+    monkeypatch.setattr(
+        KubernetesBackend, "cancel", lambda self, name, *_: ended.append((self._api.kind, name))
+    )
+    return cluster.end_jobs(RUN_ID), ended
+
+
+@pytest.mark.parametrize("of_tfjobs", [[], NotFoundError("no CRD"), ForbiddenError("RBAC")])
+def test_the_exit_task_ends_jobs_of_every_kind(kind, monkeypatch, of_tfjobs):
+    job = manifest(DEFAULTS, kind)
+    name = job["metadata"]["name"]
+    left, ended = exit_task(monkeypatch, {"tfjobs": of_tfjobs, "pytorchjobs": [job]})
+    assert ended == [(kind, name)]
+    assert [(end.kind, end.job) for end in left.ends] == [("PyTorchJob", name)]
+    assert (left.cancelled, left.trouble) == ([name], "")
+
+
+def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(kind, monkeypatch):
+    job = manifest(DEFAULTS, TFJOB)
+    left, ended = exit_task(monkeypatch, {"tfjobs": [job], "pytorchjobs": NotFoundError("no CRD")})
+    assert ended == [(TFJOB, job["metadata"]["name"])] and not left.trouble
+    nothing = {"tfjobs": ForbiddenError("RBAC"), "pytorchjobs": NotFoundError("no CRD")}
+    assert "RBAC" in exit_task(monkeypatch, nothing)[0].trouble
+
+
+def test_only_the_choice_of_a_kind_names_the_default(repository: Path):
+    rooms = ("jobs", "cluster", "components", "options", "trainer", "pipelines")
+    paths = [path for room in rooms for path in (repository / room).rglob("*.py")]
+    naming = {
+        path.relative_to(repository).as_posix()
+        for path in paths
+        if re.search(r"jobs\.kinds import .*\bDEFAULT\b", path.read_text())
+    }
+    # A client and a back end serve one kind, which their callers name.
+    assert naming == {"options/train.py", "cluster/choice.py", "cluster/client.py"}
 
 
 def manifest(parameters: dict, kind: JobKind) -> dict:

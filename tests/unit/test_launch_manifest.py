@@ -21,6 +21,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec
 from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.labels import run_label
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.schema import FIELDS
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -97,18 +98,18 @@ def test_the_hash_is_that_of_what_would_run():
     attempt=st.integers(1, 99),
 )
 def test_names_and_labels_are_valid_for_any_run_id(run_id, attempt):
-    name = Identity(run_id, attempt).job_name()
+    name = Identity(run_id, attempt).job_name(TFJOB)
     assert DNS_1035.fullmatch(name) and len(name) <= 50 and name.endswith(f"-{attempt}")
     assert LABEL.fullmatch(run_label(run_id))
 
 
 @given(st.lists(st.text(string.ascii_letters + "-_ ", max_size=60), unique=True, max_size=20))
 def test_different_runs_have_different_names(run_ids):
-    assert len({Identity(run_id, 1).job_name() for run_id in run_ids}) == len(run_ids)
+    assert len({Identity(run_id, 1).job_name(TFJOB) for run_id in run_ids}) == len(run_ids)
 
 
 def test_a_uuid_stays_readable():
-    assert Identity(RUN_ID, 2).job_name() == f"tfjob-{RUN_ID}-2"
+    assert Identity(RUN_ID, 2).job_name(TFJOB) == f"tfjob-{RUN_ID}-2"
     assert run_label(RUN_ID) == RUN_ID
 
 

@@ -4,6 +4,7 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.jobs import masking
 from kfp_tfjob.jobs.masking import MASK, Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 
 PREFIX = "training.kubeflow.org/"
@@ -32,7 +33,7 @@ def end(attempt: int = 2) -> AttemptEnd:
     pods = pods_of([FAILED, RUNNING, PENDING], lambda replica, container: [f"{replica} spoke"])
     judgement = Judgement(Verdict.USER_ERROR, CAUSE.sentence, CAUSE)
     seconds, gpus = {"pending": 4.04, "running": 60.0}, {"pending": 8, "running": 7200}
-    return end_of(attempt, JOB, f"j-{attempt}", judgement, pods, seconds, gpus)
+    return end_of(attempt, TFJOB, JOB, f"j-{attempt}", judgement, pods, seconds, gpus)
 
 
 def test_the_record_is_read_back():
