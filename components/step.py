@@ -75,7 +75,7 @@ class Failure:
 
     @classmethod
     def from_line(cls, text: str) -> Failure | None:
-        """Read a record back from a line of a log; None when the line is another one."""
+        """Read a record back from a line of a log; None when the line is a different one."""
         if not text.startswith(_IN_LOG):
             return None
         try:
@@ -219,7 +219,7 @@ def _forget(name: str, context: Step | None) -> None:
 
 
 def _fail(failure: Failure, context: Step | None) -> None:
-    """Leave the record of a failure wherever it can be left, and end the process."""
+    """Store and log the record of a failure as far as possible, and end the process."""
     if path := os.environ.get(FAILURE_FILE):
         Path(path).write_bytes(failure.to_bytes())
     if context:

@@ -360,7 +360,7 @@ class Mirror:
         text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
             if not self._said_away:
-                log.warning("the store is away; trying until it answers: %s", text)
+                log.warning("the store is unreachable; trying until it answers: %s", text)
             self.away = self._said_away = True
             self.trouble["the store"] = text
             return
@@ -369,7 +369,7 @@ class Mirror:
         self.trouble[what] = text
         if text not in self._logged[what]:
             self._logged[what].add(text)
-            log.warning("%r is not right in the store yet: %s", what, text)
+            log.warning("%r is not yet stored correctly: %s", what, text)
 
 
 def _appending(path: str) -> bool:

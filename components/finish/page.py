@@ -64,11 +64,11 @@ def _block(quoted: Sequence[str]) -> list[str]:
 def about(left: Left, folder: str) -> list[str]:
     """Return which attempt the page describes, and where to read the run's status.
 
-    An exit task runs once: after a person's retry its page still speaks of the try before.
+    An exit task runs once: after a person's retry its page still describes the attempt before.
 
     Args:
         left: What the run had on the cluster.
-        folder: Everything the run left.
+        folder: The folder of the run's output.
     """
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     ends = [_time(task.ended) for task in left.failed if task.ended]
@@ -76,7 +76,7 @@ def about(left: Left, folder: str) -> list[str]:
     return [
         "## The attempt that this page describes",
         "",
-        f"Written at {now} about the attempt{ended}. A retry of this run does not update this page.",
+        f"Written at {now} for the attempt{ended}. A retry of this run does not update it.",
         "",
         f"The current status of the run: {code(folder)}, which has `failure.json` only if the last"
         " attempt failed, and the page of the last step of the run.",

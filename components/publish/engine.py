@@ -136,10 +136,10 @@ def _require_blessed(
     }
     ConfigurationError.raise_if(
         Problem(
-            f"the verdict {verdict_uri} is about another {name}",
+            f"the verdict {verdict_uri} is about a different {name}",
             received=verdict[name],
             expected=value,
-            fix="publish what evaluate has judged",
+            fix="publish the model that evaluate judged",
         )
         for name, value in expected.items()
         if verdict[name] != value

@@ -314,4 +314,4 @@ def test_a_store_that_overwrites_what_decides_is_refused(
     place = ("--endpoint", proxy.endpoint, "--output", str(base))
     refused = Run(tmp_path, "--data", str(data), "--label", "digit", *place)
     assert refused.wait() == 2
-    assert "does not know conditional creates" in refused.text
+    assert "does not support conditional creates" in refused.text

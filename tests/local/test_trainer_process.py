@@ -165,7 +165,7 @@ def test_an_attempt_after_the_last_step_only_exports(
 
     other = jobs("alone", folder=folder, code=CODE, HYPERPARAMETERS='{"hidden": [5]}')
     assert other.end() == [2]
-    assert f"the checkpoint of step {2 * STEPS} is of another model" in other.words()
+    assert f"the checkpoint of step {2 * STEPS} is from a different model" in other.words()
 
 
 def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> None:
