@@ -190,12 +190,12 @@ def test_the_journal_survives_a_restart(proxy, run, tmp_path):
     settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
     assert "PUT" not in made(proxy)
 
-    write(tmp_path / "model/saved_model.pb", b"written anew")
+    write(tmp_path / "model/saved_model.pb", b"written again")
     with open(tmp_path / ".uploader" / "journal.jsonl", "ab") as file:
         file.write(b'{"file": {"path": "cut o')  # killed while it wrote
     settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
     assert made(proxy).count("PUT") == 1
-    assert store.read(run.output / "model/saved_model.pb") == b"written anew"
+    assert store.read(run.output / "model/saved_model.pb") == b"written again"
 
     other = Journal(tmp_path / ".uploader", "another run, attempt or store")
     settle(Mirror(store, tmp_path, run, "r", 1, journal=other), tmp_path)
