@@ -56,7 +56,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
             Problem(
                 f"{name} is not a dict",
                 received=repr(value),
-                expected='a JSON object, for instance {"seed": 1}',
+                expected='a JSON object, for instance {"KEY": "value"}',
                 fix=f"correct {name}",
                 path=name,
             )

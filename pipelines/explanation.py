@@ -20,7 +20,7 @@ def explain(name: str, group: type[Group]) -> dict[str, str]:
         group: Its typed form.
 
     Returns:
-        A text in Markdown for each key, by its path: `train_options.seed`.
+        A text in Markdown for each key, by its path: `train_options.command`.
     """
     return dict(_keys(name, group, {}))
 

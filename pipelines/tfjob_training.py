@@ -1,6 +1,7 @@
 """The pipeline: prepare, train, prove, judge, publish.
 
 Nothing here is decided when it is compiled: names, ids, times and namespaces belong to a run.
+The run parameters are declared in options/pipeline.py.
 """
 
 import inspect

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
@@ -31,7 +32,7 @@ class WriteOptions:
 
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
-        parameters: For put_object and create_multipart_upload of boto3.
+        parameters: For put_object and create_multipart_upload of boto3, of every object.
         bandwidth: Bytes a second; 0 for no limit.
         ca_bundle: File with the certificates to trust; empty for the usual ones.
     """
@@ -40,6 +41,10 @@ class WriteOptions:
     parameters: Mapping[str, str] = field(default_factory=dict)
     bandwidth: float = 0.0
     ca_bundle: str = ""
+
+    def parameters_for(self, address: S3Address) -> Mapping[str, str]:
+        """Return the parameters of one object; a setting for some objects only is decided here."""
+        return self.parameters
 
     @classmethod
     def read(cls, secret: SecretVolume) -> WriteOptions:

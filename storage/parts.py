@@ -122,7 +122,7 @@ class PartsUpload:
             lambda: self._link.client.create_multipart_upload(
                 **self._at,
                 **self._checked({"ChecksumAlgorithm": "CRC64NVME"}),
-                **self._link.options.parameters,
+                **self._link.options.parameters_for(self._address),
             ),
         )
         self._at["UploadId"] = upload["UploadId"]

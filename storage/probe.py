@@ -62,7 +62,7 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
     body = Body(_CONTENT, len(_CONTENT))
-    options = link.options.parameters
+    options = link.options.parameters_for(address)
 
     def wrong() -> bool:
         """Tell whether a wrong checksum is noticed."""

@@ -382,7 +382,7 @@ class Store:
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""
     ) -> str:
         extra = condition | ({"ContentType": content_type} if content_type else {})
-        parameters = {**self.link.options.parameters, **extra}
+        parameters = {**self.link.options.parameters_for(address), **extra}
         return self.link.put(f"write {address}", address, body, parameters)[1].crc.base64
 
     def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.supervisor.environment import Environment
 from kfp_tfjob.supervisor.exit_codes import meaning_of
 
 # The pause before a restart. The first restart is at once; without progress the pause doubles.
@@ -37,11 +38,11 @@ class Restarts:
     """Decides whether a command that ended is started again.
 
     Args:
-        most: How often it may be; 0 for a user's own command.
+        told: Its `max_restarts` is how often it may be; 0 for a user's own command.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.count = most, 0
+    def __init__(self, told: Environment) -> None:
+        self.most, self.count = told.max_restarts, 0
         self._fruitless = self._own = self._tried = 0
 
     def decide(self, code: int, done: int, tried: int, patience: float) -> Decision:

@@ -42,7 +42,7 @@ class Supervisor:
         self._stop = Stop(early)
         self._words = last_words.place(variables)
         self._environment, self._cluster = Environment(), Topology()
-        self._restarts = Restarts(0)
+        self._restarts = Restarts(self._environment)
         self._patience = math.inf  # seconds that are left to wait for the peers
         self._spare: Child | None = None
 
@@ -55,7 +55,7 @@ class Supervisor:
             self._cluster = Topology.read(self.variables)
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
-        self._restarts, self._patience = Restarts(told.max_restarts), told.start_deadline
+        self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
             orders.follow(told.podinfo_dir, told.orphan_timeout, self._stop)
         began, chief = time.monotonic(), self._cluster.peers.get("chief", "")

@@ -79,6 +79,11 @@ class JobSpec:
         extra = sum(kind.replicas * kind.gpus for kind in (self.pod.ps, self.pod.evaluator))
         return self.replicas * self.gpus + extra
 
+    @property
+    def for_trainer(self) -> Mapping[str, Any]:
+        """The content of TRAIN_OPTIONS; a run parameter for the trainer is added here."""
+        return self.options.for_trainer
+
     def gpus_of(self, role: str) -> int:
         """Return the GPUs of one replica of a role, for instance `worker`."""
         extra = {"ps": self.pod.ps, "evaluator": self.pod.evaluator}.get(role)

@@ -1,13 +1,19 @@
 """What a launcher does that finds a job: every state, for Pipelines' retry and for a person's."""
 
 import copy
+from unittest.mock import Mock
 
 import pytest
 from launch_parameters import DEFAULTS, OWNER, RUN_ID
 
+from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.components.launch_tfjob.launcher import Launcher
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import TABLE, Action, Found, decide, look_at
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import Layout
 
 WANTED = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
 PREFIX = "training.kubeflow.org/"
@@ -67,3 +73,23 @@ def test_every_state(found, pods, state, automatic, person):
 
 def test_the_table_is_whole():
     assert set(TABLE) == set(Found)
+
+
+@pytest.mark.parametrize("attempts", [[1], []], ids=["of an earlier start", "made just before"])
+def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts):
+    store = Mock(numbers=Mock(return_value=attempts))
+    store.read_manifest.side_effect = ObjectNotFoundError("the output is not complete")
+    backend = Mock(get=Mock(return_value=job("Running", **HASH)), pods=Mock(return_value=[]))
+    backend.create.side_effect = JobExistsError("there is one")
+    step = Step("launch_tfjob", RUN_ID, Layout.parse("s3://kfp-tfjob"), store)
+    launcher = Launcher(step, JobSpec.parse(**DEFAULTS), backend, OWNER)
+    with pytest.raises(ConfigurationError) as caught:
+        launcher.run()
+    assert str(caught.value) == (
+        f"TFJob {WANTED['metadata']['name']} of this run was made with other parameters, or by a"
+        " different version of kfp-tfjob. Received: a job with a different spec."
+        " Expected: the job that this version makes from the parameters of the run."
+        " Fix: let the version that made it finish it, or delete the job and retry: the run"
+        " continues from its newest stored checkpoint."
+    )
+    backend.delete.assert_not_called()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob import old_names
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.model_code import ModelCode
 
 SHIMS = str(old_names.SHIMS)
 
@@ -63,6 +65,33 @@ def test_the_old_module_of_models_is_ours_unless_the_user_has_one(
     (tmp_path / "trainer" / "models.py").touch()
     assert old_names.model_module("trainer.models") == "trainer.models"
     assert "trainer" not in sys.modules
+
+
+def test_model_code_in_a_folder_uses_its_own_package(tmp_path: Path, repository: Path) -> None:
+    """As preflight reads the folder, setup unpacks it and the trainer imports it."""
+    given, unpacked = tmp_path / "given", tmp_path / "unpacked"
+    (given / "components").mkdir(parents=True)
+    (given / "components" / "__init__.py").touch()
+    (given / "components" / "layers.py").write_text("UNITS = 8\n")
+    (given / "model.py").write_text(
+        "from components import layers\n"
+        "from kfp_tfjob.components.step import Step\n"
+        "def build_model(dataset):\n"
+        "    return layers.UNITS, layers.__file__, Step.__module__\n"
+    )
+    code = ModelCode(str(given), "build_model").read(Store("http://127.0.0.1:1"))
+    assert code.module == "model" and not code.problems("build_model", {})
+    for name, data in code.files.items():
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_bytes(data)
+    program = (
+        "from pathlib import Path\n"
+        "from kfp_tfjob.trainer.user_code import find\n"
+        "print(*find('model:build_model', Path('unpacked').resolve())(None))"
+    )
+    done = run(["-c", program], tmp_path, repository)  # where our own room has this name
+    own = unpacked / "components" / "layers.py"
+    assert done.stdout == f"8 {own} kfp_tfjob.components.step\n", done.stderr
 
 
 def test_a_pipeline_of_the_user_uses_a_step_beside_its_own_components(

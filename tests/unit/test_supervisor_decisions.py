@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from kfp_tfjob.supervisor.environment import Environment
 from kfp_tfjob.supervisor.restarts import Decision, Restarts
 
 KILLED, LOST, NO_PEER = 137, 138, 142
@@ -16,21 +17,21 @@ def decide(restarts: Restarts, code: int, done: int = 0, tried: int = 0) -> Deci
 
 @pytest.mark.parametrize("code", [KILLED, 134, 139, LOST, NO_PEER])
 def test_what_the_infrastructure_did_is_tried_again_at_once(code: int) -> None:
-    found = decide(Restarts(1), code)
+    found = decide(Restarts(Environment(max_restarts=1)), code)
     assert (found.again, found.pause) == (True, 0)
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5, 77, 143, 145])
 def test_what_another_start_does_not_change_is_final(code: int) -> None:
-    assert decide(Restarts(9), code) == Decision(False, code)
+    assert decide(Restarts(Environment(max_restarts=9)), code) == Decision(False, code)
 
 
 def test_a_users_own_command_is_never_started_again() -> None:
-    assert decide(Restarts(0), KILLED) == Decision(False, KILLED)
+    assert decide(Restarts(Environment(max_restarts=0)), KILLED) == Decision(False, KILLED)
 
 
 def test_restarts_are_bounded_whatever_the_progress() -> None:
-    restarts = Restarts(3)
+    restarts = Restarts(Environment(max_restarts=3))
     steps = [100, 200, 300, 400]
     assert [decide(restarts, KILLED, at, at + 10).again for at in steps] == [True] * 3 + [False]
     final = decide(restarts, LOST, 500, 510)
@@ -47,7 +48,7 @@ def test_restarts_are_bounded_whatever_the_progress() -> None:
     ],
 )
 def test_the_third_death_without_progress_is_permanent(lives: list[tuple[int, int]]) -> None:
-    restarts = Restarts(99)
+    restarts = Restarts(Environment(max_restarts=99))
     found = [decide(restarts, KILLED, *steps) for steps in lives]
     assert [item.again for item in found] == [True, True, False]
     assert found[-1].code == 1
@@ -55,14 +56,14 @@ def test_the_third_death_without_progress_is_permanent(lives: list[tuple[int, in
 
 
 def test_progress_makes_earlier_deaths_forgotten() -> None:
-    restarts = Restarts(99)
+    restarts = Restarts(Environment(max_restarts=99))
     for at in range(0, 5000, 100):  # each life passes the steps in which the last one died
         found = decide(restarts, KILLED, at, at + 60)
         assert (found.again, found.pause) == (True, 0)
 
 
 def test_who_only_loses_its_peers_is_no_crash_loop_but_waits_longer_each_time() -> None:
-    restarts = Restarts(12)
+    restarts = Restarts(Environment(max_restarts=12))
     pauses = [decide(restarts, LOST, 10, 20).pause for _ in range(12)]
     assert pauses[0] == 0
     for at, pause in enumerate(pauses[1:]):
@@ -73,7 +74,7 @@ def test_who_only_loses_its_peers_is_no_crash_loop_but_waits_longer_each_time() 
 
 
 def test_a_port_that_is_taken_is_tried_as_long_as_the_deadline_allows() -> None:
-    restarts = Restarts(9)
+    restarts = Restarts(Environment(max_restarts=9))
     assert restarts.decide(NO_PEER, 0, 0, patience=1).again
     assert restarts.decide(NO_PEER, 0, 0, patience=0) == Decision(False, NO_PEER)
 
@@ -83,14 +84,12 @@ def test_what_a_trainer_said_before_it_died_counts() -> None:
     program = """
 import os
 from kfp_tfjob.supervisor.child import Child
-from kfp_tfjob.supervisor.restarts import Restarts
 from kfp_tfjob.supervisor.supervise import Supervisor
 
 words = "printf 'steps 3 9\\\\n' >&$SUPERVISOR_PIPE; kill -6 $$"
 child = Child(["sh", "-c", words], os.environ)
 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 supervisor = Supervisor([], {})
-supervisor._restarts = Restarts(0)
 print(supervisor._follow(child), child.done, child.tried)
 """
     found = subprocess.check_output([sys.executable, "-c", program], text=True)

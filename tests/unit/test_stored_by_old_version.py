@@ -1,0 +1,118 @@
+"""What commit 4d2ba61 stored, the version before the import path kfp_tfjob, is read as before.
+
+It was recorded from local runs on 2,000 rows: one finished, a SIGTERM interrupted one, one failed.
+The folders of the runs are named after that, and paths in the records of attempts were replaced;
+everything else is as it was stored.
+"""
+
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.launch_tfjob import progress
+from kfp_tfjob.components.launch_tfjob.claim import Claim
+from kfp_tfjob.components.launch_tfjob.launcher import Launcher
+from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.storage.champion import Champion, next_number
+from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.layout import MANIFEST, Layout, attempt_record
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.trainer import checkpoint
+from kfp_tfjob.trainer.dataset import Dataset
+
+STORED = Path(__file__).parents[1] / "data" / "stored_by_4d2ba61"
+LAYOUT = Layout.parse("s3://bucket")
+
+
+def stored(address: object) -> bytes:
+    return (STORED / str(address).removeprefix("s3://bucket/")).read_bytes()
+
+
+def _name(path: Path) -> str:
+    return str(path.parent.relative_to(STORED))
+
+
+@pytest.mark.parametrize("path", sorted(STORED.rglob(MANIFEST)), ids=_name)
+def test_a_manifest_is_read_and_names_the_same_bytes(path: Path) -> None:
+    manifest = Manifest.from_bytes(path.read_bytes())
+    assert manifest.to_bytes() == path.read_bytes()
+    for item in manifest.objects:
+        file = path.parent / item.key
+        if file.exists():  # models and shards are not kept here
+            assert (file.stat().st_size, crc64nvme(file.read_bytes())) == (
+                item.size,
+                item.crc64nvme,
+            )
+
+
+@pytest.mark.parametrize("run_id", ["finished", "interrupted", "failed"])
+def test_the_claims_of_an_attempt_are_read(run_id: str) -> None:
+    run = LAYOUT.run(run_id)
+    claim = Claim.from_bytes(stored(run.attempt(1)), 1)
+    assert (claim.attempt, claim.since, claim.checkpoint, claim.fruitless) == (1, 1, 0, 0)
+    assert claim.began > 1.7e9
+    names = {path.name for path in (STORED / "runs" / run_id / "attempts").iterdir()}
+    found = {attempt_record(name) for name in names}
+    assert found - {None} == {(1, 0), (1, 1)}
+
+
+def test_the_end_of_an_attempt_is_read_and_shown() -> None:
+    ends = {
+        name: AttemptEnd.from_bytes(stored(LAYOUT.run(name).attempt_end(1)))
+        for name in ("finished", "failed")
+    }
+    assert (ends["finished"].verdict, ends["finished"].code) == (Verdict.SUCCEEDED, 0)
+    assert (ends["failed"].verdict, ends["failed"].code) == (Verdict.USER_ERROR, 2)
+    for end in ends.values():
+        assert AttemptEnd.from_bytes(end.to_bytes()) == end
+        assert "## Attempt 1: " in explain([end]) and end.job in explain([end])
+
+
+def test_a_failure_is_read() -> None:
+    cancelled = Failure.from_bytes(stored(LAYOUT.run("interrupted").failure("json")))
+    failed = Failure.from_bytes(stored(LAYOUT.run("failed").failure("json")))
+    assert (cancelled.verdict, failed.verdict) == (Verdict.CANCELLED, Verdict.USER_ERROR)
+    assert failed.final and failed.step == "launch_tfjob"
+
+
+def test_the_checkpoint_of_an_interrupted_run_is_the_newest() -> None:
+    folder = STORED / "runs" / "interrupted" / "output" / "checkpoints"
+    found = checkpoint.newest(folder)
+    # At the end of its sixth epoch, which is still to be evaluated.
+    assert found and found.position == checkpoint.Position(126, 5, 21)
+    assert [value.nbytes for _, value in found.variables if value.nbytes]
+    found.check_fits(found.variables, found.settings)
+
+
+def test_the_progress_of_a_training_is_read() -> None:
+    training = progress.parse(stored(LAYOUT.run("interrupted").progress).decode())
+    assert len(training.epochs) == 5 and training.final == training.epochs[-1].metrics
+    assert progress.parse(stored(LAYOUT.run("finished").progress).decode()).seconds
+
+
+def test_a_verdict_is_read_and_its_champion_is_followed() -> None:
+    verdict = json.loads(stored(LAYOUT.run("finished").verdict))
+    champion = Champion.from_bytes(1, stored(LAYOUT.model("x").champion(1)))
+    assert verdict["blessed"] and next_number(verdict) == champion.number
+    assert publish._exported_weights(verdict) == champion.exported_weights_sha256
+    assert champion.to_bytes() == stored(LAYOUT.model("x").champion(1))
+
+
+def test_an_output_is_complete() -> None:
+    store = Mock(read=stored)
+    store.read_manifest = lambda address: Manifest.from_bytes(stored(address))
+    launcher = Launcher(Mock(run=LAYOUT.run("finished"), store=store), Mock(), Mock())
+    assert launcher._completed() == 1
+
+
+@pytest.mark.parametrize("folder", ["datasets/*", "models/x/versions/1"])
+def test_the_schema_and_statistics_of_a_dataset_are_read(folder: str) -> None:
+    (found,) = STORED.glob(folder)
+    dataset = Dataset.load(found)
+    assert (dataset.num_classes, sum(dataset.rows.values())) == (2, 2000)
