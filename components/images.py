@@ -6,7 +6,7 @@ a run parameter on every Kubeflow Pipelines back end, and a run must not depend 
 
 import os
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_IMAGE"
 
 # Every step but evaluate, the init container `setup` and the sidecar `uploader`.

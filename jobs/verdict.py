@@ -91,7 +91,7 @@ class ContainerFailure:
     @property
     def sentence(self) -> str:
         """What happened, without a full stop."""
-        meaning = exit_codes.MEANING.get(self.code)
+        meaning = exit_codes.of_replica(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
             meaning = killed if self.code > 128 else "a code of the program itself"

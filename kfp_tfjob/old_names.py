@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-# Holds the programs of old names. On PYTHONPATH any regular package of such a name wins.
+# The programs of old names; old_names.pth puts the folder at the end of the path of imports of an
+# installed wheel, where any regular package of such a name wins.
 SHIMS = Path(__file__).with_name("shims")
 _MODELS = "trainer.models"
 

@@ -63,7 +63,9 @@ class TrainerOptions(Group):
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = option(
         False, "Compute in 16 bits where that is safe: true, or a policy of Keras."
     )
-    checkpoint_seconds: float = option(60, "The longest time between two checkpoints.", gt=0)
+    checkpoint_seconds: float = option(
+        60, "The longest time between two checkpoints.", gt=0, allow_inf_nan=False
+    )
     checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
     checkpoint_best: str | None = option(
         "val_loss",

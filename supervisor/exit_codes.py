@@ -39,10 +39,19 @@ USER_ERRORS = (CONFIGURATION, DATA, NOT_FINITE)
 CONSEQUENCES = (PEER_LOST, STOPPED)
 
 
+# Only a step of the pipeline exits with it; from a replica it is a code of the user's program.
+_OF_STEPS = (SURPASSED,)
+
+
+def of_replica(code: int) -> str:
+    """Return what an exit code of a replica means; empty for a code of the user's own program."""
+    return "" if code in _OF_STEPS else MEANING.get(code, "")
+
+
 def meaning_of(code: int) -> str:
     """Return what the exit code of a command means, also for a code that is not in the table."""
-    if code in MEANING:
-        return MEANING[code]
+    if known := of_replica(code):
+        return known
     if code > 128:
         names = {int(item): item.name for item in signal.Signals}
         cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.old_names import SHIMS
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group on purpose may hold the pipe; its lines are not waited for.
@@ -108,8 +107,7 @@ def environment(
     operators = frozenset().union(*(kind.variables for kind in KINDS))
     inherited = {key: value for key, value in os.environ.items() if key not in operators}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
-    modules = [*filter(None, [inherited.get("PYTHONPATH")]), str(SHIMS)]  # as in the images
-    inherited |= {"PATH": os.pathsep.join(programs), "PYTHONPATH": os.pathsep.join(modules)}
+    inherited |= {"PATH": os.pathsep.join(programs)}
     return inherited | own | dict(extra)
 
 

@@ -22,6 +22,7 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
 log = logging.getLogger(__name__)
@@ -117,8 +118,14 @@ class Attempt:
                 longest = min(follower.pause, self._beat_seconds)
                 self.backend.wait_for_change(self.name, min(longest, watchdogs.next_limit))
         judgement = given_up or judge(latest, follower.pods)
-        if judgement.verdict == Verdict.SUCCEEDED and not self.proven():
-            judgement = _NOT_STORED
+        if judgement.verdict == Verdict.SUCCEEDED:
+            try:
+                stored = self.proven()
+            except StepError:
+                # The store does not answer. The job stays, for the next launcher to prove.
+                follower.finish(_LAST_LINES_SECONDS)
+                raise
+            judgement = judgement if stored else _NOT_STORED
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # the watch of the run has stopped the job
         if latest is not None:

@@ -34,7 +34,12 @@ from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    Problem,
+    StoreUnavailableError,
+)
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
@@ -312,6 +317,25 @@ def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
     assert "not complete in the store" in end.sentence
     assert f"## Attempt 1: `{verdict}`" in explain([end]) and "succeeded`" not in explain([end])
     assert backend.get(f"tfjob-{step.run_id}-1") is None
+
+
+def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
+    backend, spec, step, tell, monkeypatch
+):
+    tell(chief_0="exit 0")
+    annotations: dict[str, str] = {}
+    deleted: list[str] = []
+    monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
+    monkeypatch.setattr(backend, "delete", deleted.append)
+
+    def away(self: Launcher) -> int:
+        raise StoreUnavailableError(Problem("the store does not answer"))
+
+    monkeypatch.setattr(Launcher, "_completed", away)
+    with pytest.raises(StoreUnavailableError):
+        launcher.run(step, spec(max_attempts=1), backend)
+    assert not annotations and not deleted
+    assert not [it for it in threading.enumerate() if it.name.startswith("logs ")]
 
 
 def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, script, monkeypatch):

@@ -19,6 +19,14 @@ def problems(**changes) -> list[str]:
     return [str(problem) for problem in refused.value.problems]
 
 
+def test_the_time_between_checkpoints_is_finite():
+    with pytest.raises(ConfigurationError) as refused:
+        JobSpec.parse(**DEFAULTS | {"train_options": {"checkpoint_seconds": "Infinity"}})
+    assert [problem.path for problem in refused.value.problems] == [
+        "train_options.checkpoint_seconds"
+    ]
+
+
 def test_numbers_of_kfp_are_cast():
     spec = JobSpec.parse(**EVERYTHING)
     assert (spec.workers, spec.replicas, spec.total_gpus) == (3, 4, 9)

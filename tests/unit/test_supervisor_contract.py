@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.jobs.verdict import ContainerFailure
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor import duration, environment, exit_codes
 from kfp_tfjob.supervisor.environment import Environment, Refused
@@ -64,6 +65,12 @@ def test_the_exit_codes_of_the_documentation_are_those_of_the_code(repository: P
     section = _section(repository, "Exit codes and failures")
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
     assert rows == [(str(code), name, exit_codes.MEANING[code]) for name, code in named.items()]
+
+
+def test_a_code_that_only_steps_use_is_the_users_own_in_a_replica() -> None:
+    assert exit_codes.meaning_of(6) == "the command ended with 6"
+    failure = ContainerFailure("chief-0", "tensorflow", 6, "Error", "", "")
+    assert failure.sentence == "chief-0 ended with exit code 6: a code of the program itself"
 
 
 def test_every_error_has_a_code_of_the_table() -> None:
