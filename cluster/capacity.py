@@ -78,7 +78,7 @@ def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
 
 
 def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, Decimal]:
-    """Return what the largest node has of each resource of which no node has enough for a pod."""
+    """Return the most one node has of each resource, where that is not enough for a pod."""
     found = {}
     for name, amount in asked.items():
         largest = max((_largest(name, node, amount) for node in nodes), default=Decimal(0))

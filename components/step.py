@@ -25,7 +25,7 @@ from kfp_tfjob.storage.text import lines, log_to
 
 # Set by the local run, which cannot get at a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
-# Set by the local run: kfp.local makes up a number that nobody knows beforehand.
+# Set by the local run: kfp.local invents an id that cannot be known beforehand.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
 # The step in the record of a run that was ended from outside, which no step caused.
@@ -75,7 +75,7 @@ class Failure:
 
     @classmethod
     def from_line(cls, text: str) -> Failure | None:
-        """Read a record back from a line of a log; None when the line is another one."""
+        """Read a record back from a line of a log; None when the line is a different one."""
         if not text.startswith(_IN_LOG):
             return None
         try:
@@ -92,7 +92,7 @@ class Step:
         name: The step, for instance `prepare_data`.
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
-        store: The store it lies in.
+        store: The store that holds it.
     """
 
     name: str
@@ -204,7 +204,7 @@ def local_failure(name: str) -> Failure | None:
 def _forget(name: str, context: Step | None) -> None:
     """Remove the record of an earlier failure that a person has tried again.
 
-    It is that of this step, or that of a run which was ended and goes on now.
+    It is from this step, or from a run that was ended and now resumes.
     """
     if context:
         address = context.run.failure("json")
@@ -219,7 +219,7 @@ def _forget(name: str, context: Step | None) -> None:
 
 
 def _fail(failure: Failure, context: Step | None) -> None:
-    """Leave the record of a failure wherever it can be left, and end the process."""
+    """Store and log the record of a failure as far as possible, and end the process."""
     if path := os.environ.get(FAILURE_FILE):
         Path(path).write_bytes(failure.to_bytes())
     if context:

@@ -1,4 +1,4 @@
-"""What a run came to, in Markdown for a panel 500 px wide.
+"""The result of a run, in Markdown for a panel 500 px wide.
 
 The last step of a green run carries it: the exit task never runs twice, so after a retry its page
 may speak of an earlier try. Everything is read from what the steps left in the store.
@@ -40,7 +40,7 @@ def summary(step: Step, model_name: str) -> str:
     except (StepError, ValueError, KeyError, TypeError) as error:
         log.warning("the summary of the run is not complete: %s", error)
         parts = parts or [f"# Run {code(step.run_id)}"]
-        parts.append(f"Everything it left: {code(step.run.base)}")
+        parts.append(f"All its output: {code(step.run.base)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -75,7 +75,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Dataset:** {code(dataset)}"
     yield f"**Model of this run:** {code(step.run.model)}"
     yield f"**Verdict and report:** {code(step.run.evaluation)}"
-    yield f"**Everything of this run:** {code(step.run.base)}"
+    yield f"**All output of this run:** {code(step.run.base)}"
     yield f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}"
 
 

@@ -166,7 +166,7 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
 
 
 def _of_containers(causes: list[ContainerFailure]) -> Judgement:
-    """Judge by exit codes, of which there are many: a replica that is lost takes others with it.
+    """Judge by exit codes; there may be many, as a lost replica takes others with it.
 
     Codes 2, 3 and 4 are only ever given on purpose, so they speak first. Code 1 is what any program
     ends with when its peers vanish, so it speaks only if nothing was killed before it.

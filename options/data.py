@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
@@ -15,6 +15,28 @@ _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+class Format(NamedTuple):
+    """A format of data files; `components/prepare_data/tables.py` has its reader.
+
+    Attributes:
+        name: The value of `data_options.format`.
+        suffixes: Endings of the file names that count as data in a folder.
+        words: The format in messages.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    words: str
+
+
+FORMATS = (
+    Format("csv", (".csv", ".csv.gz"), "CSV"),
+    Format("parquet", (".parquet",), "Parquet"),
+)
+FORMAT_WORDS = " or ".join(known.words for known in FORMATS)
+_FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 
 def _text(value: Any) -> Any:
@@ -81,7 +103,7 @@ class DataOptions(Group):
     delimiter: str = option(
         ",", "The character between two values of a CSV, or the word `tab` or `space`."
     )
-    format: Literal["auto", "csv", "parquet"] = option(
+    format: Literal["auto", *_FORMAT_NAMES] = option(
         "auto", "Format of the files; `auto` decides by the first bytes of each file."
     )
     null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
 from kfp_tfjob.options.parse import Group
 from kfp_tfjob.options.pod import PodOptions
@@ -50,7 +50,7 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        "CSV or Parquet with a header: a file or a folder, `s3://...`, or a path in a local run",
+        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run",
         default=None,
         option=("--data", "URI"),
     ),
@@ -72,7 +72,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "model_hyperparameters": Parameter("dict, the keyword arguments of that function", default={}),
     "output_uri": Parameter(
-        "`s3://bucket/prefix` for everything the run leaves",
+        "`s3://bucket/prefix` for all output of the run",
         default=None,
         option=("--output", "URI"),
     ),
@@ -88,11 +88,13 @@ PARAMETERS: dict[str, Parameter] = {
         default="objstore-cred",
     ),
     "train_workers": Parameter(
-        "replicas beside the one chief", default=1, option=("--workers", "N")
+        "replicas in addition to the chief", default=1, option=("--workers", "N")
     ),
     "train_gpus": Parameter("GPUs of each replica", default=0),
     "train_epochs": Parameter("passes over the training rows", default=20),
-    "train_batch_size": Parameter("rows of one step over all GPUs of all replicas", default=64),
+    "train_batch_size": Parameter(
+        "rows of one training step, over all GPUs of all replicas", default=64
+    ),
     # Its default is the image that `kfp-tfjob compile` is given.
     "train_image": Parameter("image of the container `tensorflow`"),
     "train_options": Parameter(

@@ -40,7 +40,7 @@ class FileUnreadableError(StepError):
 def open_file(path: Path | str) -> int:
     """Open a regular file and return its descriptor, which the caller closes.
 
-    What took its place since somebody saw it there is neither followed nor waited for.
+    A link or a pipe that has taken its place is neither followed nor waited for.
 
     Raises:
         FileChangedError: It is gone.
@@ -86,7 +86,7 @@ class Digests:
 
     Attributes:
         crc: Its CRC64NVME.
-        md5: Its MD5; empty where nobody asked for it.
+        md5: Its MD5; empty where it was not asked for.
     """
 
     crc: Checksum

@@ -1,4 +1,4 @@
-"""The champion of a model: an append-only list of records, of which the newest counts."""
+"""The champion of a model: an append-only list of records; the newest counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Champion:
         number: The record's own number, from 1; a challenger is judged against one number, and only
             one successor can be written.
         version: The published version.
-        version_uri: Where it lies.
+        version_uri: Its address.
         run_id: The run that trained it.
         exported_weights_sha256: Of the variables in its SavedModel.
         schema_digest: Of the data it was trained on.
@@ -59,8 +59,8 @@ class Champion:
 def next_number(verdict: Mapping[str, Any]) -> int:
     """Return the number of the record that makes the model of a verdict the champion.
 
-    It follows the champion that the verdict was judged against, so that of all who were judged
-    against the same one only one can create it.
+    It follows the champion that the verdict was judged against, so only one of the models
+    judged against the same champion can create it.
     """
     return (verdict["champion"] or {"number": 0})["number"] + 1
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kfp_tfjob.storage.pace import ReplyDeadline
 
 CONNECT_SECONDS, READ_SECONDS = 5, 60
-_IDLE_SECONDS = 20  # less than servers keep a connection that nobody uses
+_IDLE_SECONDS = 20  # servers keep an unused connection longer
 _TOGETHER = 64 << 10  # bytes; a body up to here goes out in one piece with the headers
 _LONGEST_HEAD = _RECEIVED = 64 << 10
 
@@ -107,7 +107,7 @@ class Connection:
             status, found = self._head()
         data = self._body(status, found)
         if self._received:
-            self.reusable = False  # what nobody asked for must not be taken for the next reply
+            self.reusable = False  # surplus bytes must not be taken for the next reply
         self._used = time.monotonic()
         return HttpReply(status, found, data)
 

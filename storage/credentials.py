@@ -25,7 +25,7 @@ _OTHER_NAMES = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secr
 
 @dataclass(frozen=True)
 class SecretVolume:
-    """The keys of the mounted Secret, read anew at every call."""
+    """The keys of the mounted Secret, read again at every call."""
 
     folder: Path
 

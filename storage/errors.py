@@ -1,7 +1,7 @@
 """The errors of the whole project, by what the reader of the message can do about them.
 
-Every step ends with the exit code of the error it met (ARCHITECTURE.md, "Exit codes"), and the same
-code, verdict and message go into failure.json. Codes 1 to 4 are the user's to mend; from 128 on the
+Every step exits with the code of its error (ARCHITECTURE.md, "Exit codes"), and the same
+code, verdict and message go into failure.json. The user fixes codes 1 to 4; from 128 on the
 infrastructure is at fault and an attempt may be repeated.
 """
 
@@ -159,4 +159,4 @@ class ObjectNotFoundError(DataError):
 
 
 class ObjectExistsError(StepError):
-    """A conditional create found the key taken: somebody else has decided already."""
+    """A conditional create found the key taken: another writer was first."""

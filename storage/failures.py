@@ -31,7 +31,7 @@ _DENIED = {
     "ExpiredToken": "the session token has expired",
     "InvalidToken": "the session token is not valid",
 }
-# What other credentials may mend: the ones at hand have expired or were rotated away.
+# What other credentials may fix: the ones at hand have expired or were rotated away.
 RENEWABLE = {
     "ExpiredToken",
     "ExpiredTokenException",

@@ -32,7 +32,7 @@ def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
         partial: Where the body writes; by default `partial_of(path)`.
 
     Yields:
-        Where to write. What an earlier try left of a folder is gone; a file has to be opened anew.
+        Where to write. What an earlier try left of a folder is gone; open a file to overwrite it.
     """
     partial = partial or partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
@@ -56,7 +56,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def take_away(path: Path) -> None:
-    """Remove a folder; nobody finds half of it under its name."""
+    """Remove a folder; half of it is never found under its name."""
     partial = partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
     path.rename(partial)

@@ -82,7 +82,7 @@ class Link:
         session = botocore.session.get_session()
         session.register_component("data_loader", _descriptions())
         secret.install(session)
-        # Not boto3.client, which is this and the methods of a transfer manager nobody uses here.
+        # Not boto3.client, which adds the methods of a transfer manager; they are not used here.
         self.client = session.create_client(
             "s3",
             endpoint_url=endpoint or None,
@@ -115,7 +115,7 @@ class Link:
     def put(
         self, what: str, address: S3Address, body: Body, parameters: Mapping[str, Any]
     ) -> tuple[Reply, Digests]:
-        """Send a body with its checksum; it is read anew at every try.
+        """Send a body with its checksum; it is read again at every try.
 
         Args:
             what: The call in words.
@@ -201,7 +201,7 @@ class Link:
         return credentials and credentials.get_frozen_credentials()
 
     def _renewed(self, used: Any) -> bool:
-        """Tell whether there are other keys than those that were refused, fetching them anew."""
+        """Fetch the keys again and tell whether they differ from the refused ones."""
         with self._renewing:
             credentials = self.client._get_credentials()
             if self._keys() == used and hasattr(credentials, "_expiry_time"):

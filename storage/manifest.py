@@ -1,7 +1,7 @@
 """The manifest: what makes a directory of objects one complete, provable thing.
 
 It is the last object written, so its presence is completeness. Readers trust a directory only
-through it. It holds no URI and no time: equal content has an equal manifest wherever it lies.
+through it. It holds no URI and no time: equal content has an equal manifest wherever it is stored.
 """
 
 from __future__ import annotations

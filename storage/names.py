@@ -69,7 +69,7 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
             f"{where} holds a name that cannot be a file below a folder",
             received=f"{_shown(name)}: {why}",
             expected="a relative path with / between its parts, and no file that is a folder too",
-            fix="rename it; if nobody of yours named it so, do not use it: it was altered",
+            fix="rename it; if the name is not yours, do not use the file: it was altered",
         )
         for name, why in found
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-if TYPE_CHECKING:  # it imports botocore, and whoever prints the help needs only the names
+if TYPE_CHECKING:  # it imports botocore; the help needs only the names
     from kfp_tfjob.storage.credentials import SecretVolume
 
 # Name, meaning: printed by `python -m kfp_tfjob.uploader --help`.

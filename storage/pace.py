@@ -1,7 +1,7 @@
 """How slowly a reply may come: silence ends it, and so does a byte now and then.
 
-A timeout of a socket begins anew with every byte, so a server that sends one in time could hold a
-caller without an end. Here every 64 KiB have the time of one silence. Only waiting is counted: a
+A socket's timeout restarts with every byte, so a server that keeps sending single bytes could hold
+a caller without end. Here every 64 KiB have the time of one silence. Only waiting is counted: a
 reader that works between two reads loses nothing.
 
 The reply to a POST is the exception: while a store joins the parts of an object it sends a blank

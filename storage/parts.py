@@ -51,7 +51,7 @@ class Resumable:
     """An upload that may outlive this process.
 
     Attributes:
-        upload_id: Of an unfinished one of the very same file; empty to begin anew.
+        upload_id: Of an unfinished upload of the very same file; empty to start one.
         note: Called with the id of an upload when it has begun, with an empty text when it ended.
     """
 
@@ -148,7 +148,7 @@ class PartsUpload:
                 marker = page["NextPartNumberMarker"]
         except _UploadGoneError:
             return None
-        log.info("%s goes on: %d parts are stored", self._address, len(found))
+        log.info("the upload of %s resumes: %d parts are stored", self._address, len(found))
         self._at = at
         return found
 
@@ -355,6 +355,6 @@ def _read_range(
                 f"{address} changed while it was read",
                 received="another entity tag",
                 expected=f"the entity tag {extra.get('IfMatch')}",
-                fix="start the run again once nobody writes to it any more",
+                fix="wait until nothing writes to it, then start the run again",
             )
         ) from None

@@ -66,7 +66,7 @@ class Store:
 
     Args:
         endpoint: URL; empty means what the Secret, then the environment, then AWS says.
-        region: Region; empty as above, and `us-east-1` where nobody says.
+        region: Region; empty as above, and `us-east-1` where none is set.
         secret: The mounted Secret; None for the volume named by the environment.
         patience: How long a call is repeated while the store is away.
     """
@@ -163,7 +163,7 @@ class Store:
                     f"{address} changed while it was read",
                     received="another entity tag" if reply is None else reply["ETag"].strip('"'),
                     expected=f"the entity tag {etag}",
-                    fix="start the run again once nobody writes to it any more",
+                    fix="wait until nothing writes to it, then start the run again",
                 )
             )
         if offset and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
@@ -315,7 +315,7 @@ class Store:
             address: Where to.
             key: The key of the entry.
             appending: The file only ever grows; it is sent as long as it is now.
-            resumable: Where the id of an upload in parts is kept, so that a later process goes on.
+            resumable: Where the id of an upload in parts is kept, so that a later process resumes.
 
         Raises:
             FileChangedError: The file was written to meanwhile, or is gone; what is stored is not

@@ -1,8 +1,8 @@
 """Text from anywhere, made safe for the place where it is shown.
 
 The names of columns, what a store answers and the lines of a program may hold anything: sequences
-that steer a terminal, a newline that begins a log line of its own, Markdown and HTML. Whoever shows
-text uses the function of the place; each bounds the length too.
+that steer a terminal, a newline that begins a log line of its own, Markdown and HTML. Use the
+function of the place where text is shown; each bounds the length too.
 """
 
 from __future__ import annotations

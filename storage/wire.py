@@ -218,7 +218,7 @@ class Wire:
             self._buffers.append(buffer)
 
     def _sign_again(self, request: Any, **_: Any) -> None:
-        """Sign a request of boto3 anew with the store's clock, when ours is known to be wrong."""
+        """Sign a request of boto3 again with the store's clock, when ours is known to be wrong."""
         if not self.clock_offset or "Authorization" not in request.headers:
             return
         url = urlsplit(request.url)

@@ -48,7 +48,7 @@ _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "Ca
 _OF_INPUT = "DataError: "
 # What both Python and TensorFlow say.
 _FULL = os.strerror(errno.ENOSPC)
-# An error nobody foresaw may come of the death of a peer, which the watch sees about then.
+# An unforeseen error may follow the death of a peer, which the watch notices at about that time.
 _CONSEQUENCE_SECONDS = 1.0
 # Exit codes that another start would not change, so that no replica has to wait for this one.
 _FINAL = range(1, 5)

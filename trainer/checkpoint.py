@@ -132,7 +132,7 @@ class Checkpoint:
         if differences := _differences(self.variables, variables):
             problems.append(
                 Problem(
-                    f"the checkpoint of step {self.position.step} is of another model",
+                    f"the checkpoint of step {self.position.step} is from a different model",
                     received=listed([then for then, _ in differences], 5, "; "),
                     expected=listed([now for _, now in differences], 5, "; "),
                     fix="start a new run, or give the model code and hyperparameters the run was"
@@ -150,7 +150,7 @@ class _Entry:
 
 
 def steps(folder: Path) -> list[int]:
-    """Return the steps there are checkpoints of, in order; whatever else lies there stays."""
+    """Return the steps that have a checkpoint, in order; other files are left alone."""
     if not folder.is_dir():
         return []
     numbered = (it for it in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", it.name))
@@ -161,7 +161,7 @@ def newest(folder: Path) -> Checkpoint | None:
     """Return the newest checkpoint that is whole, or None; damaged ones are removed.
 
     Raises:
-        ConfigurationError: It is of another version of the trainer.
+        ConfigurationError: It is from a different version of the trainer.
         NotStartedError: The disk does not give it, although it may be whole.
     """
     for step in reversed(steps(folder)):
@@ -195,7 +195,7 @@ def _read(folder: Path) -> Checkpoint:
         if str(state["format"]).startswith(_FAMILY):
             raise ConfigurationError(
                 Problem(
-                    f"the checkpoint of step {folder.name} is of another version of the trainer",
+                    f"the checkpoint of step {folder.name} is from a different trainer version",
                     received=state["format"],
                     expected=FORMAT,
                     fix="go on with the train_image that wrote it, or start a new run",

@@ -1,4 +1,4 @@
-"""Writing checkpoints while the training goes on: one at a time, in a thread.
+"""Writing checkpoints while the training continues: one at a time, in a thread.
 
 The training waits for the copy of its variables only. What goes wrong in the thread is raised where
 the training next meets this writer.
@@ -49,7 +49,7 @@ def _value(variable: Any) -> np.ndarray:
 
 
 class CheckpointWriter:
-    """Writes checkpoints to a folder and removes those nobody needs any more.
+    """Writes checkpoints to a folder and removes those no longer needed.
 
     Args:
         folder: Of the checkpoints.

@@ -64,7 +64,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
     if own.exists() and imported and own.resolve() != Path(imported).resolve():
         raise ConfigurationError(
             Problem(
-                f"the model code {own.name} has the name of another module",
+                f"the model code {own.name} has the name of a different module",
                 received=imported,
                 expected="a name that nothing else in the image has",
                 fix=f"rename {own.name}, and correct model_code",
@@ -104,10 +104,10 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             received = f"{type(returned).__name__}: {returned!r:.100}"
     raise ConfigurationError(
         Problem(
-            "the model code gives no list of callbacks",
+            "the model code returns no list of callbacks",
             received=received,
             expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
-            fix=f"correct callbacks in {name}, or call it something else",
+            fix=f"correct callbacks in {name}, or give it a different name",
         )
     )
 
@@ -245,7 +245,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     if not parameters or parameters[0].kind is kinds.KEYWORD_ONLY:
         raise ConfigurationError(
             Problem(
-                f"{_name(function)} takes no dataset",
+                f"{_name(function)} does not take the dataset",
                 received=f"{_name(function)}{inspect.signature(function)}",
                 expected=f"{_name(function)}(dataset, ...)",
                 fix="give it a first parameter `dataset`",

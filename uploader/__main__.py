@@ -79,8 +79,8 @@ def _watch(arguments: argparse.Namespace) -> int:
     from kfp_tfjob.storage.retry import Patience
     from kfp_tfjob.storage.store import Store
 
-    # A short patience: each pass decides anew what matters most, and says once that the store is
-    # away and once that it is back.
+    # A short patience: each pass decides again what matters most, and logs once that the store is
+    # unreachable and once that it is back.
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
     return run_sidecar(settings, store, _ENDED)

@@ -50,7 +50,7 @@ class Earlier:
         """Look once, and throw away unfinished uploads that can never become one of the files.
 
         Args:
-            files: What lies in the folder, by path.
+            files: The contents of the folder, by path.
 
         Raises:
             StepError: The store did not answer.
@@ -116,12 +116,12 @@ class Earlier:
         try:
             for address, upload_id in self._store.unfinished(self._run.output):
                 if upload_id not in alive:
-                    log.info("an unfinished upload of %s is thrown away", address)
+                    log.info("an unfinished upload of %s is discarded", address)
                     self._store.abort(address, upload_id)
         except StoreUnavailableError:
             raise
         except StepError as error:  # it costs space and nothing else
-            log.warning("unfinished uploads are not looked for: %s", error)
+            log.warning("unfinished uploads cannot be listed: %s", error)
 
 
 def step_of(path: str) -> int | None:

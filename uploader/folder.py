@@ -56,7 +56,7 @@ def push(
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
 
     Returns:
-        The manifest that now lies at the address.
+        The manifest now stored at the address.
 
     Raises:
         DataError: The folder is not there, holds nothing, or holds a file `manifest.json`.
@@ -69,7 +69,7 @@ def push(
     missing = [file for file in files.values() if file.path not in objects]
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     if manifest == there:
-        log.info("%s is there already: %s", address, counted(len(files), "file"))
+        log.info("%s is already stored: %s", address, counted(len(files), "file"))
         return manifest
     probed = store.probe(address)
     if there:
@@ -278,6 +278,6 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
 
 def _problems(address: S3Address, error: DataError) -> list[Problem]:
     if isinstance(error, ObjectNotFoundError):
-        fix = "write it again: start the run that made it once more"
+        fix = "start the run that wrote it once more"
         return [Problem(f"{address} is missing", expected="the object of its manifest", fix=fix)]
     return [p if isinstance(p, Problem) else Problem(p) for p in error.problems]

@@ -19,7 +19,7 @@ class LocalFile:
         size: Bytes.
         mtime_ns: Time of the last change in nanoseconds.
         inode: Number of the inode, which a replacement by rename changes.
-        ctime_ns: Time of the last change of the inode, which nobody can set back.
+        ctime_ns: Time of the last change of the inode, which cannot be set back.
     """
 
     path: str
@@ -36,7 +36,7 @@ class Scan:
     Attributes:
         files: The files that count, by path.
         skipped: What is neither file nor directory, by path: the kind of thing it is.
-        errors: Directories that could not be read; what lies below them is not known.
+        errors: Directories that could not be read; their contents are not known.
     """
 
     files: Mapping[str, LocalFile] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def scan(folder: Path) -> Scan:
     """Look at everything below a folder; a symbolic link is never followed.
 
     A file that vanishes meanwhile is simply not there, but a folder that cannot be read is an
-    error: whoever deletes what is gone must not take the one for the other.
+    error: code that deletes what is gone must not confuse the two.
     """
     files: dict[str, LocalFile] = {}
     skipped: dict[str, str] = {}

@@ -38,7 +38,7 @@ class Journal:
     """The journal of one sidecar.
 
     Args:
-        folder: Where it lies; None keeps it in memory only.
+        folder: Where it is stored; None keeps it in memory only.
         owner: Whose it is: store, run and attempt. A journal of another one is not believed.
 
     Attributes:
@@ -154,8 +154,8 @@ class Journal:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Go on without a journal: one that is not kept any more would soon say what is not so."""
-        log.warning("no journal is kept, a restart would send everything again: %s", error)
+        """Continue without a journal: one that is no longer kept would soon be wrong."""
+        log.warning("no journal is kept; a restart would send everything again: %s", error)
         self._file = None
         with suppress(OSError):
             self._path.unlink()

@@ -1,7 +1,7 @@
 """The mirror: brings what a folder holds into the store, in an order that is right at any moment.
 
 A checkpoint is an immutable directory. Its objects go first and its manifest last; it is removed
-manifest first. So whoever reads through manifests finds whole checkpoints only, whenever the mirror
+manifest first. So a reader of manifests finds whole checkpoints only, whenever the mirror
 or the trainer dies. The manifest also says which files lay beside it, because nothing else is ever
 removed from the store; those that nothing writes to are stored before it. What is stored is
 remembered in a journal: a pass without changes is one scan and no request, and so is a restart.
@@ -43,7 +43,7 @@ class Mirror:
         run_id: The run.
         attempt: The attempt that writes.
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
-        snapshot_seconds: How often at most a file that grows is sent anew; one up to 16 MiB is
+        snapshot_seconds: The least time before a growing file is sent again; one up to 16 MiB is
             sent before each checkpoint too.
         tick: Called about twice a second while files are sent.
         journal: What an earlier life stored; None for a new one in memory.
@@ -79,7 +79,7 @@ class Mirror:
         self._stored = self._journal.stored
         self._check_owner = check_owner
         self._published = self._journalled_steps()
-        self._settled: Scan | None = None  # the last scan of which everything is stored
+        self._settled: Scan | None = None  # the last scan that is stored as a whole
         self._earlier = Earlier(store, folder, run, self._journal)
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
@@ -151,7 +151,7 @@ class Mirror:
 
             failed = (False, False)
             if new and not everything:
-                # Whoever goes on from a checkpoint finds what was written before it. Only when
+                # A job that resumes from a checkpoint finds what was written before it. Only when
                 # there may be no time for both, the checkpoint comes first.
                 self._store_plain([f for f in due(True) if f.path != COMPLETION], ended)
                 # A file that fails holds back no checkpoint.
@@ -289,8 +289,8 @@ class Mirror:
         paths = {file.path: file for file in files}
         self._check_owner(False)
         if step in self._remote:
-            # Half sent, or written anew: nobody may trust it meanwhile. What lies there is not
-            # compared, because a step is also written anew after it was found to be damaged.
+            # Half sent, or written again: not to be trusted meanwhile. What is stored is not
+            # compared, because a step is also written again after it was found to be damaged.
             self._journal.publish(step, False)
             self._store.delete(address / MANIFEST)
         self._remote.add(step)
@@ -360,7 +360,7 @@ class Mirror:
         text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
             if not self._said_away:
-                log.warning("the store is away; trying until it answers: %s", text)
+                log.warning("the store is unreachable; trying until it answers: %s", text)
             self.away = self._said_away = True
             self.trouble["the store"] = text
             return
@@ -369,7 +369,7 @@ class Mirror:
         self.trouble[what] = text
         if text not in self._logged[what]:
             self._logged[what].add(text)
-            log.warning("%r is not right in the store yet: %s", what, text)
+            log.warning("%r is not yet stored correctly: %s", what, text)
 
 
 def _appending(path: str) -> bool:

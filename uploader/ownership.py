@@ -1,8 +1,9 @@
-"""Who may write into a run: the newest uploader of the highest attempt, and nobody else.
+"""Who may write into a run: only the newest uploader of the highest attempt.
 
 Attempts are claimed by the launcher as `attempts/NNNN.json`. A sidecar adds a record of its own,
-`attempts/NNNN-uploader-NN.json`, because a pod may be made anew within an attempt. Both are only
-ever created, so whoever looks finds the same owner. A sidecar that is no longer it stops writing.
+`attempts/NNNN-uploader-NN.json`, because a pod may be replaced within an attempt. Both are only
+ever created, so every reader finds the same owner. A sidecar that is no longer the owner stops
+writing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Ownership:
     """The claim of one sidecar.
 
     Args:
-        store: Where the run lies.
+        store: The store that holds the run.
         run: The run's directory.
         run_id: The run.
         attempt: The attempt of this pod.

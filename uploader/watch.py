@@ -49,7 +49,7 @@ class Settings:
         run_id: The run.
         attempt: The attempt, from 1.
         interval: Seconds between two scans.
-        snapshot_seconds: How often at most a file that grows is sent anew; one up to 16 MiB is
+        snapshot_seconds: The least time before a growing file is sent again; one up to 16 MiB is
             sent before each checkpoint too.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
         workers: Files sent at once; 0 for as many as the distance of the store asks for.
@@ -146,7 +146,7 @@ class _Sidecar:
         return self._finish()
 
     def stand_aside(self, error: StepError) -> int:
-        """Write nothing any more, say why to whoever asks, and wait for the end."""
+        """Stop writing, say why when asked, and wait for the end."""
         log.error("%s", error)
         state = State("fenced", error.code, str(error))
         write(self._settings.folder, state)

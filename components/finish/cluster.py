@@ -42,7 +42,7 @@ class Left:
     Attributes:
         ends: What is known of each job, from the cluster.
         cancelled: The jobs that were still running and were ended here.
-        terminated: Whether a person has ended the run; None where nobody may know.
+        terminated: Whether a person has ended the run; None where that cannot be found out.
         trouble: Why the cluster could not be asked, if it could not.
         failed: The tasks that Argo saw fail, the first one first.
     """
@@ -60,7 +60,7 @@ class Left:
 
     @property
     def unexplained(self) -> list[FailedTask]:
-        """The tasks that failed without a word of their own, though nobody ended the run."""
+        """The tasks that failed without a message of their own, in a run that no person ended."""
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 

@@ -1,4 +1,4 @@
-"""Say how a run ended, for people: what was decided, or what failed and what to do about it.
+"""Say how a run ended: the decision, or the failure and how to fix it.
 
 It reads what the steps left in S3 and what the run has left on the cluster, because KFP tells an
 exit task nothing it can rely on: the status it is given says RUNNING for ended runs, and its error
@@ -46,7 +46,7 @@ CANCELLED = Failure(
     code=exit_codes.STOPPED,
     verdict="cancelled",
     message="The run was ended before it was done; no step recorded a failure."
-    " Fix: start it again; the prepared dataset is used again as it is.",
+    " Fix: start it again; the prepared dataset is reused.",
 )
 
 
@@ -66,7 +66,7 @@ class RunReport:
 def run_as_exit_task(
     run_id: str, output_uri: str, storage_endpoint: str, storage_region: str, model_name: str
 ) -> str:
-    """Say how a run ended, and never fail for a store that is away: that is then the answer.
+    """Say how a run ended, and also when the store is unreachable.
 
     Args:
         run_id: The run.

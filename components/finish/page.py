@@ -62,24 +62,24 @@ def _block(quoted: Sequence[str]) -> list[str]:
 
 
 def about(left: Left, folder: str) -> list[str]:
-    """Return of which try a page speaks, and where the run stands now.
+    """Return which attempt the page describes, and where to read the run's status.
 
-    An exit task runs once: after a person's retry its page still speaks of the try before.
+    An exit task runs once: after a person's retry its page still describes the attempt before.
 
     Args:
         left: What the run had on the cluster.
-        folder: Everything the run left.
+        folder: The folder of the run's output.
     """
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     ends = [_time(task.ended) for task in left.failed if task.ended]
     ended = f" that ended at {ends[0]}" if ends else ""
     return [
-        "## Of which try this page speaks",
+        "## The attempt that this page describes",
         "",
-        f"Written at {now} of the try{ended}. After a retry of this run the page stays as it is.",
+        f"Written at {now} for the attempt{ended}. A retry of this run does not update it.",
         "",
-        f"Where the run stands now: in {code(folder)}, where `failure.json` is as long as the last"
-        " try has failed, and on the page of the last step of the run.",
+        f"The current status of the run: {code(folder)}, which has `failure.json` only if the last"
+        " attempt failed, and the page of the last step of the run.",
         "",
     ]
 

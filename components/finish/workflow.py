@@ -108,7 +108,7 @@ def look(
     Args:
         api: The cluster.
         run_id: The run.
-        workflow: The name of its Workflow; empty where nobody knows it.
+        workflow: The name of its Workflow; empty where it is not known.
         tail: Returns the last lines of a pod and container.
     """
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}"))
@@ -147,7 +147,7 @@ def failed_tasks(
 
     A node is named after its place: `run.root.exit-handler-1.preflight.executor`, and
     `preflight-driver` for the pod before it. With a retry strategy each level has `(N)`, the number
-    of the try: KFP 2.17 ships one for every template. What runs in the exit hook is left out.
+    of the attempt: KFP 2.17 ships one for every template. What runs in the exit hook is left out.
 
     Args:
         workflow: As the API server shows it; where Argo keeps its nodes elsewhere because they are

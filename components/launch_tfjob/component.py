@@ -46,7 +46,7 @@ def launch_tfjob(
         model_entry: `module:function` that builds the model.
         code_uri: The copy of the user's code in S3; empty when the image has it.
         model_hyperparameters: The keyword arguments of that function.
-        train_workers: Replicas beside the one chief.
+        train_workers: Replicas in addition to the chief.
         train_gpus: GPUs of each replica.
         train_epochs: Passes over the training rows.
         train_batch_size: Rows of one step over all GPUs of all replicas.

@@ -1,1 +1,1 @@
-"""The first step: everything that can be known to be wrong before it costs anything."""
+"""The first step: finds every mistake it can before the run costs anything."""

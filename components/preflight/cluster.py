@@ -77,7 +77,7 @@ def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem 
                 f"the service account of this step lacks rights on {kind}",
                 received=f"no {', '.join(missing)} in namespace {api.namespace}",
                 expected=f"{', '.join(verbs)} on {kind} of the API group {group or 'core'}",
-                fix="have deploy/rbac.yaml applied and bound to it",
+                fix="ask an administrator to apply deploy/rbac.yaml and bind it to the account",
             )
     for group, kind, verbs in _TO_STOP:
         if missing := _missing(api, group, kind, verbs):
@@ -104,7 +104,7 @@ def _missing(api: ClusterClient, group: str, kind: str, verbs: Sequence[str]) ->
 def _terminate_is_late(kind: str, missing: Sequence[str], spec: JobSpec) -> str:
     """Say what it means for people that a job cannot be stopped in the moment of Terminate."""
     lacks = f"the service account may not {', '.join(missing)} {kind}"
-    fix = "have deploy/rbac.yaml applied and bound to it"
+    fix = "ask an administrator to apply deploy/rbac.yaml and bind it to the account"
     if kind == "pods":
         seconds = spec.pod.of("chief").grace_seconds
         return (
@@ -136,12 +136,12 @@ def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
             "this cluster is too old",
             received=f"Kubernetes {'.'.join(number)}, which knows no native sidecars",
             expected="Kubernetes 1.29 or later",
-            fix="have the cluster upgraded: the trainer would wait for the uploader to end",
+            fix="upgrade the cluster: the trainer would wait for the uploader to end",
         )
 
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
-    """Create the job without creating it: schema, webhook and quota have their say."""
+    """Create the job without creating it: schema, webhook and quota are checked."""
     manifest = build_job(spec, Identity(run_id, 1))
     try:
         kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
@@ -152,7 +152,7 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
             f"this cluster does not know {api.kind.name}s",
             received=str(error),
             expected="the Kubeflow training operator v1.9",
-            fix="have it installed",
+            fix="ask an administrator to install it",
         )
         return
     except ClusterUnavailableError as error:
@@ -161,7 +161,7 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
         yield Problem(
             "the training operator does not answer",
             received=str(error.__cause__),
-            fix="have its Deployment looked at, in the namespace kubeflow",
+            fix="check its Deployment in the namespace kubeflow",
         )
         return
     except ForbiddenError:
@@ -172,7 +172,7 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
             f"the CRD of {api.kind.name}s on this cluster is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
             expected="that of the training operator v1.9",
-            fix="have the CRDs of v1.9 applied, with `kubectl apply --server-side`",
+            fix="apply the CRDs of v1.9 with `kubectl apply --server-side`",
         )
 
 
@@ -256,7 +256,7 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
         each = f" with {gpus} {resource} each" if gpus else ""
         room = f"the nodes that fit have room for {most} now"
         if nodes and not fitting:
-            room = "no node there is now fits its node selector and tolerations"
+            room = "no current node fits its node selector and tolerations"
         elif small := capacity.too_much(fitting, asked) if fitting else {}:
             room = "the largest node that fits is too small: " + "; ".join(
                 f"one {role} asks for {capacity.shown(name, asked[name])} {name} in all, decided by"
@@ -298,7 +298,7 @@ def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
 
 
 def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
-    """Refuse what only the machine of the person has, which no pod of a cluster sees.
+    """Refuse paths on the user's machine, which no pod can read.
 
     Args:
         values: The run parameters.
@@ -310,7 +310,7 @@ def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
     for name, value in given.items():
         if not value.strip().startswith("s3://"):
             yield Problem(
-                f"{name} is a path, and a pod of the cluster does not see it",
+                f"{name} is a local path, which a pod of the cluster cannot read",
                 received=value,
                 expected="an address s3://BUCKET/KEY",
                 fix=f"upload it and correct {name}",

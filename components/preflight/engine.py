@@ -177,7 +177,7 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
 
 
 def _check_store(step: Step) -> list[str]:
-    """Write, read and delete objects where the run will write; return what one should know."""
+    """Write, read and delete objects where the run will write; return the warnings."""
     try:
         probed = step.store.probe(step.run.base, read=True)
         if not probed.deletes:
@@ -194,9 +194,9 @@ def _check_store(step: Step) -> list[str]:
     if creating is Creating.OVERWRITES:
         raise ConfigurationError(
             Problem(
-                f"the store of {step.layout.root} does not know conditional creates",
+                f"the store of {step.layout.root} does not support conditional creates",
                 received="a second PUT of one object with If-None-Match: * succeeded",
-                expected="412 Precondition Failed: runs decide by it who is published",
+                expected="412 Precondition Failed: it decides which run is published",
                 fix="update the store, or name another one in output_uri and storage_endpoint",
             )
         )
@@ -254,7 +254,7 @@ def _keep_code(step: Step, code: Code) -> str:
     if code.in_image:
         return ""
     if _is_kept(step):
-        log.info("the code of this run was kept before and is not read again")
+        log.info("this run already has its copy of the code; it is not read again")
     else:
         with tempfile.TemporaryDirectory() as folder:
             for path, data in code.files.items():

@@ -10,7 +10,7 @@ from kfp_tfjob.storage.errors import Problem
 
 @dataclass(frozen=True)
 class Findings:
-    """What there is to say of a run before it starts.
+    """The warnings and problems of a run before it starts.
 
     Attributes:
         problems: What would make it fail.

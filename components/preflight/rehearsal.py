@@ -102,7 +102,7 @@ class Rehearsal:
         if not self._answer.exists():
             lines = self._log.read_text(errors="replace").strip().splitlines()
             last = lines[-1][:300] if lines else f"code {self._process.returncode}"
-            log.info("building the model before training did not end well: %s", last)
+            log.info("the model could not be built before training: %s", last)
             return []
         return [Problem(**item) for item in json.loads(self._answer.read_bytes())]
 

@@ -20,7 +20,7 @@ def prepare_data(
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
-    """Turn CSV or Parquet into shuffled, split TFRecord shards with schema and statistics.
+    """Turn the source into shuffled, split TFRecord shards with schema and statistics.
 
     Args:
         run_id: The id of the run.

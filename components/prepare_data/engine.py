@@ -43,7 +43,7 @@ def run(
 
     Args:
         step: Where and in which run.
-        data_uri: One file or a folder, CSV or Parquet, in S3 or on this machine.
+        data_uri: One file or a folder, in S3 or on this machine.
         data_label: The label column.
         data_options: The keys of `options.DataOptions`.
         source_digest: What preflight found; empty to take the source as it is.

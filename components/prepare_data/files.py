@@ -16,15 +16,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
 
-# First bytes of what people take for a CSV.
-_NOT_CSV = {
-    b"PK\x03\x04": ("a zip or an Excel file", "export it as CSV or Parquet"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "use gzip, Parquet or no compression"),
-    b"BZh": ("compressed with bzip2", "use gzip, Parquet or no compression"),
-    b"\xff\xfe": ("UTF-16", "write it as UTF-8"),
-    b"\xfe\xff": ("UTF-16", "write it as UTF-8"),
-}
-_PARQUET, _GZIP, _BOM = b"PAR1", b"\x1f\x8b", b"\xef\xbb\xbf"
+_GZIP, _BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -94,38 +86,6 @@ class Source:
             _same(file, os.fstat(stream.fileno()))
             yield stream
             _same(file, os.fstat(stream.fileno()))
-
-    def format_of(self, file: SourceFile, wanted: str) -> str:
-        """Return `csv` or `parquet`, as set or by the first bytes of the file.
-
-        Raises:
-            DataError: It is neither, or not what was set.
-        """
-        with self.raw(file) as stream:
-            head = stream.read(4)
-        for magic, (kind, fix) in _NOT_CSV.items():
-            if head.startswith(magic):
-                raise DataError(
-                    Problem(
-                        f"{file.name} cannot be read",
-                        received=f"a file that is {kind}",
-                        expected="CSV in UTF-8, gzipped or not, or Parquet",
-                        fix=fix,
-                    )
-                )
-        found = "parquet" if head == _PARQUET else "csv"
-        if wanted not in ("auto", found):
-            raise DataError(
-                Problem(
-                    f"{file.name} is not what data_options.format says",
-                    received="a Parquet file"
-                    if found == "parquet"
-                    else "a file that is not Parquet",
-                    expected=wanted,
-                    fix="correct data_options.format, or leave it out",
-                )
-            )
-        return found
 
 
 @contextmanager

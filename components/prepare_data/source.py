@@ -9,14 +9,14 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.tables import open_table
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import FORMATS, DataOptions
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.store import Store
 
-_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, where block after block is empty
 

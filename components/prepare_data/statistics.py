@@ -21,7 +21,7 @@ _MOST_WARNED = 10  # names in one warning
 # From how many rows on whole numbers that are all different are hardly so by chance: where they
 # follow each other or are called like identifiers, and anywhere.
 _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
-_DENSE = 3  # how many times as wide as rows a sequence may be, of which train has a part
+_DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile, text_of
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
 from kfp_tfjob.components.prepare_data.rows import Table, empty
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+
+# First bytes of files that no reader reads, and what to do with such a file.
+_UNREADABLE = {
+    b"PK\x03\x04": ("a zip or an Excel file", f"export it as {FORMAT_WORDS}"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "use gzip, Parquet or no compression"),
+    b"BZh": ("compressed with bzip2", "use gzip, Parquet or no compression"),
+    b"\xff\xfe": ("UTF-16", "write it as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "write it as UTF-8"),
+}
+_HEAD = 4  # bytes
+
+
+class _Reader(NamedTuple):
+    recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, as stored
+    open: Callable[[Source, SourceFile, DataOptions, int], AbstractContextManager[Table]]
 
 
 @contextmanager
@@ -21,18 +38,72 @@ def open_table(
 
     Args:
         source: The source.
-        file: Which file.
-        options: How it is written.
-        block: Bytes of a CSV to parse at a time.
+        file: The file to open.
+        options: How the file is written.
+        block: Bytes of text to parse at a time.
 
     Raises:
         DataError: It is empty, damaged or of a different format.
     """
     if not file.size:
         raise empty(file.name)
-    if source.format_of(file, options.format) == "csv":
-        with text_of(source, file) as stream:
-            yield CsvTable(stream, file.name, options, block)
-        return
+    reader = _READERS[_format_of(source, file, options.format)]
+    with reader.open(source, file, options, block) as table:
+        yield table
+
+
+@contextmanager
+def _open_csv(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Table]:
+    with text_of(source, file) as stream:
+        yield CsvTable(stream, file.name, options, block)
+
+
+@contextmanager
+def _open_parquet(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Table]:
     with source.raw(file) as stream:
         yield ParquetTable(stream, file.name, options)
+
+
+# The reader of each format in FORMATS. The first that recognises a file reads it.
+_READERS = {
+    "parquet": _Reader(lambda head: head == b"PAR1", _open_parquet),
+    "csv": _Reader(lambda head: True, _open_csv),  # any other text
+}
+
+
+def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
+    """Return the name of the format, from the first bytes of the file.
+
+    Raises:
+        DataError: No reader reads it, or it is not the format that was set.
+    """
+    with source.raw(file) as stream:
+        head = stream.read(_HEAD)
+    for magic, (kind, fix) in _UNREADABLE.items():
+        if head.startswith(magic):
+            raise DataError(
+                Problem(
+                    f"{file.name} cannot be read",
+                    received=f"a file that is {kind}",
+                    expected=f"{FORMAT_WORDS}; text in UTF-8, gzipped or not",
+                    fix=fix,
+                )
+            )
+    found = next(name for name, reader in _READERS.items() if reader.recognise(head))
+    if wanted not in ("auto", found):
+        words = {known.name: known.words for known in FORMATS}
+        raise DataError(
+            Problem(
+                f"{file.name} is not what data_options.format says",
+                received=f"a file that is not {words[wanted]}"
+                if found == "csv"
+                else f"a {words[found]} file",
+                expected=wanted,
+                fix="correct data_options.format, or leave it out",
+            )
+        )
+    return found

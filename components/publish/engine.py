@@ -1,4 +1,4 @@
-"""Publishes a blessed model: a version nobody else has, then the record that makes it champion.
+"""Publishes a blessed model: a version of its own, then the record that makes it champion.
 
 1. The verdict must bless this very model of this very run.
 2. A version number is claimed with a conditional create; a retry of the run finds its own claim.
@@ -136,10 +136,10 @@ def _require_blessed(
     }
     ConfigurationError.raise_if(
         Problem(
-            f"the verdict {verdict_uri} is about another {name}",
+            f"the verdict {verdict_uri} is about a different {name}",
             received=verdict[name],
             expected=value,
-            fix="publish what evaluate has judged",
+            fix="publish the model that evaluate judged",
         )
         for name, value in expected.items()
         if verdict[name] != value

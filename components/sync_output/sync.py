@@ -74,7 +74,7 @@ def run(step: Step) -> SyncResult:
     """Prove the output of a run.
 
     Args:
-        step: The run, and the store its output lies in.
+        step: The run, and the store that holds its output.
 
     Returns:
         What was proven.
@@ -100,7 +100,7 @@ def run(step: Step) -> SyncResult:
     )
     DataError.raise_if(problems)
     log.info(
-        "the output is whole: %s, %s",
+        "the output is complete: %s, %s",
         counted(len(manifest.objects), "object"),
         counted(manifest.size, "byte"),
     )
@@ -116,7 +116,7 @@ def _manifest(step: Step) -> Manifest:
                 f"the output of run {step.run_id} was never completed",
                 received=f"no {step.run.manifest}",
                 expected="the manifest that the chief's sidecar writes once everything is stored",
-                fix="see why launch_tfjob ended, and start the run again",
+                fix="find out why launch_tfjob ended, then start the run again",
             )
         ) from error
     if (manifest.kind, manifest.run_id) != ("output", step.run_id):
@@ -147,7 +147,9 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         return [Problem(f"{step.run.completion} cannot be read", received, expected, fix)]
     if whose != (step.run_id, manifest.attempt):
         received = f"run {whose[0]}, attempt {whose[1]}"
-        return [Problem(f"{step.run.completion} is of another attempt", received, expected, fix)]
+        return [
+            Problem(f"{step.run.completion} is from a different attempt", received, expected, fix)
+        ]
     return []
 
 

@@ -1,4 +1,4 @@
-"""What tests do with a cluster through its API, whoever started it."""
+"""What tests do with a cluster through its API, however it was started."""
 
 from __future__ import annotations
 

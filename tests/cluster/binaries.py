@@ -1,6 +1,6 @@
 """The programs of the test cluster, each built once from the Go modules in `go/`.
 
-`go/<module>/go.mod` and `go.sum` pin every source; what is built lies in the cache, under the hash
+`go/<module>/go.mod` and `go.sum` pin every source; builds are in the cache, under the hash
 of the module's files and the build flags, so a second start builds nothing.
 """
 

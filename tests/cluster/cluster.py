@@ -6,9 +6,9 @@
     python -m tests.cluster.cluster     starts one to look at, until Ctrl-C
 
 `python -m tests.cluster` starts one and runs the tests in several processes beside it. Each of them
-attaches to it: whatever a process needs to stop or start a server lies in the cluster's folder.
+attaches to it: whatever a process needs to stop or start a server is in the cluster's folder.
 
-Every server is a process of this host, every file lies below one folder, and all of it ends with
+Every server is a process of this host, every file is below one folder, and all of it ends with
 the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
 

@@ -45,7 +45,7 @@ class ApiServer:
 
     Args:
         programs: Of `binaries.build`.
-        state: Where the data lies.
+        state: The folder of the data.
         logs: The folder of the logs.
         authority: Signs its certificate.
     """
@@ -133,7 +133,7 @@ def controllers(
 
     Args:
         programs: Of `binaries.build`.
-        state: Where configuration lies.
+        state: The folder of the configuration.
         logs: The folder of the logs.
         authority: Signs their client certificates.
     """

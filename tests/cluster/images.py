@@ -50,7 +50,7 @@ def mounts() -> list[dict[str, object]]:
     sources = {
         _CHECKOUT: (Path(__file__).parents[2], "ro"),
         _ENVIRONMENT: (Path(sys.prefix), "ro"),
-        # Without it each `import tensorflow` compiles thousands of files anew.
+        # Without it each `import tensorflow` compiles thousands of files again.
         _BYTECODE: (bytecode, "rw"),
     }
     return [

@@ -1,6 +1,6 @@
 """Processes of the test cluster: started with a mark in their environment, ended by process id.
 
-The id lies in a file, so that every process of a test session can stop and start a server. The mark
+The id is in a file, so that every process of a test session can stop and start a server. The mark
 finds every process again, also those of a cluster whose test session was killed: the servers, and
 containerd's shims, which inherit it; what runs in containers descends from the shims.
 """
@@ -56,7 +56,7 @@ class Process:
         return self._process() is not None
 
     def start(self) -> None:
-        """Start it, unless it is running; the log goes on where it ended."""
+        """Start it, unless it is running; the log continues where it ended."""
         if self.running:
             return
         with open(self.log, "ab") as output:

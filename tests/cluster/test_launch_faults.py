@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def scarce(launch):
-    """Settings of pods for GPUs of which one node has eight, no other any; only this test asks."""
+    """Settings of pods for GPUs: one node has eight, the others none; only this test asks."""
     name = f"{launch.namespace}.test/gpu"
     launch.cluster.fake_gpus(8, resource=name)
     yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}

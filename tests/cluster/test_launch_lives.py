@@ -92,7 +92,7 @@ def test_chief_pending_and_launcher_gone(launch, row):
         process.kill()
         process.wait()
     launch.wait_for(lambda: launch.gpus_held() == 0)
-    # Whoever starts it again learns that the infrastructure was at fault, and waits for a node.
+    # Who starts it again learns that the infrastructure was at fault, and waits for a node.
     limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 8}
     launch.run(launch.spec("time.sleep(600)", **arguments | limits))
     row(launch, "partly_placed", 2, jobs=0)
@@ -275,7 +275,7 @@ def test_exit_task_of_a_run_without_its_secret(launch, workflow):
     assert _step_ended(launch) == "Succeeded", said
     assert f"# Run {launch.step.run_id} failed in `preflight`" in said
     assert "there are no credentials to" in said and "named by `storage_secret`" in said
-    assert "of the try that ended at 2026-11-22 12:00:31 UTC" in said
+    assert "for the attempt that ended at 2026-11-22 12:00:31 UTC" in said
     assert "the run failed in preflight (user_error): there are no credentials to" in said
     launch.ended = Ended("user_error", 2)
 

@@ -27,7 +27,7 @@ class Versitygw:
 
     Args:
         program: Of `executable`.
-        folder: Where its data lies.
+        folder: The folder of its data.
         tls: Certificate and key; None for plain HTTP.
     """
 

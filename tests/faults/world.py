@@ -1,4 +1,4 @@
-"""One server, one client and what lies between them; and the table of what can go wrong there."""
+"""One server, one client and what is between them; and the table of what can go wrong there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS = [("s3", "direct"), ("s3", "proxied"), ("versitygw", "direct"), ("versityg
 
 @dataclass
 class World:
-    """One server, one client and what lies between them."""
+    """One server, one client and what is between them."""
 
     proxy: FaultProxy
     truth: Store
@@ -51,7 +51,7 @@ class World:
         push(store or self.store(), self.folder, self.base, "code")
 
     def assert_whole(self) -> None:
-        """Everything that lies in the folder is in the store, byte for byte."""
+        """Every file of the folder is in the store, byte for byte."""
         self.inject()
         manifest = self.truth.read_manifest(self.base / "manifest.json")
         assert verify(self.truth, self.base, manifest) == []

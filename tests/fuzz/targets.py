@@ -167,7 +167,7 @@ _DATA = {
 
 @st.composite
 def _values(draw: st.DrawFn) -> dict[str, Any]:
-    """Every run parameter, of which some dicts are not what they should be."""
+    """Every run parameter; some dicts are not what they should be."""
     dicts = {
         "train_options": EVERYTHING["train_options"],
         "pod": EVERYTHING["pod"],

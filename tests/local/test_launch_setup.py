@@ -144,7 +144,7 @@ def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirr
 
 @pytest.fixture
 def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
-    """A run of which a checkpoint is stored, and what its pod has left beside it and later."""
+    """A run with a stored checkpoint, and what its pod has left beside it and later."""
     layout, first = RunLayout(base), tmp_path / "first"
     _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
     _write(first, {"own/x.tmp": b"half", ".uploader/state.json": b"{}"})

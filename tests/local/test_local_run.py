@@ -117,7 +117,7 @@ def stored(home: Path, read: Callable[[Layout, object], object]) -> object:
 def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data: Path) -> None:
     common = ("--data", str(data), "--label", "digit", *SETTINGS)
 
-    # The chief is killed in the middle: a second attempt goes on from the newest checkpoint.
+    # The chief is killed in the middle: a second attempt resumes from the newest checkpoint.
     first = Run(home, *common)
     first.read_until("stored checkpoint")
     first.find(is_chief).kill()
@@ -173,7 +173,7 @@ def test_interrupted_runs_leave_no_process_and_can_be_continued(home: Path, data
     assert (home / "runs" / stopped.run_id / "failure.md").read_bytes() == failure
     assert f"to continue: kfp-tfjob run --home {home} --run-id {stopped.run_id}" in stopped.text
 
-    # SIGKILL: nobody is left to clean up but the watchdog.
+    # SIGKILL: only the watchdog is left to clean up.
     killed = Run(home, *common, "--set", "train_options.seed=7")
     killed.read_until("stored checkpoint")
     killed.signal(signal.SIGKILL)
@@ -314,4 +314,4 @@ def test_a_store_that_overwrites_what_decides_is_refused(
     place = ("--endpoint", proxy.endpoint, "--output", str(base))
     refused = Run(tmp_path, "--data", str(data), "--label", "digit", *place)
     assert refused.wait() == 2
-    assert "does not know conditional creates" in refused.text
+    assert "does not support conditional creates" in refused.text

@@ -163,7 +163,9 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
     ending = finish.run(step, "m", Left(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
     assert Failure.from_bytes(store.read(step.run.failure("json"))) == ending.failure
-    assert "reading x" in ending.markdown and "Of which try this page speaks" in ending.markdown
+    assert (
+        "reading x" in ending.markdown and "The attempt that this page describes" in ending.markdown
+    )
     assert store.read(step.run.failure("md")).decode() == ending.markdown
 
     store.delete(step.run.failure("json"))

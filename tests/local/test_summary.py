@@ -96,6 +96,6 @@ def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
     leave(step, step.run.evaluation / "verdict.json", VERDICT)
     title, why, *_, last = summary(step, "m").strip().split("\n\n")
     assert title == "# Not published: `m`" and why.startswith("**Why:** same model as champion 1")
-    assert last == f"Everything it left: `{step.run.base}`"
+    assert last == f"All its output: `{step.run.base}`"
     step.store.write(step.run.evaluation / "verdict.json", b"{}")
-    assert summary(step, "m") == f"# Run `run-1`\n\nEverything it left: `{step.run.base}`\n"
+    assert summary(step, "m") == f"# Run `run-1`\n\nAll its output: `{step.run.base}`\n"

@@ -208,7 +208,7 @@ def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
 def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start, tmp_path: Path):
     with socket.create_server(("", 0), backlog=0) as full:
         port = full.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):  # and nobody else gets in any more
+        with socket.create_connection(("127.0.0.1", port)):  # and no other gets in
             hosts = [f"127.1.{at}.1:{port}" for at in range(250)]
             members = {"chief": ["127.0.0.1:1"], "worker": hosts}
             config = {"cluster": members, "task": {"type": "chief", "index": 0}}

@@ -1,4 +1,4 @@
-"""What is the user's to mend ends every replica of a job with the same code and the same words."""
+"""What the user has to fix ends every replica of a job with the same code and message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CASES = {
     "a label outside the classes": Case(
         3, "a label of the dataset is not one of its classes", data="wrong"
     ),
-    "an output nobody can write to": Case(
+    "an output that cannot be written to": Case(
         2, "the output cannot be written to", output_is_a_file=True
     ),
 }

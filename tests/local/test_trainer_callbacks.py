@@ -313,7 +313,7 @@ def test_a_callback_that_fails_is_named(
         callbacks.call("on_epoch_end", 3, {"loss": 1.0})
     assert found.value.code == code
     model = build_model(dataset)
-    callbacks.call("on_test_begin")  # nobody has it
+    callbacks.call("on_test_begin")  # no callback has it
     assert "evaluate" not in vars(model)
 
 

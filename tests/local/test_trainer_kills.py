@@ -139,7 +139,7 @@ def table() -> Iterator[Table]:
 
 @pytest.fixture(scope="module")
 def undisturbed(jobs: Start) -> Callable[[int], Job]:
-    """Gives the training nobody disturbs, by its number of replicas."""
+    """Gives the undisturbed training, by its number of replicas."""
 
     @cache
     def run(replicas: int) -> Job:

@@ -165,7 +165,7 @@ def test_an_attempt_after_the_last_step_only_exports(
 
     other = jobs("alone", folder=folder, code=CODE, HYPERPARAMETERS='{"hidden": [5]}')
     assert other.end() == [2]
-    assert f"the checkpoint of step {2 * STEPS} is of another model" in other.words()
+    assert f"the checkpoint of step {2 * STEPS} is from a different model" in other.words()
 
 
 def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> None:
@@ -213,7 +213,7 @@ def test_what_is_the_users_to_mend_is_said(
 
 
 def test_a_callback_that_waits_for_the_others_ends_every_replica_with_2(jobs: Start) -> None:
-    """Without the guard the chief would wait for a sum nobody else takes part in."""
+    """Without the guard the chief would wait for a sum that no other replica takes part in."""
     reads = "def on_epoch_begin(self, epoch, logs=None): self.model.metrics[0].result()"
     code = CODE.replace(
         "def on_epoch_end(self, epoch, logs=None):", f"{reads}\n    def unused(self):"

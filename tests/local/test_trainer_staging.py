@@ -86,7 +86,7 @@ def test_the_disk_is_looked_at_before_anything_is_fetched(
 def test_what_an_end_by_force_has_left_takes_no_space(
     store: Store, dataset: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk with room for the dataset, half of which lies there unfinished."""
+    """A disk with room for the dataset, and half of it there already."""
     folder, size = tmp_path / "data", sum(map(len, STAGED.values()))
     usage = namedtuple("usage", "free")
 

@@ -75,7 +75,7 @@ def _(world: World) -> None:
 
 @TABLE.line("a file is gone, or something else, when it is opened")
 def _(world: World) -> None:
-    """It was a file when the folder was scanned; a FIFO would hang whoever opens it."""
+    """It was a file when the folder was scanned; a FIFO would hang the process that opens it."""
     plant(world, {"a": b"a", "gone": b"x", "link": b"x", "fifo": b"x"})
     found = scan(world.folder)
     for name in ("gone", "link", "fifo"):

@@ -1,7 +1,7 @@
 """What can go wrong with a store, as a table: nothing is lost, nothing missing is called done.
 
 Each line runs on two real servers, with our own connections and with boto3's through a forward
-proxy; the short run has each line once. The list goes on in test_uploader_fault_files.py, about
+proxy; the short run has each line once. The list continues in test_uploader_fault_files.py, about
 files, and in test_uploader_sidecar.py, about processes.
 """
 

@@ -62,7 +62,7 @@ def test_any_name_and_any_size_comes_back(store, base, tmp_path):
 def test_what_is_there_is_not_sent_again(store, base, tmp_path):
     source = plant(tmp_path, {"same": b"1", "other": b"22", "gone": b"3"})
     first = push(store, source, base, "code")
-    # Whether an object is sent again shows in the object: nobody else writes here.
+    # Whether an object is sent again shows in the object: nothing else writes here.
     store.write(base / "same", b"x")
 
     assert push(store, source, base, "code") == first

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PROOF, KEPT = 200, 4
 # Shows a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps four.
-# The next one lies ready in memory before its time comes, and where that is allowed the process
+# The next one is ready in memory before its time comes, and where that is allowed the process
 # takes the core whenever it wants to: neither a busy disk nor other work delays it.
 TRAINER = f"""
 import os, shutil, sys, time
@@ -58,7 +58,7 @@ with open(output.parent / "steps.tmp", "w", buffering=1) as times:
 
 
 def files_of(step: int) -> dict[str, bytes]:
-    """Return what the checkpoint of a step holds: nobody needs the trainer to judge a restore."""
+    """Return what the checkpoint of a step holds: judging a restore takes no trainer."""
     files = {f"shard {n}": f"{step}/{n};".encode() * (2000 + step % 7) for n in range(3)}
     if step % 8 == 0:
         files["large"] = f"large {step};".encode() * (PART // 8)

@@ -105,7 +105,7 @@ def test_a_checkpoint_has_a_manifest_of_its_own(store, run, start, tmp_path):
 
 
 def test_what_a_restart_finds_is_not_sent_again(proxy, run, tmp_path):
-    """Also without its journal, as when the pod was made anew and restored what was stored."""
+    """Also without its journal, as when the pod was replaced and restored what was stored."""
     write(tmp_path / "checkpoints/7/data", b"a" * 100)
     write(tmp_path / "model.keras", b"b" * 100)
     store = Store(proxy.endpoint)
@@ -123,7 +123,7 @@ def test_what_a_restart_finds_is_not_sent_again(proxy, run, tmp_path):
 
 
 def test_files_with_other_bytes_are_sent_anew(proxy, run, tmp_path):
-    """A pod made anew has some that are the same and others that are not, of the same size too."""
+    """A replacement pod has some equal files and some different ones, also of equal size."""
     names = ("same", "longer", "different", "grows/events.out.tfevents.1")
     for name in names:
         write(tmp_path / name, b"as it was")
@@ -190,12 +190,12 @@ def test_the_journal_survives_a_restart(proxy, run, tmp_path):
     settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
     assert "PUT" not in made(proxy)
 
-    write(tmp_path / "model/saved_model.pb", b"written anew")
+    write(tmp_path / "model/saved_model.pb", b"written again")
     with open(tmp_path / ".uploader" / "journal.jsonl", "ab") as file:
         file.write(b'{"file": {"path": "cut o')  # killed while it wrote
     settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
     assert made(proxy).count("PUT") == 1
-    assert store.read(run.output / "model/saved_model.pb") == b"written anew"
+    assert store.read(run.output / "model/saved_model.pb") == b"written again"
 
     other = Journal(tmp_path / ".uploader", "another run, attempt or store")
     settle(Mirror(store, tmp_path, run, "r", 1, journal=other), tmp_path)
@@ -242,7 +242,7 @@ def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tm
     assert store.read(run.checkpoints / "7" / "data") == b"new!"
 
 
-@pytest.mark.fault("a checkpoint that is damaged in the store is written anew")
+@pytest.mark.fault("a checkpoint that is damaged in the store is written again")
 def test_a_damaged_step_that_is_written_anew_is_sent_anew(store, run, start, tmp_path):
     """A resumed training writes the same bytes again, so the old manifest would match them."""
     write(tmp_path / "checkpoints/7/data", b"data")

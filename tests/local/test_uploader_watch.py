@@ -154,7 +154,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def assert_whole(store: Store, run: RunLayout, output: Path, copy: Path) -> None:
-    """Everything that lies in the folder can be had back through the manifest of the run."""
+    """Every file of the folder can be had back through the manifest of the run."""
     manifest = store.read_manifest(run.manifest)
     assert verify(store, run.base, manifest) == []
     pull(store, run.base, copy)
@@ -208,7 +208,7 @@ def test_the_sidecar_may_be_killed_at_any_time(store, job, tmp_path):
         sidecar.wait()
         least = complete_steps(store, job.run)[-1]
         assert_restorable(store, job.run, tmp_path / f"life-{life}", least)
-    until(asked.exists, "the trainer has ended and nobody is there to answer")
+    until(asked.exists, "the trainer has ended and cannot answer")
     job.sidecar()
 
     assert trainer.wait(SECONDS) == 0, job.log()

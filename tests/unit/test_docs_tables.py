@@ -32,7 +32,7 @@ def test_the_readme_has_the_parameters(repository: Path) -> None:
     for name, parameter in PARAMETERS.items():
         value = defaults()[name]
         text = json.dumps(value) if isinstance(value, dict) else str(value)
-        shown = "**needed**" if parameter.is_required else f"`{text}`" if text else ""
+        shown = "**required**" if parameter.is_required else f"`{text}`" if text else ""
         rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
     held(repository / "README.md", rows[0], "\n\n", "\n".join(rows))
 

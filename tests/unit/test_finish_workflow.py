@@ -230,10 +230,10 @@ def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys
     assert "create the Secret named by storage_secret" in said
 
 
-def test_the_page_says_of_which_try_it_speaks() -> None:
+def test_the_page_says_which_attempt_it_describes() -> None:
     text = "\n".join(page.about(Left(failed=(failed(LOG),)), "s3://b/runs/r1"))
-    assert "of the try that ended at 2026-11-22 12:00:31 UTC" in text
-    assert "After a retry of this run the page stays as it is" in text
+    assert "for the attempt that ended at 2026-11-22 12:00:31 UTC" in text
+    assert "A retry of this run does not update it" in text
     assert "`s3://b/runs/r1`" in text and "the last step" in text
 
 

@@ -98,7 +98,7 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
             "1 GPUs; the driver shows NVIDIA H100. Expected: 2",
         ),
         (0, 1, Driver((), NEW), STOCK, [], "the driver shows no GPU"),
-        # Nobody said how many, and there are some.
+        # No number was set, and there are some.
         (0, None, Driver((H100,), NEW), STOCK, [], "EXPECTED_GPUS=0 to train on the CPU"),
         (0, None, Driver(error="no driver"), STOCK, ["/dev/nvidia0"], "but /dev/nvidia0 exists"),
         (1, 1, Driver((B200,), NEW), STOCK, [], "no kernels for NVIDIA B200.*capability 10.0"),

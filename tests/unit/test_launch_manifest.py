@@ -1,6 +1,6 @@
 """Whole manifests against golden files.
 
-Write the golden files anew, and read the difference before it is committed:
+Write the golden files again, and read the difference before it is committed:
 
     WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/test_launch_manifest.py
 """

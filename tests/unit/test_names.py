@@ -123,7 +123,7 @@ def test_a_manifest_with_an_object_that_no_store_keeps_is_refused(
 
 
 def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
-    """Whoever downloads or unzips asks storage/names.py."""
+    """Code that downloads or unzips asks storage/names.py."""
     text = sources
 
     def users(pattern: str) -> set[str]:

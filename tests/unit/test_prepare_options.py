@@ -2,7 +2,8 @@
 
 import pytest
 
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.components.prepare_data import tables
+from kfp_tfjob.options.data import FORMATS, DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -74,3 +75,9 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
         digest(null_values=["?"]),
     ]
     assert len(set(different)) == len(different)
+
+
+def test_every_format_has_a_reader_and_is_a_value_of_the_option() -> None:
+    names = {known.name for known in FORMATS}
+    assert set(tables._READERS) == names
+    assert {_options(format=name).format for name in names} == names

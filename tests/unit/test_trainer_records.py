@@ -124,7 +124,7 @@ def test_shards_of_very_different_sizes_are_evaluated_exactly_once(
         for process in range(processes)
     ]
     assert sorted(sum(seen, [])) == sorted(sum(names, []))
-    # Nobody waits for a step that another replica has not got.
+    # No replica waits for a step that another one does not have.
     assert {len(step) for step in slices} == {processes}
 
 

@@ -1,4 +1,4 @@
-"""Two hashes of one training have two names, each of which says what it is a hash of."""
+"""Two hashes of one training have two names, and each says what it is a hash of."""
 
 import re
 from pathlib import Path
