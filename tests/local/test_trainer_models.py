@@ -82,7 +82,8 @@ def test_code_with_the_name_of_another_module_is_refused(
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "json.py").write_text("def build_model(dataset): pass")
-    with pytest.raises(ConfigurationError, match="json.py has the name of a different module.* rename"):
+    said = "json.py has the name of a different module.* rename"
+    with pytest.raises(ConfigurationError, match=said):
         user_code.find("json:build_model", tmp_path)
 
 

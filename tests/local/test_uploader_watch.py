@@ -280,7 +280,7 @@ def test_the_store_may_be_killed_and_come_back(job, tmp_path, monkeypatch, base)
         assert_whole(server.store(), job.run, job.output, tmp_path / "copy")
         assert job.end(sidecar) == 0
     log = job.log()
-    assert log.index("the store is away") < log.index("the store answers again")
+    assert log.index("the store is unreachable") < log.index("the store answers again")
 
 
 def test_any_name_and_any_size_at_the_barrier(store, job, tmp_path):
