@@ -1,1 +1,1 @@
-"""What a job is: its kind, names, labels and annotations, its status and what became of it."""
+"""Jobs: their kinds, names, labels, annotations, status and verdicts."""

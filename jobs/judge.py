@@ -1,4 +1,4 @@
-"""What became of a job: one word, what it stands on, and what to do about it."""
+"""Judges how a job ended, from its status and its pods."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from kfp_tfjob.jobs.status import (
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.supervisor import exit_codes
 
-# A kubelet that cannot keep or take a pod; nothing of it is the job's fault.
+# Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
 _OF_THE_NODE = frozenset(
     "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
 )
 
 
 def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> Judgement:
-    """Say what became of a job that has ended, from its status and the last state of its pods.
+    """Return the verdict on a job that has ended, from its status and the last state of its pods.
 
-    With Succeeded and Failed both true, which the operator can write in one pass, the chief
-    decides: what it stored is proven by the launcher in any case.
+    The operator can set Succeeded and Failed in one pass. Then the chief decides: the launcher
+    verifies the stored output in any case.
 
     Args:
-        job: With its status; None if it was deleted, and not by its launcher.
+        job: With its status; None if it was deleted, but not by its launcher.
         pods: Every pod in its last known state.
     """
     pods = list(pods)
     if job is None:
-        return Judgement(Verdict.CANCELLED, "the job was deleted from outside")
+        return Judgement(Verdict.CANCELLED, "the job was deleted from outside the run")
     failed = job_condition(job, "failed")
     chief = next((pod for pod in pods if decides(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
-        return Judgement(Verdict.SUCCEEDED, "the chief ended with success")
+        return Judgement(Verdict.SUCCEEDED, "the chief succeeded")
     if failed is None and is_being_deleted(job):
-        return Judgement(Verdict.CANCELLED, "the job is being deleted from outside")
+        return Judgement(Verdict.CANCELLED, "the job is being deleted from outside the run")
     for pod in pods:
         if found := _of_pod(pod):
             return found
@@ -52,7 +52,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
     ended = (item for pod in pods for item in _ended(pod))
     causes = sorted(ended, key=lambda item: (not item.finished, item.finished))
-    # How a pod ends that was told to go says nothing about the job.
+    # The exit of a pod that was told to stop says nothing about the job.
     own = [
         item
         for item in causes
@@ -63,7 +63,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
         return Judgement(Verdict.LOST, first.sentence)
     if not causes:
         said = (failed or {}).get("message")
-        return Judgement(Verdict.LOST, f"the job failed and no container says why: {said}")
+        return Judgement(Verdict.LOST, f"the job failed, and no container gives a cause: {said}")
     judgement = _of_containers(own or causes)
     story = "; ".join(filter(None, map(_of_sidecar, pods)))
     if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:
@@ -72,7 +72,7 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
 
 
 def _of_sidecar(pod: Mapping[str, Any]) -> str:
-    """Say how the sidecar that stores keeps failing; nothing if it does not."""
+    """Return how the uploader keeps failing; empty if it does not."""
     for item in pod["status"].get("initContainerStatuses") or []:
         ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
         failed = next((end for end in ends if end.get("exitCode")), None)
@@ -80,14 +80,14 @@ def _of_sidecar(pod: Mapping[str, Any]) -> str:
             reason = failed.get("reason") or "Error"
             return (
                 f"{UPLOADER} of {replica_of(pod)} ended with exit code {failed['exitCode']}"
-                f" ({reason}) and was started again {item['restartCount']} times"
+                f" ({reason}) and was restarted {item['restartCount']} times"
             )
     return ""
 
 
 @dataclass(frozen=True)
 class _Removed:
-    """A pod that was told to go before the job had failed."""
+    """A pod that was told to stop before the job had failed."""
 
     at: datetime
     sentence: str
@@ -107,12 +107,12 @@ def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
     grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
     at = _time(metadata["deletionTimestamp"]) - grace
     if at > failed_at:
-        return None  # that is the operator, which cleans up after a failure
+        return None  # the operator cleans up after a failure
     return _Removed(at, f"{replica} was deleted while it ran", at < failed_at)
 
 
 def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
-    """Tell whether a container's end is a cause of its own beside a pod that was taken away."""
+    """Tell whether a container failed for its own reason, apart from the removed pod."""
     if item.reason == "OOMKilled" or item.code in exit_codes.USER_ERRORS:
         return True
     if item.code in exit_codes.CONSEQUENCES:
@@ -122,22 +122,22 @@ def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
 
 
 def _time(text: Any) -> datetime:
-    """Return a time of Kubernetes to the second; one that is missing is later than any."""
+    """Return a Kubernetes time to the second; a missing one is later than any other."""
     if not text:
         return datetime.max.replace(tzinfo=UTC)
     return datetime.fromisoformat(str(text).replace("Z", "+00:00")).replace(microsecond=0)
 
 
 def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
-    """Judge by what the kubelet says of a whole pod."""
+    """Judge by the status that the kubelet reports for the whole pod."""
     replica, status = replica_of(pod), pod["status"]
     reason, message = status.get("reason", ""), status.get("message", "")
     said = f"{replica}: {reason}{': ' + message if message else ''}"
     if reason == "DeadlineExceeded":
-        return Judgement(Verdict.DEADLINE, f"{replica} ran longer than the deadline of the job")
+        return Judgement(Verdict.DEADLINE, f"{replica} ran past the deadline of the job")
     if reason == "Evicted":
         words = ("ephemeral", "disk", "emptydir")
-        # A node that is full, maybe of what others wrote, unless this pod took more than its part.
+        # Other pods may have filled the node, unless the message says that this pod used too much.
         others = message.startswith(("The node", "Pod was rejected")) and "was using" not in message
         disk = any(word in message.lower() for word in words) and not others
         return Judgement(Verdict.OUT_OF_DISK if disk else Verdict.LOST, said)
@@ -153,7 +153,7 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
         *(status.get("containerStatuses") or []),
     ):
         ended = item.get("state", {}).get("terminated")
-        # A sidecar's exit code does not count, here as on a cluster.
+        # A sidecar's exit code does not count, as on a cluster.
         if ended and ended["exitCode"] and item["name"] in names:
             yield ContainerFailure(
                 replica_of(pod),
@@ -161,19 +161,19 @@ def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
                 int(ended["exitCode"]),
                 str(ended.get("reason", "")),
                 str(ended.get("message", "")),
-                str(ended.get("finishedAt") or ""),  # null where the kubelet has lost it
+                str(ended.get("finishedAt") or ""),  # null if the kubelet has lost it
             )
 
 
 def _of_containers(causes: list[ContainerFailure]) -> Judgement:
-    """Judge by exit codes; there may be many, as a lost replica takes others with it.
+    """Judge by exit codes; there may be many, because a lost replica takes others with it.
 
-    Codes 2, 3 and 4 are only ever given on purpose, so they speak first. Code 1 is what any program
-    ends with when its peers vanish, so it speaks only if nothing was killed before it.
+    Programs return codes 2, 3 and 4 only on purpose, so these come first. Any program may exit with
+    code 1 when its peers vanish, so code 1 counts only if nothing was killed before it.
     """
     for item in causes:
         if item.reason == "OOMKilled":
-            return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} was out of memory", item)
+            return Judgement(Verdict.OUT_OF_MEMORY, f"{item.replica} ran out of memory", item)
     for item in causes:
         if item.code in exit_codes.USER_ERRORS:
             return Judgement(Verdict.USER_ERROR, item.sentence, item)
@@ -190,5 +190,5 @@ def _of_containers(causes: list[ContainerFailure]) -> Judgement:
 
 
 def _is_no_program(message: str) -> bool:
-    """Tell whether a container was not started for its image, and not for its node."""
+    """Tell whether the image, and not the node, kept a container from starting."""
     return 'exec: "' in message or "executable file" in message

@@ -1,8 +1,8 @@
-"""A kind of job: every name and shape in which TFJob, PyTorchJob, JobSet and the like differ.
+"""Describes a kind of job: the names and shapes in which TFJob, PyTorchJob and JobSet differ.
 
 The rest of the project knows roles (`chief`, `worker`, ...) and asks the kind how its operator
-writes them. This class is the shape that the kinds of the training operator share; a kind fills in
-its names, says what its operator puts into the environment, and overrides what else differs.
+writes them. This class holds what the kinds of the training operator share. A kind fills in its
+names, defines the environment that its operator sets, and overrides any other difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Replica:
 
     Attributes:
         role: For instance `worker`.
-        count: How many there are.
+        count: Number of pods.
         template: The pod template.
     """
 
@@ -41,22 +41,22 @@ class JobKind(ABC):
     """One kind of job.
 
     Attributes:
-        name: The kind, as manifests name it.
-        plural: As the API and RBAC name it.
+        name: The kind in manifests.
+        plural: The resource name in the API and in RBAC.
         replicas_key: The key of the spec that holds the replicas.
         roles: The name of each role in the manifest, in the manifest's order.
-        container: The main container's name, which the operator insists on.
+        container: The main container's name, which the operator requires.
         operator: The name under which the operator marks its pods.
-        variables: What the operator puts into the environment of the main container.
-        decider: The role whose end is the end of the job.
+        variables: The variables that the operator sets in the main container.
+        decider: The role that ends the job when it ends.
         group: The API group.
-        version: Of the API.
+        version: The API version.
         name_label: On every pod: the name of its job.
         role_label: On every pod: its role, as `label_of` spells it.
         index_label: On every pod: its number within the role, from 0.
         operator_label: On every pod: `operator`.
-        conditions: The type of the condition that means `created`, `running`, `succeeded`,
-            `failed` or `suspended`.
+        conditions: The condition types for `created`, `running`, `succeeded`, `failed` and
+            `suspended`.
     """
 
     name: str
@@ -84,17 +84,17 @@ class JobKind(ABC):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return what the operator adds to the environment of a main container.
+        """Return the variables that the operator sets in a main container.
 
         Args:
             hosts: HOST:PORT of every replica, by role.
-            role: Of the replica.
-            index: Of the replica within its role.
+            role: The replica's role.
+            index: The replica's number within its role.
         """
 
     @property
     def sdk_model(self) -> str:
-        """The class of the training operator's SDK for a job of this kind."""
+        """The class for this kind in the SDK of the training operator."""
         return f"KubeflowOrgV1{self.name}"
 
     @property
@@ -106,8 +106,8 @@ class JobKind(ABC):
         """Return the spec of a job that is never restarted and keeps its finished pods.
 
         Args:
-            replicas: Its roles; one without pods is left out.
-            ttl_seconds: How long the finished job stays.
+            replicas: Its roles; one without pods is omitted.
+            ttl_seconds: How long the finished job is kept.
         """
         return {
             "runPolicy": {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": ttl_seconds},
@@ -123,7 +123,7 @@ class JobKind(ABC):
         }
 
     def replicas(self, job: Mapping[str, Any]) -> list[Replica]:
-        """Return the roles of a job whose spec `spec` made."""
+        """Return the roles of a job with a spec from `spec`."""
         ours = {name: role for role, name in self.roles.items()}
         return [
             Replica(ours[name], int(item["replicas"]), item.get("template") or {})
@@ -131,15 +131,15 @@ class JobKind(ABC):
         ]
 
     def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the spec of a job says beside its replicas."""
+        """Return the run policy from the spec of a job."""
         return job["spec"]["runPolicy"]
 
     def suspends(self, job: Mapping[str, Any]) -> bool:
-        """Tell whether the spec of a job holds it back."""
+        """Tell whether the spec of a job suspends it."""
         return bool(self.run_policy(job).get("suspend"))
 
     def label_of(self, role: str) -> str:
-        """Return the value of the label that the pods of a role have."""
+        """Return the value of the role label for the pods of a role."""
         return self.roles[role].lower()
 
     def role_of(self, labels: Mapping[str, str]) -> str:
@@ -155,9 +155,9 @@ class JobKind(ABC):
         """Return the labels that the operator puts on a pod.
 
         Args:
-            name: The job.
-            role: Of the pod.
-            index: Of the pod within its role.
+            name: The job's name.
+            role: The pod's role.
+            index: The pod's number within its role.
         """
         labels = {
             self.operator_label: self.operator,
@@ -172,7 +172,7 @@ class JobKind(ABC):
         return f"{name}-{self.label_of(role)}-{index}"
 
     def log_name(self, replica: str, container: str) -> str:
-        """Return what is between the brackets before a log line, for instance `chief-0/setup`."""
+        """Return the name in brackets before a log line, for instance `chief-0/setup`."""
         return replica if container == self.container else f"{replica}/{container}"
 
     def pods_of(self, name: str) -> str:
@@ -180,5 +180,5 @@ class JobKind(ABC):
         return f"{self.name_label}={name}"
 
     def other_pods_of(self, name: str, role: str) -> str:
-        """Return the label selector of the pods of a job that do not have a role."""
+        """Return the label selector of a job's pods in all other roles."""
         return f"{self.pods_of(name)},{self.role_label}!={self.label_of(role)}"

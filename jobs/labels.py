@@ -1,4 +1,4 @@
-"""The names, labels and annotations by which jobs and pods of a run are found and told things."""
+"""Names, labels and annotations that identify the jobs and pods of a run or configure them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 MANAGER = "kfp-tfjob"
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
-# The containers that every kind of job has beside the main one.
+# The containers of every kind of job besides the main one.
 SETUP = "setup"
 UPLOADER = "uploader"
-# Of every pod: one that is evicted fails the whole job, and a proxy would outlive the trainer; the
-# peers speak gRPC on bare ports besides.
+# For every pod: an evicted pod fails the whole job. A proxy would outlive the trainer; besides,
+# replicas use gRPC on plain ports.
 POD_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
@@ -29,12 +29,12 @@ POD_ANNOTATIONS = {
 
 
 def run_label(run_id: str) -> str:
-    """Return the value of the label that finds everything of a run."""
+    """Return the label value that finds everything of a run."""
     return dns_label(run_id, 63)
 
 
 def dns_label(text: str, longest: int) -> str:
-    """Return `text` as a DNS label; two texts that differ never become the same one."""
+    """Return `text` as a DNS label; different texts never give the same label."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if plain == text and len(plain) <= longest:
         return plain
@@ -43,5 +43,5 @@ def dns_label(text: str, longest: int) -> str:
 
 
 def label_value(text: str) -> str:
-    """Return `text` if it may be the value of a label, else something close to it."""
+    """Return `text` if it is a valid label value, else a similar DNS label."""
     return text if re.fullmatch(LABEL_VALUE, text) else dns_label(text, 63)

@@ -1,4 +1,4 @@
-"""No secret in a log: the keys of the store, and other secrets, are blotted out of what is said."""
+"""Masks the keys of the store and other secrets in logs and messages."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kfp_tfjob.storage.credentials import SecretVolume
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _REREAD_SECONDS = 60.0
-_SHORTEST = 6  # what is shorter is no secret, and would blot out words
+_SHORTEST = 6  # a shorter value is no secret, and masking it would hide words
 _hidden: set[str] = set()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Have every Mask of this process blot out further secrets, also where JSON escapes them."""
+    """Make every Mask of this process hide more secrets, also as JSON escapes them."""
     for secret in secrets:
         _hidden.add(secret)
         _hidden.update(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
 
 
 class Mask:
-    """Blots out the keys this process knows, also those it was given before a rotation."""
+    """Hides the keys this process knows, including those from before a rotation."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._read = -_REREAD_SECONDS
 
     def __call__(self, text: str) -> str:
-        """Return a text without secrets."""
+        """Return the text without secrets."""
         if time.monotonic() - self._read >= _REREAD_SECONDS:
             self._read = time.monotonic()
             volume = SecretVolume.from_environment()

@@ -1,7 +1,7 @@
-"""The end of an attempt as it stays in the store: `runs/<run_id>/attempts/NNNN.end.json`.
+"""The record of how an attempt ended: `runs/<run_id>/attempts/NNNN.end.json`.
 
-The pods of a job, and their logs, are gone soon after it has ended, and Kubeflow Pipelines loses
-whatever a failed step had to show. So everything a person needs afterwards is kept here.
+The pods of a job and their logs are gone soon after it ends, and Kubeflow Pipelines loses the
+outputs of a failed step. So this record keeps everything a person needs afterwards.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from kfp_tfjob.storage.layout import RunLayout
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
 
-# Where programs and controllers have their say.
+# Free text from programs and controllers.
 _FREE = {"sentence", "remedy", "message", "reason", "last_lines"}
 
 
 @dataclass(frozen=True)
 class EndedContainer:
-    """A container as it was seen last.
+    """A container in its last known state.
 
     Attributes:
         name: `setup`, `uploader` or the main one.
         state: `waiting`, `running` or `terminated`.
         exit_code: None unless it has ended.
-        reason: As the kubelet says.
-        message: As the kubelet says, or the last words of the container itself.
-        restarts: How often it was started again.
-        last_lines: Of its log.
+        reason: The kubelet's reason.
+        message: The kubelet's message, or the container's own termination message.
+        restarts: Number of restarts.
+        last_lines: The last lines of its log.
     """
 
     name: str
@@ -51,7 +51,7 @@ class EndedContainer:
 
 @dataclass(frozen=True)
 class EndedPod:
-    """A pod as it was seen last."""
+    """A pod in its last known state."""
 
     replica: str
     name: str
@@ -63,21 +63,21 @@ class EndedPod:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """Everything that is known of an attempt that has ended.
+    """Everything known about an attempt that has ended.
 
     Attributes:
         attempt: From 1.
         job: Name of the job.
         namespace: Where it was; empty in a local run.
         verdict: One word.
-        code: Exit code of the step, were this attempt the last.
+        code: Exit code of the step if this attempt is the last.
         sentence: What happened.
         remedy: What to do.
-        conditions: Of the job.
-        pods: By replica.
+        conditions: The job's conditions.
+        pods: Sorted by replica.
         seconds: How long the job was `queued`, `pending` and `running`.
         gpu_seconds: GPUs held times seconds, while `pending` and while `running`.
-        kind: The kind of the job; an old record does not name it and is of a TFJob.
+        kind: The kind of the job; an old record without it is about a TFJob.
     """
 
     attempt: int
@@ -113,7 +113,7 @@ class AttemptEnd:
 def read_ends(store: Store, run: RunLayout) -> dict[int, AttemptEnd | None]:
     """Return the record of every claimed attempt, by its number, the newest last.
 
-    None stands for an attempt that runs, or that ended while its launcher was not there.
+    None means that the attempt is running, or ended while no launcher was there.
 
     Raises:
         StepError: The store cannot be read.
@@ -130,10 +130,10 @@ def read_ends(store: Store, run: RunLayout) -> dict[int, AttemptEnd | None]:
 def pods_of(
     pods: Iterable[Mapping[str, Any]], last_lines: Callable[[str, str], list[str]]
 ) -> tuple[EndedPod, ...]:
-    """Return pods for the record.
+    """Return the pods for the record.
 
     Args:
-        pods: As Kubernetes shows them.
+        pods: The objects from Kubernetes.
         last_lines: Returns the last lines of a replica and container.
     """
     return tuple(sorted((_pod(pod, last_lines) for pod in pods), key=lambda pod: pod.replica))
@@ -153,10 +153,10 @@ def end_of(
 
     Args:
         attempt: From 1.
-        kind: Of the job.
-        job: The job as it was seen last.
+        kind: The job's kind.
+        job: The job in its last known state.
         name: Its name.
-        judgement: What became of it.
+        judgement: Its verdict.
         pods: See `pods_of`.
         seconds: See AttemptEnd.
         gpu_seconds: See AttemptEnd.
@@ -179,7 +179,7 @@ def end_of(
 
 
 def _masked(value: Any, mask: Mask, free: bool = False) -> Any:
-    """Return a record whose free texts have no secrets: names and numbers are read back."""
+    """Return a record without secrets in its free text; programs read names and numbers back."""
     if isinstance(value, Mapping):
         return {key: _masked(item, mask, free or key in _FREE) for key, item in value.items()}
     if isinstance(value, list | tuple):

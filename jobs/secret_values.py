@@ -1,7 +1,7 @@
-"""Values whose names say that they are secret: no report, page or log shows them.
+"""Hides values with secret-looking names, so that no report, page or log shows them.
 
-A parameter is the wrong place for a secret, because Kubeflow Pipelines prints parameters. Where one
-is given all the same, at least nothing of ours repeats it.
+A parameter is the wrong place for a secret, because Kubeflow Pipelines prints parameters. If a user
+puts one there anyway, our own output does not repeat it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 MASK = "******"
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-# Whatever the value is.
+# Secret for any value.
 _CERTAIN = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential"}
 _CERTAIN |= {"credentials", "apikey"}
-# A number by this name is a size or an index: token_dim, pad_token.
+# A number with such a name is a size or an index: token_dim, pad_token.
 _LIKELY = {"token", "auth", "bearer", "authorization"}
 _KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
 _KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
-# Names of objects and of files, not secrets.
+# Names of objects and files, not secrets.
 _NAMES = {"image_pull_secret", "secretName", "storage_secret", "GOOGLE_APPLICATION_CREDENTIALS"}
 _PLACES = {"dir", "file", "folder", "path"}  # the last word
 # Variables of a replica that hold JSON.
@@ -28,11 +28,11 @@ _JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 
 
 def looks_secret(name: str, value: Any = "text") -> bool:
-    """Tell whether a value with this name is to be hidden.
+    """Tell whether to hide a value with this name.
 
     Args:
         name: As the user wrote it: `API_TOKEN`, `apiToken`, `db.password`.
-        value: A number is hidden only where the name leaves no doubt; nothing hides a switch.
+        value: A number is hidden only if the name leaves no doubt; a boolean never is.
     """
     words = [word.lower() for word in _WORD_BREAK.split(name) if word]
     if isinstance(value, bool) or value is None or value == "" or name in _NAMES:
@@ -46,9 +46,9 @@ def looks_secret(name: str, value: Any = "text") -> bool:
 
 
 def masked(value: Any, _in_env: bool = False) -> Any:
-    """Return a parameter, or a part of one, with what looks secret replaced.
+    """Return a parameter, or a part of one, with secret-looking values replaced.
 
-    In `env` a reference to a Secret, `{"secret": NAME, "key": KEY}`, is no secret.
+    In `env` a reference to a Secret, `{"secret": NAME, "key": KEY}`, is not a secret.
     """
     if isinstance(value, Mapping):
         return {
@@ -65,7 +65,7 @@ def masked(value: Any, _in_env: bool = False) -> Any:
 
 
 def masked_job(manifest: Any) -> Any:
-    """Return a TFJob, or a part of one, with what looks secret replaced."""
+    """Return a TFJob, or a part of one, with secret-looking values replaced."""
     if isinstance(manifest, Mapping):
         if isinstance(manifest.get("value"), str) and isinstance(manifest.get("name"), str):
             return {**manifest, "value": _masked_variable(manifest["name"], manifest["value"])}
@@ -79,7 +79,7 @@ def masked_job(manifest: Any) -> Any:
 
 
 def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
-    """Yield what `masked` hides, as text."""
+    """Yield the values that `masked` hides, as text."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if _in_env and _is_reference(item):
@@ -94,7 +94,7 @@ def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
 
 
 def secrets_in_job(manifest: Any) -> Iterator[str]:
-    """Yield what `masked_job` hides in the variables of a TFJob, or of a part of one."""
+    """Yield the values that `masked_job` hides in the variables of a TFJob, or of a part of one."""
     if isinstance(manifest, list):
         for item in manifest:
             yield from secrets_in_job(item)
@@ -109,14 +109,14 @@ def secrets_in_job(manifest: Any) -> Iterator[str]:
 
 
 def plain_secrets(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of run parameters whose values are secrets and should not be there."""
+    """Yield the paths of run parameters that hold a secret but should not."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from still_masked(masked(value), name)
 
 
 def still_masked(value: Any, path: str) -> Iterator[str]:
-    """Yield the paths of values that were hidden when they were written down."""
+    """Yield the paths of values that were hidden when they were stored."""
     if value == MASK:
         yield path
     elif isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def still_masked(value: Any, path: str) -> Iterator[str]:
 
 def _masked_variable(name: str, value: str) -> str:
     if name in _JSON:
-        # $$ is how a dollar is written where Kubernetes would expand $(NAME).
+        # Kubernetes expands $(NAME), so a dollar is written as $$.
         given = json.loads(value.replace("$$", "$"))
         content = masked(given)
         return (

@@ -1,4 +1,4 @@
-"""What the status of a job or pod says, as Kubernetes and the operator of its kind write it."""
+"""Reads the status of jobs and pods, as Kubernetes and the operators write it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_chief(pod: Mapping[str, Any]) -> bool:
 
 
 def decides(pod: Mapping[str, Any]) -> bool:
-    """Tell whether the end of a pod is the end of its job."""
+    """Tell whether a job ends when this pod ends."""
     return role_of(pod) == kind_of_pod(pod).decider
 
 
@@ -35,7 +35,7 @@ def replicas(job: Mapping[str, Any]) -> list[Replica]:
 
 
 def job_condition(job: Mapping[str, Any], state: str) -> Mapping[str, Any] | None:
-    """Return the condition that says a job is in a state, or None.
+    """Return the true condition for a state of a job, or None.
 
     Args:
         job: With its status; the order of conditions has no meaning.
@@ -45,7 +45,7 @@ def job_condition(job: Mapping[str, Any], state: str) -> Mapping[str, Any] | Non
 
 
 def is_over(job: Mapping[str, Any]) -> bool:
-    """Tell whether the operator has decided; it never does so twice."""
+    """Tell whether the operator has decided how the job ended; it decides only once."""
     return any(job_condition(job, state) is not None for state in ("succeeded", "failed"))
 
 
@@ -60,14 +60,14 @@ def is_being_deleted(item: Mapping[str, Any]) -> bool:
 
 
 def on_lost_node(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod's node does not answer, so that the pod will not go away either."""
+    """Tell whether the pod's node does not respond, so the pod will not go away either."""
     disruption = true_condition(pod, "DisruptionTarget") or {}
     lost = disruption.get("reason") == "DeletionByTaintManager"
     return lost or pod["status"].get("reason") == "NodeLost"
 
 
 def true_condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return a condition of a job or pod that is true, or None."""
+    """Return the condition of this type on a job or pod if it is true, or None."""
     for found in (item.get("status") or {}).get("conditions") or []:
         if found["type"] == kind and found["status"] == "True":
             return found

@@ -1,4 +1,4 @@
-"""The TFJob of the training operator."""
+"""Describes the TFJob of the training operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _TFJob(JobKind):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return TF_CONFIG, which the operator sets only where there is more than one replica."""
+        """Return TF_CONFIG, which the operator sets only for more than one replica."""
         if sum(map(len, hosts.values())) < 2:
             return {}
         cluster = {self.label_of(name): list(found) for name, found in hosts.items()}

@@ -1,4 +1,4 @@
-"""What became of a job: one word, what it stands on, and what to do about it."""
+"""Verdicts on jobs: one word for the result, the evidence, and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kfp_tfjob.supervisor import exit_codes
 
 
 class Verdict(StrEnum):
-    """What became of a job."""
+    """The result of a job in one word."""
 
     SUCCEEDED = "succeeded"
     USER_ERROR = "user_error"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
     @property
     def recoverable(self) -> bool:
-        """Whether the same job may succeed when it is tried again."""
+        """Whether the same job may succeed in a new attempt."""
         return self in (
             Verdict.LOST,
             Verdict.STORE_UNAVAILABLE,
@@ -46,25 +46,25 @@ class Verdict(StrEnum):
 
 _REMEDIES = {
     Verdict.SUCCEEDED: "nothing",
-    Verdict.USER_ERROR: "correct what the message names and start the run again",
+    Verdict.USER_ERROR: "correct the error in the message, then start the run again",
     Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or lower train_batch_size",
-    Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or name pod.chief.output_claim",
-    Verdict.IMAGE_PULL: "correct train_image, or name pod.all.image_pull_secret",
-    Verdict.UNSCHEDULABLE: "ask for less, or for nodes that exist: pod.all.node_selector,"
+    Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or set pod.chief.output_claim",
+    Verdict.IMAGE_PULL: "correct train_image, or set pod.all.image_pull_secret",
+    Verdict.UNSCHEDULABLE: "request fewer resources, or nodes that exist: pod.all.node_selector,"
     " pod.all.tolerations, train_gpus",
     Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
     " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
     Verdict.LOST: "start the run again; it resumes from the newest stored checkpoint",
-    Verdict.STORE_UNAVAILABLE: "see that the store answers and start the run again; it resumes"
+    Verdict.STORE_UNAVAILABLE: "check that the store answers, then start the run again; it resumes"
     " from the newest stored checkpoint",
-    Verdict.DEADLINE: "raise train_options.deadline_seconds and start the run again; it resumes"
+    Verdict.DEADLINE: "raise train_options.deadline_seconds, then start the run again; it resumes"
     " from the newest stored checkpoint",
-    Verdict.STALLED: "look at the last lines of the chief, and start the run again",
-    Verdict.CANCELLED: "start the run again if it was not you who deleted the job",
+    Verdict.STALLED: "read the last log lines of the chief, then start the run again",
+    Verdict.CANCELLED: "start the run again if you did not delete the job yourself",
     Verdict.ORPHANED: "start the run again; it resumes from the newest stored checkpoint",
-    Verdict.REFUSED: "correct what the message of the cluster names",
-    Verdict.OPERATOR_ABSENT: "have the training operator v1.9 installed or started; if it runs,"
-    " `kubectl describe tfjob` says why it makes no pods, for instance a quota",
+    Verdict.REFUSED: "correct the error in the cluster's message",
+    Verdict.OPERATOR_ABSENT: "install or start the training operator v1.9; if it runs,"
+    " `kubectl describe tfjob` shows why it creates no pods, for instance a quota",
 }
 
 
@@ -76,9 +76,9 @@ class ContainerFailure:
         replica: For instance `worker-1`.
         container: `setup`, `uploader` or the main one.
         code: Exit code.
-        reason: As the kubelet says, for instance `OOMKilled`.
-        message: Its last words, where it left any.
-        finished: When, as text that sorts; empty if not known.
+        reason: The kubelet's reason, for instance `OOMKilled`.
+        message: Its termination message, if any.
+        finished: The end time as sortable text; empty if unknown.
     """
 
     replica: str
@@ -94,20 +94,20 @@ class ContainerFailure:
         meaning = exit_codes.of_replica(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
-            meaning = killed if self.code > 128 else "a code of the program itself"
+            meaning = killed if self.code > 128 else "the program's own code"
         where = f"{self.container} of " if self.container in (SETUP, UPLOADER) else ""
         return f"{where}{self.replica} ended with exit code {self.code}: {meaning}"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and what it stands on.
+    """A verdict and its evidence.
 
     Attributes:
-        verdict: What became of the job.
+        verdict: The result of the job.
         sentence: What happened, without a full stop.
-        cause: The container whose end ended the job; None where it was none.
-        fix: What to do in this very case; empty where it is what the verdict says.
+        cause: The container that ended the job; None if no container did.
+        fix: What to do in this case; empty to use the remedy of the verdict.
     """
 
     verdict: Verdict
@@ -130,4 +130,4 @@ class Judgement:
             return exit_codes.CONFIGURATION
         if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
             return code
-        return exit_codes.CONFIGURATION  # a person has to change a limit or a name
+        return exit_codes.CONFIGURATION  # the user has to change a limit or a name

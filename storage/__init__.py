@@ -1,1 +1,1 @@
-"""S3 addresses, verified objects, manifests and the layout of a run: what every room stands on."""
+"""S3 storage: addresses, verified objects, manifests and the layout of a run."""

@@ -1,4 +1,4 @@
-"""An address in S3: s3://bucket/key."""
+"""Parses and builds addresses in S3: s3://bucket/key."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# The rules every S3 store shares; dots and capitals are left to the store to judge.
+# The rules that all S3 stores share; each store has its own for dots and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")
 
 
 @dataclass(frozen=True, order=True)
 class S3Address:
-    """A bucket and a key, where an empty key is the bucket itself.
+    """A bucket and a key; an empty key means the bucket itself.
 
-    A key names an object or, without any mark, the prefix under which objects lie.
+    A key names an object or a prefix of objects; nothing marks the difference.
     """
 
     bucket: str
@@ -27,10 +27,10 @@ class S3Address:
 
         Args:
             uri: The text to parse.
-            name: What the text is called in the message of an error, for instance `output_uri`.
+            name: The name of the text in error messages, for instance `output_uri`.
 
         Raises:
-            ConfigurationError: There is no bucket, or it is not an s3:// address.
+            ConfigurationError: The text is not an s3:// address with a bucket.
         """
         scheme, separator, rest = uri.strip().partition("://")
         bucket, _, key = rest.partition("/")
@@ -40,7 +40,7 @@ class S3Address:
                     f"{name} is not an address in S3",
                     received=repr(uri),
                     expected="s3://BUCKET or s3://BUCKET/PREFIX",
-                    fix=f"give {name} with a bucket that exists",
+                    fix=f"set {name} to an address in an existing bucket",
                     path=name,
                 )
             )

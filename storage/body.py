@@ -1,7 +1,7 @@
-"""What a PUT sends: bytes, or a piece of a file that is never in memory as a whole.
+"""The body of a PUT: bytes, or a piece of a file that is never completely in memory.
 
-A body is read twice, first for its checksum and then to be sent. The store compares the two, so a
-file that is written to meanwhile is refused there instead of stored half old and half new.
+A body is read twice: for its checksum, and to send it. If the file changes between the two, the
+checksum is wrong and the store refuses the body. It never stores a mix of old and new bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from threading import Lock
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import Problem, StepError
 
-SMALL = 64 << 10  # bytes; what is smaller is read once
+SMALL = 64 << 10  # bytes; a body up to this size is read once
 
 
 class FileChangedError(StepError):
-    """A file was written to while it was sent."""
+    """A file changed while it was sent."""
 
     def __init__(self, path: object) -> None:
         super().__init__(Problem(f"{path} changed while it was sent"))
@@ -40,11 +40,11 @@ class FileUnreadableError(StepError):
 def open_file(path: Path | str) -> int:
     """Open a regular file and return its descriptor, which the caller closes.
 
-    A link or a pipe that has taken its place is neither followed nor waited for.
+    If a link or a pipe has replaced the file, the call neither follows nor waits for it.
 
     Raises:
-        FileChangedError: It is gone.
-        FileUnreadableError: It cannot be read, or is no regular file.
+        FileChangedError: The file is gone.
+        FileUnreadableError: The file cannot be read, or is not a regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -59,10 +59,10 @@ def open_file(path: Path | str) -> int:
 
 
 class Throttle:
-    """Holds all senders of a process together below a rate.
+    """Limits the total send rate of a process.
 
     Args:
-        rate: Bytes a second; 0 for no limit.
+        rate: Bytes per second; 0 for no limit.
     """
 
     def __init__(self, rate: float = 0) -> None:
@@ -86,7 +86,7 @@ class Digests:
 
     Attributes:
         crc: Its CRC64NVME.
-        md5: Its MD5; empty where it was not asked for.
+        md5: Its MD5; empty if not requested.
     """
 
     crc: Checksum
@@ -99,14 +99,14 @@ class Digests:
 
 
 class Body(io.RawIOBase):
-    """A piece of an open file, or bytes; as a file it is what boto3 takes.
+    """A piece of an open file, or bytes; boto3 reads it as a file.
 
     Args:
-        source: Bytes, or the descriptor of a file.
-        size: Bytes of the body.
-        offset: Where in the file it begins.
-        path: What the file is called in an error.
-        throttle: How fast it may go.
+        source: Bytes, or a file descriptor.
+        size: Size of the body in bytes.
+        offset: Where the body begins in the file.
+        path: The file's name in errors.
+        throttle: Limits the send rate.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class Body(io.RawIOBase):
 
     @property
     def streamed(self) -> bool:
-        """Whether reading it takes a buffer."""
+        """Whether reading the body needs a buffer."""
         return isinstance(self._source, int)
 
     def digests(self, buffer: bytearray, md5: bool = False) -> Digests:
         """Read the body for the first time.
 
         Raises:
-            FileChangedError: The file is shorter than it was.
+            FileChangedError: The file became shorter.
         """
         crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False) if md5 else None
         for chunk in self._read(buffer):
@@ -142,10 +142,10 @@ class Body(io.RawIOBase):
         return Digests(crc, sum_md5.digest() if sum_md5 else b"")
 
     def chunks(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
-        """Yield the body as it is to be sent; each chunk is valid until the next one.
+        """Yield the chunks to send; each is valid until the next one.
 
         Raises:
-            FileChangedError: The file is shorter than it was.
+            FileChangedError: The file became shorter.
         """
         for chunk in self._read(buffer):
             self._throttle.take(len(chunk))
@@ -174,7 +174,7 @@ class Body(io.RawIOBase):
         assert isinstance(self._source, int)
         try:
             count = os.preadv(self._source, [view], offset)
-        except OSError as error:  # not to be taken for an error of the connection
+        except OSError as error:  # must not look like a connection error
             raise FileUnreadableError(self._path, error) from error
         if not count:
             raise FileChangedError(self._path)
@@ -204,7 +204,7 @@ class Body(io.RawIOBase):
         """Read the next bytes.
 
         Raises:
-            FileChangedError: The file is shorter than it was.
+            FileChangedError: The file became shorter.
         """
         count = min(len(buffer), self.size - self._position, CHUNK)
         if count <= 0:

@@ -1,4 +1,4 @@
-"""The champion of a model: an append-only list of records; the newest counts."""
+"""The champion of a model: the newest record of an append-only list."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-# In the record: versions of this project that know no other name read the same records.
+# The name in the record: older versions of this project read the same records.
 _STORED_WEIGHTS = "weights_digest"
 
 
 @dataclass(frozen=True)
 class Champion:
-    """The content of champions/<number>.json, `number` aside.
+    """The content of champions/<number>.json, and its number.
 
     Attributes:
-        number: The record's own number, from 1; a challenger is judged against one number, and only
-            one successor can be written.
+        number: The record's number, from 1. A challenger is judged against one number, and only one
+            successor can be written.
         version: The published version.
         version_uri: Its address.
         run_id: The run that trained it.
-        exported_weights_sha256: Of the variables in its SavedModel.
-        schema_digest: Of the data it was trained on.
-        dataset_digest: Of the dataset its metrics were measured on.
-        metrics: Its metrics at that time, finite numbers only.
-        verdict_uri: Why it was promoted.
+        exported_weights_sha256: SHA-256 of the variables in its SavedModel.
+        schema_digest: Digest of the schema of its training data.
+        dataset_digest: Digest of the dataset for its metrics.
+        metrics: Its metrics on that dataset, finite numbers only.
+        verdict_uri: The address of the verdict that promoted it.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Champion:
     verdict_uri: str
 
     def to_bytes(self) -> bytes:
-        """Return the record as JSON; it holds no time, so that a retry writes the same bytes."""
+        """Return the record as JSON; it holds no time, so a retry writes the same bytes."""
         body: dict[str, Any] = asdict(self)
         del body["number"]
         body[_STORED_WEIGHTS] = body.pop("exported_weights_sha256")
@@ -66,7 +66,7 @@ def next_number(verdict: Mapping[str, Any]) -> int:
 
 
 def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:
-    """Return the champion of a model, or None when nothing was promoted yet.
+    """Return the champion of a model, or None if nothing was promoted yet.
 
     Raises:
         DataError: The newest record is not a champion record.
@@ -84,6 +84,6 @@ def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | N
                 f"{address} is not a champion record",
                 received=f"{type(error).__name__}: {error}",
                 expected="the JSON that publish writes",
-                fix="remove it, so that the record before it counts again",
+                fix="remove it; the previous record then counts again",
             )
         ) from error

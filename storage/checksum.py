@@ -1,4 +1,4 @@
-"""CRC64NVME, the checksum S3 stores verify: written as S3 writes it, in base64."""
+"""Computes CRC64NVME, the checksum that S3 stores verify, in base64 as S3 writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK = 1 << 20
 
 
 class Checksum:
-    """The running CRC64NVME of bytes that come in pieces."""
+    """A running CRC64NVME of bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._value = self._size = 0
@@ -23,7 +23,7 @@ class Checksum:
         self._size += len(data)
 
     def append(self, other: Checksum) -> None:
-        """Add the bytes that another checksum was computed over, without reading them again."""
+        """Add the bytes of a different checksum, without reading them again."""
         self._value = checksums.combine_crc64nvme(self._value, other._value, other._size)
         self._size += other._size
 

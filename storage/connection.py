@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection that is kept, for requests whose replies are small.
+"""A keep-alive HTTP/1.1 connection for requests with small replies.
 
-http.client parses the headers of each reply as those of an e-mail, which costs more than everything
-else about a small PUT; here a reply is split into lines.
+http.client parses the headers of a reply like an e-mail. For a small PUT, that costs more than all
+other work. This module only splits a reply into lines.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kfp_tfjob.storage.pace import ReplyDeadline
 
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # servers keep an unused connection longer
-_TOGETHER = 64 << 10  # bytes; a body up to here goes out in one piece with the headers
+_TOGETHER = 64 << 10  # bytes; a body up to this size is sent together with the headers
 _LONGEST_HEAD = _RECEIVED = 64 << 10
 
 
 class ProtocolError(OSError):
-    """What came is not a reply of HTTP/1.1, or ended too early."""
+    """The reply is not HTTP/1.1, or ended too early."""
 
 
 @dataclass(frozen=True)
 class HttpReply:
-    """A reply: its status, its headers with lower-case names, its body."""
+    """A reply: its status, its headers with lower-case names, and its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,12 +39,12 @@ class Connection:
     """A connection that one thread uses at a time.
 
     Args:
-        host: With the port where it is not the usual one.
+        host: Name of the host, with the port if it is not the default.
         context: For TLS; None for plain HTTP.
-        seconds: The longest silence.
+        seconds: The longest silence of the server.
 
     Attributes:
-        reusable: Whether the next request may go this way.
+        reusable: Whether the next request may use this connection.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Connection:
             self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
         self._seconds, self._pace = seconds, ReplyDeadline(seconds)
         self._buffer = bytearray(_RECEIVED)
-        self._received = b""  # and not used yet
+        self._received = b""  # but not used yet
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._used = time.monotonic()
         self.reusable = True
 
     def alive(self) -> bool:
-        """Tell whether the server has kept its end open."""
+        """Tell whether the server has kept the connection open."""
         return time.monotonic() - self._used < _IDLE_SECONDS and not self._poll.poll(0)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Connection:
         """Send a request and return its reply.
 
         Raises:
-            OSError: The connection broke, or what came is not HTTP.
+            OSError: The connection broke, or the reply is not HTTP.
         """
         lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -100,7 +100,7 @@ class Connection:
             if head:
                 self._socket.sendall(head)
         except (BrokenPipeError, ConnectionResetError):
-            self.reusable = False  # a server that refuses early says why and hangs up
+            self.reusable = False  # a server that refuses early sends a reply and hangs up
         self._pace = ReplyDeadline(self._seconds)
         status, found = 100, {}
         while 100 <= status < 200:
@@ -112,7 +112,7 @@ class Connection:
         return HttpReply(status, found, data)
 
     def _until(self, mark: bytes) -> str:
-        """Return what comes before `mark`, without it."""
+        """Return the text before `mark`."""
         while (end := self._received.find(mark)) < 0:
             if len(self._received) > _LONGEST_HEAD or not self._more():
                 raise ProtocolError("the connection was closed before the reply was complete")
@@ -120,7 +120,7 @@ class Connection:
         return data.decode("latin-1")
 
     def _more(self) -> bool:
-        """Receive something; return False where the server has closed its end."""
+        """Receive data; return False if the server has closed the connection."""
         count = self._pace.receive(self._socket, self._buffer)
         self._received += self._buffer[:count]
         return bool(count)
@@ -129,7 +129,7 @@ class Connection:
         first, *lines = self._until(b"\r\n\r\n").split("\r\n")
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
-            raise ProtocolError(f"not a reply of HTTP/1.1: {version[:80]!r}")
+            raise ProtocolError(f"not an HTTP/1.1 reply: {version[:80]!r}")
         found: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")

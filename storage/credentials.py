@@ -1,7 +1,7 @@
-"""Who we are for the store: the Secret mounted as a volume, or the standard AWS chain.
+"""Credentials for the store: from the mounted Secret, or from the standard AWS chain.
 
-The Secret is a volume and not the environment because a volume is renewed when the Secret is
-rotated, while a process never sees its environment change.
+The Secret is mounted as a volume because a volume follows a rotation of the Secret. The environment
+of a running process never changes.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pathlib import Path
 from botocore.credentials import RefreshableCredentials
 from botocore.session import Session
 
-# Where pods have the Secret of parameter storage_secret; a local run names its own folder.
+# Where pods mount the Secret that storage_secret names; a local run sets its own folder.
 MOUNT = Path("/etc/kfp-tfjob/storage")
 MOUNT_VARIABLE = "STORAGE_SECRET_DIR"
 # A rotated Secret reaches the volume within about a minute; reading six small files is free.
 _REREAD = timedelta(minutes=1)
-# What the Secret that Kubeflow Pipelines ships with calls them.
+# The same keys in the Secret that Kubeflow Pipelines ships.
 _OTHER_NAMES = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
 
 
 @dataclass(frozen=True)
 class SecretVolume:
-    """The keys of the mounted Secret, read again at every call."""
+    """The keys of the mounted Secret, read again on every call."""
 
     folder: Path
 
     @classmethod
     def from_environment(cls) -> SecretVolume:
-        """Return the volume this process was given."""
+        """Return the volume of this process."""
         return cls(Path(os.environ.get(MOUNT_VARIABLE) or MOUNT))
 
     def get(self, key: str) -> str:
-        """Return the value of `key` without surrounding white space, or an empty text."""
+        """Return the value of `key` without surrounding white space, or an empty string."""
         for name in (key, _OTHER_NAMES.get(key)):
             try:
                 if name and (value := (self.folder / name).read_text().strip()):
@@ -45,7 +45,7 @@ class SecretVolume:
         return ""
 
     def has_keys(self) -> bool:
-        """Tell whether there is anything in it: a Secret that is missing is an empty folder."""
+        """Tell whether the Secret has any keys; a missing Secret is an empty folder."""
         try:
             return any(not item.name.startswith(".") for item in self.folder.iterdir())
         except OSError:
@@ -60,7 +60,7 @@ class SecretVolume:
         }
 
     def install(self, session: Session) -> None:
-        """Make `session` use the keys of the Secret; without them it keeps the AWS chain."""
+        """Make `session` use the keys of the Secret; without keys it keeps the AWS chain."""
         if self.get("AWS_ACCESS_KEY_ID"):
             session._credentials = RefreshableCredentials.create_from_metadata(
                 metadata=self._metadata(),

@@ -1,4 +1,4 @@
-"""JSON that may come from anywhere, read within limits that are checked before memory is spent."""
+"""Parses untrusted JSON, within limits that it checks before it uses memory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import re
 from typing import Any
 
-LONGEST = 32 << 20  # bytes; the manifest of 200,000 files
-# Empty lists take 30 times the memory of their text; the manifest of a file is one object.
+LONGEST = 32 << 20  # bytes; enough for the manifest of 200,000 files
+# Empty lists take 30 times the memory of their text; a manifest has one object for each file.
 _MOST_CONTAINERS = 1_000_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(data: bytes) -> Any:
-    """Return what a JSON document says.
+    """Return the content of a JSON document.
 
     Raises:
-        ValueError: It is no JSON in UTF-8, too large, nested too deeply, or holds a text that
-            cannot be written as UTF-8.
+        ValueError: It is not JSON in UTF-8, is too large or nested too deeply, or holds text that
+            cannot be encoded as UTF-8.
     """
     if len(data) > LONGEST:
         raise ValueError(f"more than {LONGEST >> 20} MiB of JSON")

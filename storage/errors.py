@@ -1,8 +1,8 @@
-"""The errors of the whole project, by what the reader of the message can do about them.
+"""The errors of the whole project, grouped by what the user can do about them.
 
 Every step exits with the code of its error (ARCHITECTURE.md, "Exit codes"), and the same
-code, verdict and message go into failure.json. The user fixes codes 1 to 4; from 128 on the
-infrastructure is at fault and an attempt may be repeated.
+code, verdict and message go into failure.json. The user fixes codes 1 to 4. From 128 on, the
+infrastructure is at fault and a new attempt may follow.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kfp_tfjob.supervisor import exit_codes
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in the four parts every message of the project has.
+    """One thing that is wrong, in the four parts of every message in the project.
 
     Attributes:
         what: What is wrong, as a sentence without a full stop.
-        received: What was given.
-        expected: What would have been right.
+        received: The value that was given.
+        expected: What would be right.
         fix: What to do now.
         path: The parameter or variable that is wrong, down to the key: `train_options.seed`.
-        suggestion: What to type instead of what was received, where one thing is likely.
+        suggestion: What to type instead, if one correction is likely.
     """
 
     what: str
@@ -43,10 +43,10 @@ class Problem:
 
     @property
     def parts(self) -> dict[str, str]:
-        """The parts that are known, by name, each fit for one line."""
+        """The known parts by name, each fit for one line."""
         known = {"what": self.what, "received": self.received, "expected": self.expected}
         known |= {"fix": self.fix} if self.fix else {}
-        # Words that were broken over lines, as in what other libraries say, stay words.
+        # Messages of other libraries may break lines between words.
         return {
             name: line(" ".join(str(value).splitlines()))
             for name, value in known.items()
@@ -54,7 +54,7 @@ class Problem:
         }
 
     def __str__(self) -> str:
-        """Return the parts that are known, on one line, whatever was received."""
+        """Return the known parts on one line."""
         return " ".join(f"{LABELS[name]}{ended(text)}" for name, text in self.parts.items())
 
 
@@ -62,21 +62,21 @@ LABELS = {"what": "", "received": "Received: ", "expected": "Expected: ", "fix":
 
 
 def ended(text: str) -> str:
-    """Return a part of a message with the mark that ends it."""
+    """Return a part of a message with its final punctuation."""
     return text if text.endswith("?") else f"{text}."
 
 
 class Example(Problem):
-    """One place where the problem before it shows; it is listed with it and not counted."""
+    """An example of the problem before it; it is listed but not counted."""
 
 
 def first(problems: Sequence[Problem], most: int, others: str) -> list[Problem]:
-    """Return the first problems, and one that counts the others.
+    """Return the first problems, and one that counts the rest.
 
     Args:
         problems: All of them.
         most: How many to show.
-        others: What the others are: `columns are like these`.
+        others: The text for the rest, for instance `columns are like these`.
     """
     counted_out = len(problems) - most
     rest = [Problem(f"{counted_out:,} more {others}")] if counted_out > 0 else []
@@ -87,9 +87,9 @@ class StepError(Exception):
     """A step failed for a known reason.
 
     Args:
-        *problems: Everything that is wrong; a message lists them all, because a user who is told of
-            one problem at a time starts the run once for each of them.
-        notes: What a person should know besides, and what is no reason to fail.
+        *problems: Everything that is wrong. One message lists all problems, so that the user does
+            not need one run for each.
+        notes: Warnings, which are no reason to fail.
     """
 
     code: ClassVar[int] = exit_codes.FAILED
@@ -100,7 +100,7 @@ class StepError(Exception):
         super().__init__(*problems)
 
     def __str__(self) -> str:
-        """Return one problem, or a numbered list; examples stand below the problem they show."""
+        """Return one problem, or a numbered list; examples follow their problem."""
         count = sum(not isinstance(problem, Example) for problem in self.problems)
         alone = count == 1 and not self.notes
         warnings = f", {counted(len(self.notes), 'warning')}" if self.notes else ""
@@ -117,7 +117,7 @@ class StepError(Exception):
 
     @classmethod
     def raise_if(cls, problems: Iterable[Problem | str]) -> None:
-        """Raise one error that holds all of `problems`, or return when there are none."""
+        """Raise one error with all of `problems`, or return if there are none."""
         if found := tuple(problems):
             raise cls(*found)
 
@@ -127,7 +127,7 @@ def _said(problem: Problem | str) -> str:
 
 
 class ConfigurationError(StepError):
-    """A parameter, a credential or the user's code is wrong: nothing was started."""
+    """A parameter, a credential or the user's code is wrong; nothing was started."""
 
     code = exit_codes.CONFIGURATION
     verdict = "user_error"
@@ -141,22 +141,22 @@ class DataError(StepError):
 
 
 class SurpassedError(StepError):
-    """Another run was promoted first: nothing is wrong, and this one has to be judged again."""
+    """A different run was promoted first; nothing is wrong, but this run must be judged again."""
 
     code = exit_codes.SURPASSED
     verdict = "surpassed"
 
 
 class StoreUnavailableError(StepError):
-    """The store did not answer within the time it was given; a later attempt may succeed."""
+    """The store did not answer in time; a later attempt may succeed."""
 
     code = exit_codes.NOT_STORED
     verdict = "store_unavailable"
 
 
 class ObjectNotFoundError(DataError):
-    """An object that was asked for by its key is not there."""
+    """There is no object with the requested key."""
 
 
 class ObjectExistsError(StepError):
-    """A conditional create found the key taken: another writer was first."""
+    """A conditional create found an existing object: a different writer was first."""

@@ -1,4 +1,4 @@
-"""What an error of the store means: whether it may pass, and what to tell the user."""
+"""Interprets errors of the store: whether they are transient, and what to tell the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DENIED = {
     "ExpiredToken": "the session token has expired",
     "InvalidToken": "the session token is not valid",
 }
-# What other credentials may fix: the ones at hand have expired or were rotated away.
+# New credentials may fix these: the current ones have expired or were rotated.
 RENEWABLE = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -43,14 +43,15 @@ RENEWABLE = {
     "XAdminUserNotFound",
 }
 SKEWED = "RequestTimeTooSkewed"
-# How a refused HEAD ends: its reply has no body that could say why.
+# Codes of a refused HEAD; its reply has no body with a reason.
 WORDLESS = {"400", "403"}
-# What arrived is not what was sent; the second is what MinIO calls it.
+# The store received different bytes; the second code is MinIO's.
 MISMATCH = {"BadDigest", "XAmzContentChecksumMismatch"}
-# Another address is named: by AWS for a bucket in another region, by a proxy for whatever it likes.
+# The reply names a different address: AWS does so for a bucket in a different region, a proxy for
+# any reason.
 REDIRECTS = {"PermanentRedirect", "TemporaryRedirect", "301", "302", "303", "307", "308"}
 _PASSING = MISMATCH | {
-    "ConditionalRequestConflict",  # another request for the key is on its way; it may yet fail
+    "ConditionalRequestConflict",  # a concurrent request for the same key may still fail
     "IncompleteBody",
     "InternalError",
     "OperationAborted",
@@ -62,24 +63,24 @@ _PASSING = MISMATCH | {
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of the store's error, or an empty text."""
+    """Return the code of the store's error, or an empty string."""
     response = error.response if isinstance(error, ClientError) else {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
 def damaged(etag: str) -> ClientError:
-    """Return the error of a store that checks, for one that stored other bytes without a word."""
-    message = f"the entity tag {etag} is not the MD5 of what was sent"
+    """Return the error of a checking store, for a store that silently stored different bytes."""
+    message = f"the entity tag {etag} is not the MD5 of the bytes that were sent"
     return ClientError({"Error": {"Code": "BadDigest", "Message": message}}, "PutObject")
 
 
 def transient(error: Exception) -> bool:
-    """Tell whether an error of boto3 or the wire may pass by itself."""
+    """Tell whether an error of boto3 or the wire is transient."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 and status != 501 or status == 429 or code_of(error) in _PASSING
-    # ConnectionError of botocore covers endpoint, connect timeout and closed connection;
-    # a body that breaks off raises an error of urllib3 wrapped as HTTPClientError or OSError.
+    # ConnectionError of botocore covers endpoint, connect timeout and closed connection.
+    # A body that breaks off raises a urllib3 error, wrapped as HTTPClientError or OSError.
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return False
     return isinstance(error, ConnectionError | HTTPClientError) or type(error).__name__ in (
@@ -93,12 +94,12 @@ def transient(error: Exception) -> bool:
 def explain(
     error: ClientError | BotoCoreError, what: str, address: S3Address, endpoint: str
 ) -> StepError:
-    """Return the error of the project for one of boto3 that does not pass.
+    """Return the project's error for an error of boto3 that is not transient.
 
     Args:
         error: The error.
-        what: What was tried, in words.
-        address: With what.
+        what: The call in words.
+        address: The object or bucket of the call.
         endpoint: URL of the store; empty for AWS.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
@@ -107,12 +108,12 @@ def explain(
                 f"there are no credentials to {what}",
                 received=str(error),
                 expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                fix="create the Secret named by storage_secret, or give the environment the"
-                " standard AWS credentials",
+                fix="create the Secret named by storage_secret, or set the standard AWS"
+                " credentials in the environment",
             )
         )
     if not isinstance(error, ClientError):
-        fix = "set AWS_CA_BUNDLE to the file with the certificate of the store's authority"
+        fix = "set AWS_CA_BUNDLE to a file with the CA certificate of the store"
         certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
         return ConfigurationError(
             Problem(f"cannot {what}", received=str(error), fix=fix if certificate else "")
@@ -120,27 +121,28 @@ def explain(
     code = code_of(error)
     received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
     if code in _TAKEN:
-        return ObjectExistsError(Problem(f"cannot {what}: it exists already"))
+        return ObjectExistsError(Problem(f"cannot {what}: it already exists"))
     if code in _MISSING:
-        return ObjectNotFoundError(Problem(f"cannot {what}: it is not there"))
+        return ObjectNotFoundError(Problem(f"cannot {what}: it does not exist"))
     if code in ("NoSuchBucket", "InvalidBucketName"):
         return ConfigurationError(
             Problem(
                 f"cannot {what}: there is no bucket {address.bucket}",
                 received=received,
                 expected="a bucket that exists",
-                fix=f"make the bucket {address.bucket} at {endpoint or 'AWS'}, or name another one",
+                fix=f"create the bucket {address.bucket} at {endpoint or 'AWS'}, or name a bucket"
+                " that exists",
             )
         )
     if code in REDIRECTS:
         headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
-        target = headers.get("location", "an address it does not name")
+        target = headers.get("location", "an unknown address")
         return ConfigurationError(
             Problem(
-                f"cannot {what}: {endpoint or 'AWS'} sends the request to another address",
+                f"cannot {what}: {endpoint or 'AWS'} redirects the request to a different address",
                 received=f"{received}, to {target!r}",
                 expected="the URL of an S3 API, and the region of the bucket",
-                fix="correct storage_endpoint (http or https, the port of the API and not of the"
+                fix="correct storage_endpoint (http or https; the port of the API, not of the"
                 " console) or storage_region",
             )
         )

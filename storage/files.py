@@ -1,6 +1,6 @@
-"""Files and folders that appear complete or not at all: written beside their name, then renamed.
+"""Writes files and folders that appear complete or not at all: it renames them when they are done.
 
-Until then the name says that the content is not finished, and the uploader leaves it alone.
+Until then a temporary name marks unfinished content, so the uploader ignores it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-UNFINISHED = (".tmp", ".part")  # as supervisor.inventory.counts says
-_LONGEST_NAME = 255  # bytes of a file's name that file systems take
+UNFINISHED = (".tmp", ".part")  # as in supervisor.inventory.counts
+_LONGEST_NAME = 255  # bytes; the limit of file systems for a file name
 
 
 def partial_of(path: Path) -> Path:
-    """Return where a file or folder is until it is complete, the same in every try."""
+    """Return the temporary path of a file or folder, the same on every try."""
     name = os.fsencode(path.name)
     short = len(name) <= _LONGEST_NAME - len(b"..part")
     return path.with_name(f".{path.name if short else sha256(name).hexdigest()}.part")
@@ -25,14 +25,14 @@ def partial_of(path: Path) -> Path:
 
 @contextmanager
 def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Give a file or folder its name when the body has written it, and remove it if that fails.
+    """Rename a file or folder once the body has written it, or remove it if that fails.
 
     Args:
-        path: The name. A folder must not exist there; a file is replaced.
+        path: The final name. A folder must not exist there; a file is replaced.
         partial: Where the body writes; by default `partial_of(path)`.
 
     Yields:
-        Where to write. What an earlier try left of a folder is gone; open a file to overwrite it.
+        The path to write to. It may be an unfinished file of an earlier try, but not a folder.
     """
     partial = partial or partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
@@ -48,7 +48,7 @@ def write(path: Path, content: str | bytes) -> None:
     """Write a file, or replace it.
 
     Raises:
-        OSError: It could not be written; an earlier file is as it was.
+        OSError: The file could not be written; an earlier file is unchanged.
     """
     partial = partial_of(path)
     partial.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -56,7 +56,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def take_away(path: Path) -> None:
-    """Remove a folder; half of it is never found under its name."""
+    """Remove a folder; its name never shows a partly removed folder."""
     partial = partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
     path.rename(partial)
@@ -72,7 +72,7 @@ def discard(partial: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what an end by force left unfinished in a folder."""
+    """Remove what a killed process left unfinished in a folder."""
     for ending in UNFINISHED:
         for partial in folder.glob(f".*{ending}"):
             shutil.rmtree(partial, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The names of everything that is stored: the only place that knows them (ARCHITECTURE.md).
+"""The names of all stored objects; no other module knows them (ARCHITECTURE.md).
 
-The files in OUTPUT_DIR have the same names as the objects that mirror them, below `output/`.
+The files in OUTPUT_DIR have the same names as their copies below `output/`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kfp_tfjob.supervisor import barrier, completion
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
 
-# In every folder that is complete; the last object written.
+# In every complete folder; the last object written.
 MANIFEST = "manifest.json"
 
 # In the folder of a dataset.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
-CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it when their bytes change
+CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it if their bytes change
 
-# In the folder of a run. Those of ATTEMPTS begin with the number of the attempt.
+# In the folder of a run. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
@@ -32,7 +32,7 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"
-COMPLETION = completion.COMPLETION  # the supervisor imports nothing of ours: its names are its own
+COMPLETION = completion.COMPLETION  # the supervisor imports no other room, so it defines this name
 SAVED_MODEL = "saved_model.pb"  # in MODEL
 # The same, below the folder of a run.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
@@ -50,7 +50,7 @@ VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
 
 
 def attempt_record(name: str) -> tuple[int, int] | None:
-    """Return the attempt and uploader that a name in ATTEMPTS is the claim of, or None.
+    """Return the attempt and uploader of a claim with this name in ATTEMPTS, or None.
 
     The launcher's claim has uploader 0.
     """
@@ -71,7 +71,7 @@ class RunLayout:
 
     @property
     def attempts(self) -> S3Address:
-        """The prefix of the records of attempts."""
+        """The prefix of the attempt records."""
         return self.base / ATTEMPTS
 
     def attempt(self, number: int) -> S3Address:
@@ -83,7 +83,7 @@ class RunLayout:
         return self.attempts / f"{number:04d}.end.json"
 
     def uploader(self, attempt: int, number: int) -> S3Address:
-        """The claim of a sidecar of an attempt."""
+        """The claim of an uploader in an attempt."""
         return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
 
     @property
@@ -108,17 +108,17 @@ class RunLayout:
 
     @property
     def checkpoints(self) -> S3Address:
-        """The step directories, each with a manifest of its own."""
+        """The step directories, each with its own manifest."""
         return self.output / CHECKPOINTS
 
     @property
     def progress(self) -> S3Address:
-        """The lines in which the chief reports its progress."""
+        """The progress lines of the chief."""
         return self.output / PROGRESS
 
     @property
     def completion(self) -> S3Address:
-        """The record that the trainer of an attempt ended with success."""
+        """The record that the trainer of an attempt succeeded."""
         return self.output / COMPLETION
 
     @property

@@ -1,4 +1,4 @@
-"""The way to one store: who we are, how a call is made, and what is done when it fails."""
+"""Connects to one store: credentials, calls and retries."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ from kfp_tfjob.storage.wire import Reply, Wire
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-_MOST_SKEW = 600.0  # seconds; a store refuses requests from 15 minutes on
+_MOST_SKEW = 600.0  # seconds; stores refuse requests that are 15 minutes off
 _ANNOUNCE_SECONDS = 3.0
-LANES = 8  # parts of large objects that are on their way at once
+LANES = 8  # parts of large objects that move at the same time
 
 
 class Checking(enum.Enum):
     """What a store does with the checksum of a body."""
 
-    UNKNOWN = "it was not asked"
+    UNKNOWN = "it was not tested"
     IGNORES = "it ignores CRC64NVME, so bodies carry their MD5 too"
     CHECKS = "it checks CRC64NVME"
     KEEPS = "it checks and keeps CRC64NVME"
 
 
 class Link:
-    """One endpoint and one identity.
+    """One endpoint, used with one set of credentials.
 
     Args:
         endpoint: URL; empty for AWS.
         region: Region.
-        secret: The mounted Secret; without keys in it the AWS chain applies.
-        patience: How long a call is repeated.
+        secret: The mounted Secret; if it has no keys, the AWS chain applies.
+        patience: How long a call is retried.
 
     Attributes:
         client: The boto3 client.
-        wire: What sends bodies.
+        wire: Sends bodies.
         checking: What the store does with checksums.
-        tags_are_md5: Whether the entity tag of a body that was sent at once is its MD5.
+        tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Link:
         session = botocore.session.get_session()
         session.register_component("data_loader", _descriptions())
         secret.install(session)
-        # Not boto3.client, which adds the methods of a transfer manager; they are not used here.
+        # Not boto3.client: it adds methods of a transfer manager that are not used here.
         self.client = session.create_client(
             "s3",
             endpoint_url=endpoint or None,
@@ -93,7 +93,7 @@ class Link:
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=patience.silence,
                 max_pool_connections=64,
-                retries={"total_max_attempts": 1},  # ours know a deadline
+                retries={"total_max_attempts": 1},  # our own retries have a deadline
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 s3={
@@ -115,12 +115,12 @@ class Link:
     def put(
         self, what: str, address: S3Address, body: Body, parameters: Mapping[str, Any]
     ) -> tuple[Reply, Digests]:
-        """Send a body with its checksum; it is read again at every try.
+        """Send a body with its checksum; every try reads it again.
 
         Args:
             what: The call in words.
-            address: Where to.
-            body: What.
+            address: The destination.
+            body: The body to send.
             parameters: As for put_object or upload_part of boto3.
         """
 
@@ -134,15 +134,15 @@ class Link:
         return self.call(what, address, attempt)
 
     def call(self, what: str, address: S3Address, call: Callable[[], Result]) -> Result:
-        """Make a call that is safe to repeat, as long as its errors may pass.
+        """Make a call that is safe to repeat, and retry it while its errors are transient.
 
         Args:
             what: The call in words, for the log and the error.
-            address: What it is about.
+            address: The object or bucket of the call.
             call: The call.
 
         Raises:
-            StepError: By what the user can do about it.
+            StepError: The call failed; the class tells what the user can do.
         """
         used, guessed = None, False
 
@@ -159,7 +159,7 @@ class Link:
                 self.wire.set_clock(_date(error))
                 log.info("signing with the store's clock, %+.0f s", self.wire.clock_offset)
                 return True
-            # Without a word it may be something else than the keys: that is tried once.
+            # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
                 guessed = True
                 if self._renewed(used):
@@ -173,12 +173,12 @@ class Link:
 
     @contextmanager
     def _announced(self, what: str) -> Iterator[None]:
-        """Say what is waited for as long as the store has not answered anything."""
+        """Log a slow call until the store has answered for the first time."""
         if self._answered:
             yield
             return
         place = self.endpoint or "AWS"
-        words = "still waiting for an answer of %s: %s"
+        words = "still waiting for an answer from %s: %s"
         timer = Timer(_ANNOUNCE_SECONDS, log.warning, (words, place, what))
         timer.daemon = True
         timer.start()
@@ -192,7 +192,7 @@ class Link:
             timer.cancel()
 
     def _skewed(self, error: Exception) -> bool:
-        """Tell whether a request was signed with a clock that the store does not take."""
+        """Tell whether a request was signed with a clock that the store does not accept."""
         date = _date(error)
         return bool(date) and abs(self.wire.skew(date) - self.wire.clock_offset) > _MOST_SKEW
 
@@ -205,7 +205,7 @@ class Link:
         with self._renewing:
             credentials = self.client._get_credentials()
             if self._keys() == used and hasattr(credentials, "_expiry_time"):
-                # What botocore keeps has not expired by its own clock, and still was refused.
+                # By our clock the cached keys have not expired, but the store refused them.
                 kept = getattr(getattr(credentials._refresh_using, "__self__", None), "_cache", {})
                 kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
@@ -213,25 +213,25 @@ class Link:
 
 
 def _once(request_dict: dict[str, Any], **_: Any) -> None:
-    """Take no redirect of the request by which botocore asks where a bucket is.
+    """Follow no redirect of the request with which botocore finds a bucket.
 
-    It would ask the same again, until the interpreter's stack ends.
+    botocore would repeat the request until the stack overflows.
     """
     request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _date(error: Exception) -> str:
-    """Return the header Date of the reply that an error stands for."""
+    """Return the Date header of the reply behind an error."""
     return error.response["ResponseMetadata"]["HTTPHeaders"].get("date", "")  # type: ignore[attr-defined]
 
 
 @cache
 def _descriptions() -> Loader:
-    """Return what boto3 knows about S3, read once in a process: it takes a fifth of a second."""
+    """Return boto3's description of S3, read once per process: that takes a fifth of a second."""
     return create_loader()
 
 
 def setting(name: str, secret: SecretVolume, *others: str) -> str:
-    """Return what the Secret, then the environment says under a name or its other names."""
+    """Return a setting from the Secret, or else from the environment under any of its names."""
     values = (secret.get(name), *(os.environ.get(key, "") for key in (name, *others)))
     return next(filter(None, values), "")

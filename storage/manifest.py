@@ -1,7 +1,7 @@
-"""The manifest: what makes a directory of objects one complete, provable thing.
+"""The manifest: the list of objects that proves a folder complete.
 
-It is the last object written, so its presence is completeness. Readers trust a directory only
-through it. It holds no URI and no time: equal content has an equal manifest wherever it is stored.
+It is written last, so a folder with a manifest is complete. Readers trust a folder only through its
+manifest. It holds no URI and no time: equal content has an equal manifest in every place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, order=True)
 class ManifestObject:
-    """One object below the directory of the manifest.
+    """One object below the folder of the manifest.
 
     Attributes:
-        key: Relative to that directory, with `/` between its parts.
+        key: Relative to that folder, with `/` between its parts.
         size: Bytes.
         crc64nvme: Base64, as S3 writes it.
-        sha256: Hexadecimal, where it was computed anyway.
+        sha256: Hexadecimal, if it was computed anyway.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Manifest:
         objects: Every object, sorted by key.
         run_id: The run that wrote it; empty for a dataset, which belongs to no run.
         attempt: The attempt of that run; 0 where there are none.
-        details: What a reader needs before it opens an object, for instance rows or the step.
+        details: Facts a reader needs before it opens an object, for instance rows or the step.
     """
 
     kind: str
@@ -70,19 +70,19 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all objects together."""
+        """Total bytes of all objects."""
         return sum(item.size for item in self.objects)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the manifest as it is written: it names the whole content."""
+        """SHA-256 of the manifest as written; it identifies the whole content."""
         return sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Return the one way this manifest is written: sorted keys, newline at the end.
+        """Return the only written form of this manifest: sorted keys, newline at the end.
 
         Raises:
-            DataError: There are so many objects that no reader would take it.
+            DataError: There are too many objects for a reader.
         """
         body: dict[str, Any] = {"format": FORMAT, "kind": self.kind}
         if self.run_id:
@@ -128,14 +128,14 @@ class Manifest:
                     f"{where} is not a manifest",
                     received=f"{type(error).__name__}: {error!s:.200}",
                     expected=f"JSON of the format {FORMAT}",
-                    fix="remove the prefix it stands in and let the run write it again",
+                    fix="remove the prefix that contains it, and let the run write it again",
                 )
             ) from error
 
 
 def _object(item: dict[str, Any]) -> ManifestObject:
     if unknown := item.keys() - {"key", "size", "crc64nvme", "sha256"}:
-        raise ValueError(f"an object with {sorted(unknown)!r:.100}")
+        raise ValueError(f"an object with unknown keys {sorted(unknown)!r:.100}")
     sha256 = item.get("sha256")
     return ManifestObject(
         _text(item["key"]),
@@ -158,12 +158,12 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:  # True is an int, too
-        raise ValueError(f"{value!r:.100} where a whole number from 0 belongs")
+    if type(value) is not int or value < 0:  # True is an int too
+        raise ValueError(f"{value!r:.100} instead of a whole number from 0")
     return value
 
 
 def _of(kind: type[Value], value: Any) -> Value:
     if not isinstance(value, kind):
-        raise ValueError(f"{value!r:.100} where a {kind.__name__} belongs")
+        raise ValueError(f"{value!r:.100} instead of a {kind.__name__}")
     return value

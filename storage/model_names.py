@@ -1,4 +1,4 @@
-"""What a model may be called: its name becomes a folder in the store."""
+"""Checks model names; a name becomes a folder in the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_model_name(name: str) -> list[Problem]:
-    """Return what is wrong with a model name; nothing when it is right."""
+    """Return the problems of a model name."""
     if _NAME.fullmatch(name):
         return []
     return [
@@ -18,7 +18,7 @@ def check_model_name(name: str) -> list[Problem]:
             "model_name is not valid" if name else "model_name is missing",
             received=repr(name),
             expected="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
-            fix="give model_name such a name, for instance churn-eu",
+            fix="set model_name to such a name, for instance churn-eu",
             path="model_name",
         )
     ]

@@ -1,4 +1,4 @@
-"""Which names from a store, a manifest or a zip may become paths below a folder: the one place."""
+"""Checks whether a name from a store, a manifest or a zip may become a path below a folder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from kfp_tfjob.storage.errors import DataError, Problem, first
 
-_LONGEST_PART = 255  # bytes that file systems take for the name of one file
-_LONGEST_NAME = 1024  # bytes of a key in S3
+_LONGEST_PART = 255  # bytes; the limit of file systems for one file name
+_LONGEST_NAME = 1024  # bytes; the limit of S3 for a key
 _SHOWN = 100  # characters of a name in a message
 _MOST_SHOWN = 10  # names in a message
-# Elsewhere `a` and `A` are two files, and a run may well have written both.
+# On other systems `a` and `A` are two files, and a run may have written both.
 FOLDS_CASE = sys.platform == "darwin"
 
 
 def fault(name: str) -> str:
-    """Return why a name cannot become a path below a folder; empty when it can.
+    """Return why a name cannot become a path below a folder; empty if it can.
 
     Args:
-        name: With `/` between its parts, as in a key or in a zip.
+        name: With `/` between its parts, as in a key or a zip.
     """
     try:
         encoded = name.encode()
@@ -31,11 +31,11 @@ def fault(name: str) -> str:
     if len(encoded) > _LONGEST_NAME:
         return f"it is longer than {_LONGEST_NAME} bytes"
     if b"\0" in encoded:
-        return "it holds a zero byte"
+        return "it contains a zero byte"
     if encoded.startswith(b"/"):
         return "it begins with a slash, so it would be written outside its folder"
     if b".." in parts:
-        return "with its part .. it would be written outside its folder"
+        return "it has the part .., so it would be written outside its folder"
     if b"" in parts or b"." in parts:
         return "it has a part that is empty or a dot"
     if max(map(len, parts)) > _LONGEST_PART:
@@ -44,11 +44,11 @@ def fault(name: str) -> str:
 
 
 def problems(names: Iterable[str], where: object) -> list[Problem]:
-    """Return what is wrong with names that are to become files of one folder.
+    """Return the problems of names that are to become files in one folder.
 
     Args:
         names: All of them.
-        where: What holds them, for messages.
+        where: Their source, for messages.
     """
     files: dict[str, str] = {}
     found: list[tuple[str, str]] = []
@@ -66,10 +66,10 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
             found.append((name, f"{_shown(files[folder])} is a file and cannot hold it"))
     wrong = [
         Problem(
-            f"{where} holds a name that cannot be a file below a folder",
+            f"{where} contains a name that cannot be a file below a folder",
             received=f"{_shown(name)}: {why}",
-            expected="a relative path with / between its parts, and no file that is a folder too",
-            fix="rename it; if the name is not yours, do not use the file: it was altered",
+            expected="a relative path with / between its parts, and no file that is also a folder",
+            fix="rename it; if you did not choose the name, do not use the file: it was altered",
         )
         for name, why in found
     ]
@@ -77,10 +77,10 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the path of a name below a folder; every download and every unzip asks here.
+    """Return the path of a name below a folder; every download and every unzip uses this.
 
     Raises:
-        DataError: The name cannot be one.
+        DataError: The name cannot become such a path.
     """
     if fault(name):
         raise DataError(*problems([name], folder))
@@ -88,7 +88,7 @@ def below(folder: Path, name: str) -> Path:
 
 
 def _same(name: str) -> str:
-    """Return what two names have in common that this system takes for one file."""
+    """Return text that is equal for two names of the same file on this system."""
     return unicodedata.normalize("NFC", name).casefold() if FOLDS_CASE else name
 
 

@@ -1,4 +1,4 @@
-"""How objects are written, as far as the environment or the mounted Secret says so."""
+"""Settings for writing objects, from the mounted Secret or the environment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
     from kfp_tfjob.storage.credentials import SecretVolume
 
-# Name, meaning: printed by `python -m kfp_tfjob.uploader --help`.
+# Names and meanings; `python -m kfp_tfjob.uploader --help` prints them.
 VARIABLES = {
-    "STORAGE_ADDRESSING": "auto, path or virtual; default: path where there is an endpoint",
+    "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
     "STORAGE_CLASS": "storage class of the objects, for instance STANDARD_IA",
-    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; in ASCII, ü is %C3%BC",
-    "STORAGE_BANDWIDTH": "the most that is sent in a second: 50M, 1.5G; bytes, powers of 1000",
+    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; ASCII only, so ü is %C3%BC",
+    "STORAGE_BANDWIDTH": "highest send rate in bytes per second: 50M, 1.5G; powers of 1000",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -28,13 +28,13 @@ _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How objects are written.
+    """Settings for writing objects.
 
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
-        parameters: For put_object and create_multipart_upload of boto3, of every object.
-        bandwidth: Bytes a second; 0 for no limit.
-        ca_bundle: File with the certificates to trust; empty for the usual ones.
+        parameters: Of put_object and create_multipart_upload in boto3, for every object.
+        bandwidth: Bytes per second; 0 for no limit.
+        ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     addressing: str = ""
@@ -43,15 +43,15 @@ class WriteOptions:
     ca_bundle: str = ""
 
     def parameters_for(self, address: S3Address) -> Mapping[str, str]:
-        """Return the parameters of one object; a setting for some objects only is decided here."""
+        """Return the parameters of one object; a setting for only some objects belongs here."""
         return self.parameters
 
     @classmethod
     def read(cls, secret: SecretVolume) -> WriteOptions:
-        """Return what the Secret, then the environment says.
+        """Return the settings; the Secret overrides the environment.
 
         Raises:
-            ConfigurationError: A value is not one of those that are allowed.
+            ConfigurationError: A value is not allowed.
         """
         given = {
             name: value
@@ -61,7 +61,7 @@ class WriteOptions:
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
-            "STORAGE_TAGS": r"(?=[ -~]+$)[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",  # of a header
+            "STORAGE_TAGS": r"(?=[ -~]+$)[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",  # it becomes a header
             "STORAGE_BANDWIDTH": r"[0-9]+(\.[0-9]+)?[KMG]?",
         }
         ConfigurationError.raise_if(

@@ -1,11 +1,12 @@
-"""How slowly a reply may come: silence ends it, and so does a byte now and then.
+"""Limits how slowly a reply may arrive.
 
 A socket's timeout restarts with every byte, so a server that keeps sending single bytes could hold
-a caller without end. Here every 64 KiB have the time of one silence. Only waiting is counted: a
-reader that works between two reads loses nothing.
+a caller forever. Here every 64 KiB must arrive within one timeout. Only waiting counts: a reader
+that works between two reads loses no time.
 
-The reply to a POST is the exception: while a store joins the parts of an object it sends a blank
-every few seconds, for minutes. Each byte has the time of a silence there, and all of it an end.
+The reply to a POST is the exception. While a store joins the parts of an object, it sends a blank
+every few seconds, for minutes. There the timeout applies to each byte, and the whole reply has a
+limit too.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from botocore.awsrequest import (
 )
 
 PIECE = 64 << 10  # bytes
-_JOINING_SECONDS = 900.0  # the longest that a store may take for the reply to a POST
+_JOINING_SECONDS = 900.0  # the limit for the whole reply to a POST
 
 
 class ReplyDeadline:
-    """The waiting for one reply.
+    """The time limits of one reply.
 
     Args:
-        seconds: The longest for a piece.
+        seconds: The longest wait for a piece.
         piece: Its size in bytes.
-        whole: The longest for the whole reply, in seconds.
+        whole: The longest wait for the whole reply, in seconds.
     """
 
     def __init__(self, seconds: float, piece: int = PIECE, whole: float = math.inf) -> None:
@@ -43,12 +44,12 @@ class ReplyDeadline:
         self._left, self._received = min(seconds, whole), 0
 
     def receive(self, connection: socket.socket, buffer: Any, receive: Any = None) -> int:
-        """Receive into a buffer and return how many bytes came; 0 at the end.
+        """Receive into a buffer and return the number of bytes; 0 at the end.
 
         Args:
-            connection: Where from; its timeout is changed.
-            buffer: Where to.
-            receive: What is called with the buffer; by default the connection's own method.
+            connection: The socket; its timeout is changed.
+            buffer: Takes the bytes.
+            receive: Called with the buffer; by default the connection's own method.
 
         Raises:
             TimeoutError: A piece took too long.
@@ -59,7 +60,7 @@ class ReplyDeadline:
             count = (receive or connection.recv_into)(buffer)
         except TimeoutError:
             raise TimeoutError(
-                f"{self._received} bytes of the reply came in {self._seconds:.0f} s"
+                f"only {self._received} bytes of the reply arrived in {self._seconds:.0f} s"
             ) from None
         waited = time.monotonic() - began
         self._left -= waited
@@ -71,13 +72,13 @@ class ReplyDeadline:
 
 
 def install(client: Any) -> None:
-    """Let every reply that a boto3 client reads have this pace."""
+    """Apply these limits to every reply that a boto3 client reads."""
     schemes = client._endpoint.http_session._pool_classes_by_scheme
     schemes.update(http=_HttpPool, https=_HttpsPool)
 
 
 class _Source(io.RawIOBase):
-    """What a reply is read from, in place of the socket's own file."""
+    """The file that a reply is read from, instead of the socket's own."""
 
     def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: ReplyDeadline) -> None:
         self._raw, self._connection, self._pace = raw, connection, pace
@@ -91,7 +92,7 @@ class _Source(io.RawIOBase):
 
     def close(self) -> None:
         with suppress(OSError):  # it may be closed
-            self._connection.settimeout(self._seconds)  # the next request has all of it
+            self._connection.settimeout(self._seconds)  # the next request has the full timeout
         self._raw.close()
         super().close()
 

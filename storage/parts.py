@@ -1,4 +1,4 @@
-"""Large objects: sent in parts at the same time, taken up where they broke off, read in ranges."""
+"""Sends large objects in parallel parts, resumes broken uploads, and reads objects in ranges."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kfp_tfjob.storage.link import Checking, Link
 
 log = logging.getLogger(__name__)
 
-PART = 16 << 20  # bytes; from here on a file is sent in parts, at least the 5 MiB S3 demands
-_MOST_PARTS = 9000  # S3 takes 10,000
+PART = 16 << 20  # bytes; larger files are sent in parts; S3 requires at least 5 MiB
+_MOST_PARTS = 9000  # S3 allows 10,000
 
 
 def part_length(size: int) -> int:
-    """Return the bytes of each part but the last of an object of `size` bytes."""
+    """Return the size of the parts of an object of `size` bytes; the last may be smaller."""
     return max(PART, -(-size // _MOST_PARTS // CHUNK) * CHUNK)
 
 
@@ -35,9 +35,9 @@ class OpenFile:
 
     Attributes:
         fd: Its descriptor.
-        size: Bytes that are sent.
-        path: What it is called in an error.
-        changed: Tells whether it was written to since it was opened.
+        size: Bytes to send.
+        path: Its name in errors.
+        changed: Tells whether the file changed since it was opened.
     """
 
     fd: int
@@ -51,8 +51,8 @@ class Resumable:
     """An upload that may outlive this process.
 
     Attributes:
-        upload_id: Of an unfinished upload of the very same file; empty to start one.
-        note: Called with the id of an upload when it has begun, with an empty text when it ended.
+        upload_id: Id of an unfinished upload of the same file; empty to start one.
+        note: Called with the id when an upload begins, and with an empty string when it ends.
     """
 
     upload_id: str = ""
@@ -68,13 +68,13 @@ class _Part:
 
 
 class PartsUpload:
-    """One object on its way in parts.
+    """The upload of one object in parts.
 
     Args:
-        link: The way to the store.
-        file: What is sent.
-        address: Where to.
-        resumable: Where its id is kept; None when it ends with this process.
+        link: The connection to the store.
+        file: The file to send.
+        address: The destination.
+        resumable: Keeps the id of the upload; None if it ends with this process.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class PartsUpload:
         self._stopped = threading.Event()
 
     def send(self) -> Checksum:
-        """Send the file and return the checksum of the whole.
+        """Send the file and return the checksum of all its bytes.
 
         Raises:
-            FileChangedError: The file was written to meanwhile; there is no object from it.
+            FileChangedError: The file changed while it was sent; no object was created.
         """
         there = self._resume()
         if there is None:
@@ -103,7 +103,7 @@ class PartsUpload:
                 whole.append(part.checksum)
             self._complete(parts, whole)
         except BaseException as error:
-            # The store being away is no reason to send again what it has.
+            # After an outage, the store need not receive the same parts again.
             if self._resumable is None or isinstance(error, FileChangedError):
                 abort(self._link, self._address, self._at["UploadId"])
                 self._note("")
@@ -129,7 +129,7 @@ class PartsUpload:
         self._note(upload["UploadId"])
 
     def _resume(self) -> dict[int, dict[str, Any]] | None:
-        """Return the parts that an earlier life of this upload has stored; None without one."""
+        """Return the stored parts of the unfinished upload; None if there is none."""
         if not self._resumable or not self._resumable.upload_id:
             return None
         at = self._at | {"UploadId": self._resumable.upload_id}
@@ -177,7 +177,7 @@ class PartsUpload:
         for future in futures:
             future.cancel()
         wait(futures)
-        for future in ended:  # the error that came first, before those of being stopped
+        for future in ended:  # raises the first error, not those of the stopped parts
             future.result()
         return [future.result() for future in futures]
 
@@ -215,14 +215,14 @@ class PartsUpload:
                     **self._at, MultipartUpload={"Parts": listed}, **of_all
                 )
             except ClientError as error:
-                # The reply to a completion that worked may be lost; the next finds no upload.
+                # If the reply to a successful completion was lost, the next finds no upload.
                 if code_of(error) != "NoSuchUpload" or not self._is_there(whole):
                     raise
 
         self._link.call(f"complete {self._address}", self._address, attempt)
 
     def _checked(self, parameters: dict[str, str]) -> dict[str, str]:
-        """Return the parameters, or nothing for a store that knows no CRC64NVME."""
+        """Return the parameters; none for a store that ignores CRC64NVME."""
         return {} if self._link.checking is Checking.IGNORES else parameters
 
     def _is_there(self, whole: Checksum) -> bool:
@@ -239,22 +239,22 @@ class PartsUpload:
 
 
 class _UploadGoneError(Exception):
-    """The store does not know an upload any more."""
+    """The store no longer knows an upload."""
 
 
 def abort(link: Link, address: S3Address, upload_id: str) -> None:
-    """Throw away the parts of an upload; what the store answers is only logged."""
+    """Discard the parts of an upload; an error is only logged."""
     try:
         link.client.abort_multipart_upload(
             Bucket=address.bucket, Key=address.key, UploadId=upload_id
         )
     except (BotoCoreError, ClientError) as error:
         if code_of(error) != "NoSuchUpload":
-            log.warning("parts of an unfinished upload stay at %s: %s", address, error)
+            log.warning("parts of an unfinished upload remain at %s: %s", address, error)
 
 
 def unfinished(link: Link, prefix: S3Address) -> Iterator[tuple[S3Address, str]]:
-    """Yield the uploads below a prefix that were begun and not ended: the address and the id."""
+    """Yield the address and id of each unfinished upload below a prefix."""
     markers: dict[str, str] = {}
     while True:
         page = link.call(
@@ -281,20 +281,20 @@ def read_ranges(
     etag: str = "",
     sink: Callable[[bytes, int], object] = lambda _data, _offset: None,
 ) -> Checksum:
-    """Read an object, a large one in ranges at the same time.
+    """Read an object; a large one in parallel ranges.
 
     Args:
-        link: The way to the store.
+        link: The connection to the store.
         address: The object.
-        size: Its bytes.
-        etag: The entity tag all ranges must have; needed for a large object.
-        sink: Takes the bytes and where they begin; called from several threads.
+        size: Its size in bytes.
+        etag: The entity tag that all ranges must have; required for a large object.
+        sink: Takes the bytes and their offset; called from several threads.
 
     Returns:
         The checksum of the bytes.
 
     Raises:
-        DataError: It is shorter or longer than it was said to be, or changed meanwhile.
+        DataError: The object has a different size, or changed during the read.
     """
     whole = Checksum()
     if size <= 2 * PART:
@@ -335,10 +335,10 @@ def _read_range(
         if reply["ContentLength"] != size:
             raise DataError(
                 Problem(
-                    f"{address} is not what its manifest says",
+                    f"{address} does not match its manifest",
                     received=f"{reply['ContentLength']} bytes",
                     expected=f"{size} bytes",
-                    fix="do not use it; the run that wrote the manifest has to write it again",
+                    fix="do not use it; the run that wrote the manifest must write it again",
                 )
             )
         for chunk in reply["Body"].iter_chunks(CHUNK):
@@ -349,11 +349,11 @@ def _read_range(
 
     try:
         return link.call(f"read {address}", address, attempt)
-    except ObjectExistsError:  # how a condition that does not hold is answered
+    except ObjectExistsError:  # the reply to a condition that fails
         raise DataError(
             Problem(
                 f"{address} changed while it was read",
-                received="another entity tag",
+                received="a different entity tag",
                 expected=f"the entity tag {extra.get('IfMatch')}",
                 fix="wait until nothing writes to it, then start the run again",
             )

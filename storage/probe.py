@@ -1,4 +1,4 @@
-"""What a store is like, asked in a few requests before anything depends on it."""
+"""Tests a store with a few requests before anything depends on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_tfjob.storage.link import Checking, Link
 
 log = logging.getLogger(__name__)
 
-_MOST_SKEW = 60.0  # seconds; a store refuses requests from 15 minutes on
+_MOST_SKEW = 60.0  # seconds; stores refuse requests that are 15 minutes off
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
 _MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
 _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
@@ -26,13 +26,13 @@ _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
 
 @dataclass(frozen=True)
 class Probed:
-    """The answer.
+    """The result of the test.
 
     Attributes:
         checking: What the store does with a checksum.
         skew: Seconds its clock is ahead of ours.
-        latency: Seconds a small request takes.
-        deletes: Whether we may delete; without that, what a trainer prunes stays.
+        latency: Seconds for a small request.
+        deletes: Whether we may delete; if not, pruned checkpoints remain.
     """
 
     checking: Checking
@@ -44,19 +44,19 @@ class Probed:
         """Return one line for the log."""
         clock = f", its clock is {self.skew:+.0f} s off" if abs(self.skew) > _MOST_SKEW else ""
         milliseconds = self.latency * 1000
-        return f"the store may be written to: {self.checking.value}, {milliseconds:.0f} ms{clock}"
+        return f"the store is writable: {self.checking.value}, {milliseconds:.0f} ms{clock}"
 
 
 def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
-    """Write an object with a wrong checksum, then with a right one, and delete it.
+    """Write an object with a wrong checksum, then with the correct one, and delete it.
 
     Args:
-        link: The way to the store; what it finds is kept there for every later PUT.
+        link: The connection to the store; it keeps the result for every later PUT.
         prefix: Where to write.
-        read: Read it back too.
+        read: Also read the object back.
 
     Raises:
-        ConfigurationError: Writing, or reading, is not allowed there, or there is no such bucket.
+        ConfigurationError: Writing or reading is not allowed there, or there is no such bucket.
         StoreUnavailableError: The store does not answer.
     """
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
@@ -65,7 +65,7 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     options = link.options.parameters_for(address)
 
     def wrong() -> bool:
-        """Tell whether a wrong checksum is noticed."""
+        """Tell whether the store notices a wrong checksum."""
         try:
             link.wire.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:

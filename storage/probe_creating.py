@@ -1,4 +1,4 @@
-"""Whether a store really lets only one of several conditional creates win."""
+"""Tests whether a store lets only one of several conditional creates win."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.store import Store
 
-# Of stores that look first and write later one lets several win in every second of such races, one
-# in every fourth; more races would cost every run more than the warning is worth.
+# Some stores check first and write later. One of them lets several creates win in half of such
+# races, a second in a quarter. More races would cost every run more than the warning is worth.
 _RACES, _RUNNERS = 4, 6
 
 
 class Creating(enum.Enum):
-    """What a store makes of several conditional creates of one object."""
+    """What a store does with several conditional creates of one object."""
 
     ONE_WINS = "one wins"
-    RACES = "of those that come at the same moment several win"
-    OVERWRITES = "all win: what is there is overwritten"
+    RACES = "several win if they arrive at the same moment"
+    OVERWRITES = "all win: an existing object is overwritten"
 
 
 def probe_creating(store: Store, prefix: S3Address) -> Creating:
-    """Create some objects from several threads at once, then once more, and delete them.
+    """Create some objects from several threads at once, then one again, and delete them.
 
-    A store that looks whether the object is there, and writes it later, is found out most of
-    the time, not always.
+    The test detects a store that checks first and writes later most of the time, not always.
 
     Args:
         store: The store.
         prefix: Where to write.
 
     Raises:
-        StepError: As of `Store.create` and `Store.delete`.
+        StepError: See `Store.create` and `Store.delete`.
     """
     name = f".probe-{uuid.uuid4().hex[:8]}"
 

@@ -1,4 +1,4 @@
-"""Retries: one lost connection or one 503 ends nothing, and no wait is without an end."""
+"""Retries calls after transient errors, within a time limit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a call is repeated.
+    """How long a call is retried.
 
     Attributes:
-        seconds: The budget from the first failure on.
+        seconds: The time limit from the first failure on.
         first: The longest first pause in seconds; later ones double.
         longest: The longest pause in seconds.
-        silence: The longest one call waits for an answer, or for the next piece of it, in seconds.
-        clock: Seconds that never go back; a seam for tests.
-        sleep: Waits for seconds; a seam for tests.
-        party: Who is called, for the error.
-        error: What is raised when the budget is used up.
+        silence: The longest wait of one call for an answer or its next piece, in seconds.
+        clock: Monotonic time in seconds; tests replace it.
+        sleep: Waits for seconds; tests replace it.
+        party: The called service, for the error.
+        error: The error after the time limit.
     """
 
     seconds: float = 120.0
@@ -43,16 +43,16 @@ class Patience:
     def run(
         self, what: str, call: Callable[[], Result], transient: Callable[[Exception], bool]
     ) -> Result:
-        """Return the result of `call`, repeated while its errors are transient.
+        """Return the result of `call`, and retry it while its errors are transient.
 
         Args:
             what: The call in words, for the log and the error.
             call: What to do; it must be safe to repeat.
-            transient: Tells whether an error may pass by itself.
+            transient: Tells whether an error is transient.
 
         Raises:
-            StepError: The budget is used up; the last error is its cause.
-            Exception: Whatever `call` raised that is not transient.
+            StepError: The time limit is over; the last error is its cause.
+            Exception: An error of `call` that is not transient.
         """
         pause, deadline, failures = self.first, None, 0
         while True:
@@ -76,10 +76,10 @@ class Patience:
                 if failures == 1:
                     said = " ".join(str(error).splitlines()[:2])  # some errors quote whole replies
                     log.warning("%s: %s; trying again", what, said)
-                # Full jitter: replicas that lost the store together must not come back together.
+                # Full jitter: replicas that lost the store together must not all retry at once.
                 self.sleep(min(random.uniform(0, pause) + 0.01, max(deadline - now, 0.01)))
                 pause = min(pause * 2, self.longest)
             else:
                 if failures:
-                    log.info("%s: worked after %s", what, counted(failures, "failure"))
+                    log.info("%s: succeeded after %s", what, counted(failures, "failure"))
                 return result

@@ -1,7 +1,7 @@
-"""A store that speaks S3: checksummed writes, verified reads, conditional creates, patience.
+"""A client for an S3 store: checksummed writes, verified reads, conditional creates, retries.
 
-Every write carries its CRC64NVME in a header, so that a store that checks refuses a body that was
-damaged on the way. Trailers are never used: some stores keep them inside the object.
+Every write carries its CRC64NVME in a header, so a store that checks it refuses a damaged body.
+Trailers are never used: some stores keep them inside the object.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Listed:
-    """An object as a listing shows it: its address, its size in bytes and its entity tag."""
+    """An object in a listing: its address, its size in bytes and its entity tag."""
 
     address: S3Address
     size: int
@@ -65,10 +65,10 @@ class Store:
     """One S3 endpoint.
 
     Args:
-        endpoint: URL; empty means what the Secret, then the environment, then AWS says.
-        region: Region; empty as above, and `us-east-1` where none is set.
-        secret: The mounted Secret; None for the volume named by the environment.
-        patience: How long a call is repeated while the store is away.
+        endpoint: URL; if empty, the Secret or else the environment sets it; the default is AWS.
+        region: Region; if empty, set in the same way; the default is `us-east-1`.
+        secret: The mounted Secret; None for the volume that the environment names.
+        patience: How long a call is retried while the store is away.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Store:
         self._probed: Probed | None = None
 
     def probe(self, prefix: S3Address, read: bool = False) -> Probed:
-        """Find out, once, what the store verifies, how its clock stands and whether we may write.
+        """Test once what the store verifies, its clock, and whether we may write.
 
         Args:
-            prefix: Where to try; nothing is left behind.
-            read: Find out whether we may read, too.
+            prefix: Where to write a test object; it is deleted again.
+            read: Also test whether we may read.
 
         Raises:
-            ConfigurationError: Writing, or reading, there is not allowed.
+            ConfigurationError: Writing or reading is not allowed there.
         """
         if self._probed is None or read:
             self._probed = probe(self.link, prefix, read)
@@ -109,11 +109,11 @@ class Store:
 
         Args:
             address: The object.
-            limit: The most bytes it may have; a larger one is not read at all.
+            limit: The most bytes it may have.
 
         Raises:
             ObjectNotFoundError: There is no such object.
-            DataError: It is larger.
+            DataError: The object is larger.
         """
 
         def attempt() -> bytes | None:
@@ -121,7 +121,7 @@ class Store:
             with closing(reply["Body"]) as body:
                 if reply.get("ContentLength", 0) > limit:
                     return None
-                data = body.read(limit + 1)  # a reply in chunks does not say how long it is
+                data = body.read(limit + 1)  # a chunked reply does not give its length
                 return data if len(data) <= limit else None
 
         data = self._call(f"read {address}", address, attempt)
@@ -131,7 +131,7 @@ class Store:
                     f"{address} is too large",
                     received=f"more than {limit:,} bytes",
                     expected=f"at most {limit:,} bytes",
-                    fix="look at who wrote it: this project does not write so much there",
+                    fix="find out who wrote it: this project does not write so much there",
                 )
             )
         return data
@@ -139,43 +139,42 @@ class Store:
     def open(self, address: S3Address, offset: int = 0, etag: str = "") -> Any:
         """Return the body of an object as a stream; the caller closes it.
 
-        A stream that breaks is the caller's to open again: only the caller knows what was used.
+        If the stream breaks, the caller opens it again: only the caller knows how much it used.
 
         Args:
             address: The object.
-            offset: The first byte that is wanted; it must lie inside the object.
-            etag: The entity tag the object must still have; empty for whatever is there.
+            offset: The first byte to read; it must be inside the object.
+            etag: The entity tag that the object must still have; empty for any.
 
         Raises:
             ObjectNotFoundError: There is no such object.
-            DataError: The object has another entity tag: it was written meanwhile.
+            DataError: The object has a different entity tag: it has changed.
         """
         extra = {"IfMatch": f'"{etag}"'} if etag else {}
         if offset:
             extra["Range"] = f"bytes={offset}-"
         try:
             reply = self._call(f"open {address}", address, lambda: self._get(address, **extra))
-        except ObjectExistsError:  # how a condition that does not hold is answered
+        except ObjectExistsError:  # the reply to a condition that fails
             reply = None
         if reply is None or (etag and reply["ETag"].strip('"') != etag):
             raise DataError(
                 Problem(
                     f"{address} changed while it was read",
-                    received="another entity tag" if reply is None else reply["ETag"].strip('"'),
+                    received="a different tag" if reply is None else reply["ETag"].strip('"'),
                     expected=f"the entity tag {etag}",
                     fix="wait until nothing writes to it, then start the run again",
                 )
             )
         if offset and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
-            raise StepError(Problem(f"the store ignores Range and sends {address} from its start"))
+            raise StepError(Problem(f"the store ignores Range and sends {address} from the start"))
         return reply["Body"]
 
     def fetch(self, address: S3Address, folder: Path, expected: ManifestObject) -> None:
-        """Bring an object to its key below `folder`; it appears only once its checksum is right.
+        """Download an object to its key below `folder`; it appears only if its checksum is right.
 
         Raises:
-            DataError: The bytes in the store are not those of the manifest, or the key would lead
-                out of the folder.
+            DataError: The bytes differ from the manifest, or the key leads out of the folder.
         """
         path = below(folder, expected.key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,15 +198,15 @@ class Store:
             _compare(address, (found, checksum), expected)
 
     def entry(self, address: S3Address, key: str) -> ManifestObject:
-        """Return what a manifest would say of an object under `key`, where none names it.
+        """Return the manifest entry of an object under `key`.
 
-        The store's own checksum is taken where it keeps one; otherwise the bytes are read.
+        The checksum comes from the store if it keeps one; otherwise the bytes are read.
 
         Raises:
             ObjectNotFoundError: There is no such object.
         """
         head = self._call(
-            f"look at {address}",
+            f"check {address}",
             address,
             lambda: self._client.head_object(
                 Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
@@ -218,7 +217,7 @@ class Store:
         return ManifestObject(key, size, checksum)
 
     def prove(self, address: S3Address, expected: ManifestObject) -> None:
-        """Prove that an object in the store has the bytes of the manifest.
+        """Prove that a stored object has the bytes of the manifest.
 
         Raises:
             DataError: The object is missing or differs.
@@ -230,7 +229,7 @@ class Store:
         """Return the manifest at an address.
 
         Raises:
-            ObjectNotFoundError: There is none: what it would stand for is not complete.
+            ObjectNotFoundError: There is none: the folder is not complete.
             DataError: It is not a manifest.
         """
         return Manifest.from_bytes(self.read(address), where=address)
@@ -255,7 +254,7 @@ class Store:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def numbers(self, prefix: S3Address) -> list[int]:
-        """Return, sorted, the numbers that follow a prefix: `<prefix>/12.json`, `<prefix>/7/...`.
+        """Return the sorted numbers that follow a prefix: `<prefix>/12.json`, `<prefix>/7/...`.
 
         Counters of the project are append-only objects; the highest number decides.
         """
@@ -274,7 +273,7 @@ class Store:
             ObjectNotFoundError: There is no such object.
         """
         return self._call(
-            f"look at {address}",
+            f"check {address}",
             address,
             lambda: self._client.head_object(Bucket=address.bucket, Key=address.key),
         )
@@ -286,11 +285,11 @@ class Store:
         return self._put(address, Body(data, len(data)), {}, content_type)
 
     def create(self, address: S3Address, data: bytes, content_type: str = "") -> str:
-        """Write a small object unless it exists: the way everything that decides is written.
+        """Write a small object unless it exists; every object that decides something uses this.
 
         Raises:
-            ObjectExistsError: Somebody else wrote it first. When the very same bytes are there,
-                the write counts as ours: the reply to an earlier try was lost.
+            ObjectExistsError: A different writer was first. If the same bytes are there, the write
+                counts as ours: the reply to an earlier try was lost.
         """
         try:
             body = Body(data, len(data))
@@ -308,19 +307,19 @@ class Store:
         appending: bool = False,
         resumable: Resumable | None = None,
     ) -> ManifestObject:
-        """Send a file and return its entry for a manifest, under `key`.
+        """Send a file and return its manifest entry under `key`.
 
         Args:
             path: The file.
-            address: Where to.
+            address: The destination.
             key: The key of the entry.
-            appending: The file only ever grows; it is sent as long as it is now.
-            resumable: Where the id of an upload in parts is kept, so that a later process resumes.
+            appending: The file only grows; its current bytes are sent.
+            resumable: Keeps the id of an upload in parts, so that a later process can resume it.
 
         Raises:
-            FileChangedError: The file was written to meanwhile, or is gone; what is stored is not
-                it.
-            FileUnreadableError: It cannot be read.
+            FileChangedError: The file changed while it was sent, or is gone; do not use the stored
+                object.
+            FileUnreadableError: The file cannot be read.
         """
         fd = open_file(path)
         try:
@@ -345,15 +344,15 @@ class Store:
         return ManifestObject(key, before.st_size, checksum)
 
     def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
-        """Return the uploads in parts below a prefix that were not ended: address and id."""
+        """Return the address and id of each unfinished upload in parts below a prefix."""
         return list(unfinished(self.link, prefix))
 
     def abort(self, address: S3Address, upload_id: str) -> None:
-        """Throw away what an unfinished upload has stored."""
+        """Discard the stored parts of an unfinished upload."""
         abort(self.link, address, upload_id)
 
     def delete(self, address: S3Address) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object; a missing object is no error."""
         self._call(
             f"delete {address}",
             address,
@@ -361,7 +360,7 @@ class Store:
         )
 
     def make_bucket(self, bucket: str) -> None:
-        """Make a bucket; one that is ours already is no error."""
+        """Create a bucket; an existing bucket is no error."""
         address = S3Address(bucket)
 
         def attempt() -> None:
@@ -371,7 +370,7 @@ class Store:
                 if code_of(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
 
-        self._call(f"make the bucket {bucket}", address, attempt)
+        self._call(f"create the bucket {bucket}", address, attempt)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -394,7 +393,7 @@ def _state(file: os.stat_result) -> tuple[int, int, int]:
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
-    """Write everything, or raise: a disk that fills up takes a part without a word first."""
+    """Write all bytes, or raise: a disk that fills up first accepts some without an error."""
     while data:
         count = os.pwrite(fd, data, offset)
         data, offset = data[count:], offset + count
@@ -407,14 +406,14 @@ def check_endpoint(endpoint: str) -> None:
         ConfigurationError: It is neither.
     """
     if "@" in endpoint:
-        # It would be printed wherever the address of the store is.
+        # It would appear wherever the endpoint is printed.
         raise ConfigurationError(
             Problem(
-                "storage_endpoint has a user or a password in it",
+                "storage_endpoint contains a user or a password",
                 received=f"******@{endpoint.rpartition('@')[2]}",
                 expected="http://HOST:PORT or https://HOST",
-                fix="remove what stands before the @, and give the keys by the Secret named by"
-                " storage_secret or by the AWS environment",
+                fix="remove the part before the @, and give the keys in the Secret named by"
+                " storage_secret or in the AWS environment",
                 path="storage_endpoint",
             )
         )
@@ -435,7 +434,7 @@ def _is_url(endpoint: str) -> bool:
         url = urlsplit(endpoint)
         known = is_valid_endpoint_url(endpoint) or is_valid_ipv6_endpoint_url(endpoint)
         return url.scheme in ("http", "https") and bool(known) and url.port != 0
-    except ValueError:  # a port that is no number, or a bracket that is not closed
+    except ValueError:  # a port that is not a number, or an unclosed bracket
         return False
 
 
@@ -443,9 +442,9 @@ def _compare(address: S3Address, found: tuple[int, str], expected: ManifestObjec
     if found != (expected.size, expected.crc64nvme):
         raise DataError(
             Problem(
-                f"{address} is not what its manifest says",
+                f"{address} does not match its manifest",
                 received=f"{found[0]} bytes, CRC64NVME {found[1]}",
                 expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}",
-                fix="do not use it; the run that wrote the manifest has to write it again",
+                fix="do not use it; the run that wrote the manifest must write it again",
             )
         )

@@ -1,4 +1,4 @@
-"""An object read as a file: a connection that breaks is made again where it broke."""
+"""Reads an object as a file; a broken connection is reopened at the same byte."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.failures import transient
 from kfp_tfjob.storage.store import Store
 
-BUFFER = 1 << 20  # bytes a reader asks the connection for at a time
+BUFFER = 1 << 20  # bytes per read from the connection
 
 
 class ObjectStream(io.RawIOBase):
-    """The bytes of one object, seekable, as they were when it was listed.
+    """The bytes of one object as it was listed; seekable.
 
     Args:
         store: The store.
         address: The object.
         size: Its size in bytes.
-        etag: Its entity tag; when it changes meanwhile, reading fails instead of mixing two files.
+        etag: Its entity tag; if it changes, reading fails instead of mixing two versions.
     """
 
     def __init__(self, store: Store, address: S3Address, size: int, etag: str) -> None:
@@ -48,7 +48,7 @@ class ObjectStream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position; the connection is dropped unless it stands there already."""
+        """Move to a position; a connection at a different position is dropped."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if start + offset != self._position:
             self._drop()
@@ -60,7 +60,7 @@ class ObjectStream(io.RawIOBase):
 
         Raises:
             DataError: The object changed since it was listed.
-            StoreUnavailableError: The store stayed away for longer than its patience.
+            StoreUnavailableError: The store did not answer within its patience.
         """
         wanted = min(len(buffer), self._size - self._position)
         if wanted <= 0:

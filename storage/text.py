@@ -1,8 +1,8 @@
-"""Text from anywhere, made safe for the place where it is shown.
+"""Makes untrusted text safe for the place where it is shown.
 
-The names of columns, what a store answers and the lines of a program may hold anything: sequences
-that steer a terminal, a newline that begins a log line of its own, Markdown and HTML. Use the
-function of the place where text is shown; each bounds the length too.
+Column names, replies of a store and the output of a program may hold anything: terminal control
+sequences, a newline that begins a false log line, Markdown and HTML. Use the function for the place
+where the text is shown; each also limits the length.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ MOST = 2000  # characters of one piece of text
 MOST_OF_NAME = 500  # of a code span
 MOST_LINES = 200
 _MOST_OF_LINE = 5 * MOST  # a message has up to four pieces
-_WIDTH = 60  # characters that fit the side panel of Kubeflow Pipelines, which wraps no fenced line
+_WIDTH = 60  # characters; the side panel of Kubeflow Pipelines does not wrap fenced lines
 _BAR = "\\|"  # in the cell of a table
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Colours and the backspaces of progress bars: of a program's lines they are left out.
+# Colours and the backspaces of progress bars; removed from the lines of a program.
 _STEERING = re.compile(r"\x1b\[[0-9;]*[mK]|\x08+")
-# Words that mean nothing in Markdown, wherever they stand. All others are names, or might be.
+# Words that mean nothing in Markdown in any position. All others are names, or may be.
 _PLAIN = re.compile(
     r"""[("'“]*(?:[^\W_]+(?:['’-][^\W_]+)*(?:\([^\W_]{1,2}\))?|\d+(?:[.,:]\d+)+|\d+%)[.,;:!?)"'”…]*|[–—…%]"""
 )
-_WORDS = re.compile(r"[^\s`]*`[^`]+`[^\s`]*|\S+")  # what stands between backticks is one word
+_WORDS = re.compile(r"[^\s`]*`[^`]+`[^\s`]*|\S+")  # text between backticks is one word
 _PARTS = re.compile(r"""([("'“]*)(.*?)([.,;:!?)"'”…]*)""")
 _ORDINAL = re.compile(r"\d+[.)]")  # begins a list
 
 
 def short(text: str, most: int) -> str:
-    """Return text of at most `most` characters."""
+    """Return text, cut to at most `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def line(text: object, most: int = MOST) -> str:
     r"""Return text for one line of a terminal or a log.
 
-    What is not printable is shown as Python would write it, for instance `\x1b` or `\n`; that
-    includes what turns the direction of writing, and what no file can hold.
+    Unprintable characters become Python escapes, for instance `\x1b` or `\n`. They include
+    characters that change the writing direction, and characters that no file can hold.
 
     Args:
         text: Anything.
@@ -56,8 +56,8 @@ def lines(text: object, indent: str = "") -> str:
     """Return text of several lines for a terminal or a log.
 
     Args:
-        text: Anything; its lines are made safe one by one, and its colours are left out.
-        indent: Put before each line but the first, so that none looks like a line of the log.
+        text: Anything; each line is made safe, and colours are removed.
+        indent: Put before each line but the first, so that none looks like a new log line.
     """
     found = _STEERING.sub("", str(text)).expandtabs().split("\n")
     kept = found if len(found) <= MOST_LINES else [*found[: MOST_LINES - 1], "…"]
@@ -65,10 +65,10 @@ def lines(text: object, indent: str = "") -> str:
 
 
 def code(text: object, most: int = MOST_OF_NAME) -> str:
-    """Return text as one code span of Markdown; without any text, a word that says so."""
+    """Return text as one code span of Markdown; `(empty)` if there is no text."""
     said = line(text, most).replace("`", "'")
     if shown := said.strip():
-        # To the renderer of Kubeflow Pipelines a backslash hides the backtick that ends the span.
+        # In the renderer of Kubeflow Pipelines, a backslash escapes the closing backtick.
         return f"`{shown} `" if shown.endswith("\\") else f"`{shown}`"
     return f'`"{said}"`' if said else "(empty)"
 
@@ -76,8 +76,8 @@ def code(text: object, most: int = MOST_OF_NAME) -> str:
 def prose(text: object, most: int = MOST) -> str:
     """Return a sentence as Markdown within a paragraph or a cell: names become code spans.
 
-    A name is every word with a character that Markdown might take for its own, and what stands
-    between backticks already.
+    A name is any word with a character that may be Markdown syntax, or any text that is already
+    between backticks.
     """
     words = _WORDS.findall(line(text, most))
     return " ".join(_word(word, first=index == 0) for index, word in enumerate(words))
@@ -100,17 +100,17 @@ def html(text: object, most: int = MOST) -> str:
 
 
 def log_to(stream: TextIO, style: str = "%(asctime)s %(message)s") -> logging.Handler:
-    """Return the handler that writes the lines of a log to a stream."""
+    """Return a handler that writes log lines to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogFormatter(style, "%H:%M:%S"))
     return handler
 
 
 class LogFormatter(logging.Formatter):
-    """Lines of a log that nothing in them can break up or colour."""
+    """Formats log records so that their content cannot add or colour lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record; the lines after its first are indented."""
+        """Return the record; all lines after the first are indented."""
         return lines(super().format(record), indent="  ")
 
 

@@ -1,8 +1,8 @@
-"""The hot path: PUT over keep-alive connections, signed here, streamed from the file.
+"""The hot path: sends PUT over keep-alive connections, signed here and streamed from the file.
 
-boto3 spends 1 to 2 ms of CPU on a request and this spends a tenth of it. Everything else about a
-store stays boto3's: credentials, endpoint, addressing, and all other requests. Where something
-stands in between that only boto3 knows how to handle, such as a proxy, PUT is boto3's too.
+boto3 spends 1 to 2 ms of CPU on a request; this module spends a tenth of that. boto3 still does
+everything else: credentials, endpoint, addressing, and all other requests. It also sends the PUT
+over a route that only boto3 can handle, for instance through a proxy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADERS = {
     "StorageClass": "x-amz-storage-class",
     "Tagging": "x-amz-tagging",
 }
-# The way to a bucket is not the one we took; boto3 knows how to find it.
+# The bucket is reached at a different address; boto3 can find it.
 _ELSEWHERE = REDIRECTS | {"AuthorizationHeaderMalformed"}
 
 
@@ -53,25 +53,25 @@ class Reply:
 
     @property
     def etag(self) -> str:
-        """The entity tag, with its quotes as the store wrote them."""
+        """The entity tag, with the quotes from the store."""
         return self.headers.get("etag", "")
 
 
 @dataclass(frozen=True)
 class _Route:
-    """Where the objects of a bucket are reached."""
+    """The address of the objects of a bucket."""
 
     secure: bool
-    host: str  # with the port where it is not the usual one
+    host: str  # with the port if it is not the default
     prefix: str
 
 
 class Wire:
-    """Sends objects and parts of a store.
+    """Sends objects and parts to a store.
 
     Args:
         client: The boto3 client of the store.
-        ca_bundle: File with the certificates to trust; empty for the usual ones.
+        ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     def __init__(self, client: Any, ca_bundle: str = "") -> None:
@@ -87,12 +87,12 @@ class Wire:
         """Send an object, or the part that `parameters` name.
 
         Args:
-            address: Where to.
-            body: What.
+            address: The destination.
+            body: The body to send.
             parameters: As for put_object or upload_part of boto3.
 
         Raises:
-            ClientError: The store refused it.
+            ClientError: The store refused the body.
             HTTPClientError: The connection failed.
             FileChangedError: The file became shorter.
         """
@@ -104,7 +104,7 @@ class Wire:
             except ClientError as error:
                 if error.response["Error"]["Code"] not in _ELSEWHERE:
                     raise
-                log.info("%s is reached another way: %s", address.bucket, error)
+                log.info("%s is now reached through boto3: %s", address.bucket, error)
                 self._routes[address.bucket] = None
         call = self._client.upload_part if "UploadId" in parameters else self._client.put_object
         body.seek(0)
@@ -125,23 +125,23 @@ class Wire:
             return body.digests(buffer, md5)
 
     def set_clock(self, date: str) -> None:
-        """Sign with the store's clock from now on, as the header Date of a reply shows it."""
+        """Sign with the store's clock from now on, as in the Date header of a reply."""
         self.clock_offset = self.skew(date)
 
     def skew(self, date: str) -> float:
-        """Return how many seconds the store's clock is ahead of ours; 0 where it says nothing."""
+        """Return how many seconds the store's clock is ahead of ours; 0 if unknown."""
         try:
             return parsedate_to_datetime(date).timestamp() - time.time()
         except (ValueError, TypeError):
-            log.warning("the store sends no time that can be read: %r", date)
+            log.warning("the store sends an unreadable time: %r", date)
             return 0.0
 
     def _route(self, bucket: str) -> _Route | None:
-        """Ask boto3 where a bucket is; None where only boto3 gets there."""
+        """Ask boto3 where a bucket is; None if only boto3 can reach it."""
         url = urlsplit(
             self._client.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "k"})
         )
-        # boto3 signs URLs for AWS's global host, which redirects what is not in us-east-1.
+        # boto3 signs URLs for AWS's global host, which redirects requests outside us-east-1.
         regional = urlsplit(self._client.meta.endpoint_url).netloc
         host = url.netloc.replace("s3.amazonaws.com", regional)
         if get_environ_proxies(f"{url.scheme}://{host}") or bucket.endswith("--x-s3"):
@@ -196,7 +196,7 @@ class Wire:
         while idle:
             try:
                 connection = idle.pop()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # a different thread took it
                 break
             if connection.alive():
                 return connection
@@ -210,7 +210,7 @@ class Wire:
     def _buffer(self) -> Iterator[bytearray]:
         try:
             buffer = self._buffers.pop()
-        except IndexError:  # as many as there are senders at once
+        except IndexError:  # one buffer per concurrent sender
             buffer = bytearray(CHUNK)
         try:
             yield buffer
@@ -218,7 +218,7 @@ class Wire:
             self._buffers.append(buffer)
 
     def _sign_again(self, request: Any, **_: Any) -> None:
-        """Sign a request of boto3 again with the store's clock, when ours is known to be wrong."""
+        """Sign a request of boto3 again with the store's clock, if ours is known to be wrong."""
         if not self.clock_offset or "Authorization" not in request.headers:
             return
         url = urlsplit(request.url)
@@ -249,7 +249,7 @@ def _refusal(reply: HttpReply) -> ClientError:
         {
             "Error": {"Code": code, "Message": message},
             "ResponseMetadata": {
-                # An error after 200 was already on its way is one of the store's own.
+                # An error in a reply with status 200 is an internal error of the store.
                 "HTTPStatusCode": 500 if reply.status < 300 else reply.status,
                 "HTTPHeaders": dict(reply.headers),
             },

@@ -1,4 +1,4 @@
-"""Words for logs and messages."""
+"""Formats numbers and words for logs and messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def sized(size: int) -> str:
-    """Return a number of bytes for people, for instance `900.0 kB` or `1.2 GB`."""
+    """Return a readable size, for instance `900.0 kB` or `1.2 GB`."""
     for unit, letters in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
             return f"{size / unit:.1f} {letters}"
@@ -15,28 +15,28 @@ def sized(size: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number and what it counts, for instance `1 file` or `1,797 rows`."""
+    """Return a number with its noun, for instance `1 file` or `1,797 rows`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def listed(items: Iterable[str], most: int, separator: str = ", ") -> str:
-    """Return the first of some words and the number of the others: `a, b and 3 more`."""
+    """Return the first words and the number of the rest: `a, b and 3 more`."""
     known = list(items)
     others = len(known) - most
     return separator.join(known[:most]) + (f" and {others:,} more" if others > 0 else "")
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:
-    """Return the known word that was probably meant; empty when none is like `word`.
+    """Return the known word that was probably meant; empty if none is similar.
 
     Args:
-        word: A word that is not known.
-        known: Those that are.
-        alike: How much of the two words must be equal, from 0 to 1.
+        word: An unknown word.
+        known: The known words.
+        alike: The required similarity of the two words, from 0 to 1.
     """
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=alike)), "")
 
 
 def did_you_mean(suggestion: str, otherwise: str = "") -> str:
-    """Return the question whether a suggestion was meant; `otherwise` when there is none."""
+    """Return the question whether a suggestion was meant; `otherwise` if there is none."""
     return f"did you mean {suggestion!r}?" if suggestion else otherwise

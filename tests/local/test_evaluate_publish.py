@@ -246,7 +246,7 @@ def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
     done, verdict = bench.evaluate("next")
     assert not done.blessed
     assert "champion 1 cannot be compared" in verdict["reasons"][0]
-    assert "is not what its manifest says" in verdict["champion"]["obstacle"]
+    assert "does not match its manifest" in verdict["champion"]["obstacle"]
 
 
 def test_of_two_publishers_one_wins(bench: Bench) -> None:

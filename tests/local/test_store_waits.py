@@ -115,7 +115,7 @@ def test_an_endpoint_that_does_not_answer_ends_the_wait(
         CALLS[call](store)
     assert time.monotonic() - began < 20  # twice the silence, and whatever the machine is busy with
     assert "bucket" in str(caught.value)
-    assert f"still waiting for an answer of {endpoint}" in caplog.text
+    assert f"still waiting for an answer from {endpoint}" in caplog.text
 
 
 def test_a_store_that_joins_parts_for_longer_than_a_silence_is_waited_for(
@@ -168,7 +168,7 @@ def test_an_endpoint_that_redirects_is_said_to(
 
     server = serve(redirect)
     store = Store(server.endpoint, secret=SecretVolume(tmp_path))
-    with pytest.raises(ConfigurationError, match="to another address") as caught:
+    with pytest.raises(ConfigurationError, match="to a different address") as caught:
         CALLS[call](store)
     assert f"{server.endpoint}/bucket" in str(caught.value)
 

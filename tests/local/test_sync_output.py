@@ -60,7 +60,7 @@ def test_everything_that_is_missing_or_differs_is_named(step):
 
     assert len(raised.value.problems) == 2
     assert "model/saved_model.pb is missing" in str(raised.value)
-    assert "checkpoints/10/part 0 is not what its manifest says" in str(raised.value)
+    assert "checkpoints/10/part 0 does not match its manifest" in str(raised.value)
     assert all(problem.fix for problem in raised.value.problems)
 
 

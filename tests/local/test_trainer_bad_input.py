@@ -81,7 +81,7 @@ MORE_CASES = {
         2, "the batch cannot be divided over the replicas", environment={"BATCH_SIZE": "3"}
     ),
     "a manifest without a shard": Case(3, "the split train is not complete", data="bad/incomplete"),
-    "a shard that changed": Case(3, "is not what its manifest says", data="bad/changed"),
+    "a shard that changed": Case(3, "does not match its manifest", data="bad/changed"),
     "a disk that is too small": Case(2, "there is no space for", data="bad/huge"),
     "a loss that ends the process": Case(2, "the model code ended the process", code=EXITS),
     "a model with other outputs": Case(2, "the output does not fit the labels", code=WIDE),

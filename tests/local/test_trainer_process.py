@@ -194,7 +194,7 @@ def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) 
 @pytest.mark.parametrize(
     ("data", "code", "exit_code", "words"),
     [
-        ("nowhere", "", 3, "manifest.json: it is not there"),
+        ("nowhere", "", 3, "manifest.json: it does not exist"),
         (
             "classification",
             "import nothing_like_this\n",

@@ -108,7 +108,7 @@ def test_what_changed_in_the_store_is_named_and_never_used(
     with pytest.raises(DataError) as found:
         stage(store, dataset, tmp_path / "data")
     first, second = map(str, found.value.problems)
-    assert "train-00001.tfrecord is not what its manifest says" in first
+    assert "train-00001.tfrecord does not match its manifest" in first
     assert "validation-00000.tfrecord is missing" in second
     assert not (tmp_path / "data" / "train-00001.tfrecord").exists()
 

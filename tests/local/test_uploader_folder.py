@@ -170,5 +170,5 @@ def test_the_command_line(store: Store, base: S3Address, tmp_path: Path):
     store.write(base / "a", b"ab")
     differs = command("verify", base)
     assert differs.returncode == 3
-    assert f"{base}/a is not what its manifest says" in differs.stderr
+    assert f"{base}/a does not match its manifest" in differs.stderr
     assert command("pull", "not-an-address", tmp_path).returncode == 2

@@ -151,7 +151,7 @@ def test_a_sidecar_that_ends_over_and_over_is_named_where_nothing_was_stored():
     found = judge(job("Failed"), pods)
     assert found.verdict == Verdict.STORE_UNAVAILABLE and found.code == 145
     assert found.sentence.endswith(
-        "uploader of chief-0 ended with exit code 137 (OOMKilled) and was started again 3 times"
+        "uploader of chief-0 ended with exit code 137 (OOMKilled) and was restarted 3 times"
     )
     pods = [pod("chief-0", 1, initContainerStatuses=[sidecar])]
     assert "uploader" not in judge(job("Failed"), pods).sentence
