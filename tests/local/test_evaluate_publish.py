@@ -211,7 +211,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert not done.blessed
     assert "does not beat champion 2" in verdict["reasons"][0]
     stolen = str(bench.layout.run("better").evaluation / "verdict.json")
-    with pytest.raises(ConfigurationError, match="about another model_uri"):
+    with pytest.raises(ConfigurationError, match="about a different model_uri"):
         publish.run(
             bench.step("worse!"), MODEL, bench.model_uri("worse!"), stolen, str(bench.dataset)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import signal
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 from trainer_jobs import STEPS, Start
 
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, steps
 
 METRICS = ["loss", "accuracy", "val_loss", "val_accuracy"]
@@ -186,3 +190,29 @@ def test_a_disk_that_is_full_later_ends_the_training(
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
     assert [item.name for item in tmp_path.iterdir()] == ["1"]
+
+
+def test_a_training_begun_by_the_version_before_kfp_tfjob_continues(
+    jobs: Start, s3: Server, datasets: dict[str, S3Address], tmp_path: Path
+) -> None:
+    """Commit 4d2ba61 stopped at step 506 on a SIGTERM; its stored model_code is an old name."""
+    stored = Path(__file__).parents[1] / "data" / "stored_by_4d2ba61" / "trainer"
+    shutil.copytree(stored, tmp_path / "0" / "output")
+    state = tmp_path / "0" / "output" / "checkpoints" / "506" / CHECKPOINT_STATE
+    content = json.loads(state.read_text())
+    # The same rows, but TensorFlow's writer orders the columns differently in each process.
+    content["settings"]["dataset"] = (
+        s3.store().read_manifest(datasets["classification"] / MANIFEST).digest
+    )
+    state.write_text(json.dumps(content))
+    job = jobs(
+        "old",
+        folder=tmp_path,
+        MODEL_CODE="trainer.models:mlp",
+        HYPERPARAMETERS='{"hidden": [4]}',
+        TRAIN_OPTIONS="{}",
+    )
+    assert job.end() == [0], job.log()
+    assert "from step 506" in job.log() and "trainer.models is an old name" in job.log()
+    assert job.checkpoint() == 2 * STEPS
+    assert [event["epoch"] for event in job.events("epoch")] == [1, 2]

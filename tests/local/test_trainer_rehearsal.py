@@ -218,4 +218,4 @@ def test_a_process_that_dies_refuses_nothing(
     with beside(job_spec(values), "r") as rehearsal:
         rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", ("a",), "y", "auto")
         assert rehearsal.problems() == []
-    assert "did not end well" in caplog.text
+    assert "the model could not be built before training" in caplog.text

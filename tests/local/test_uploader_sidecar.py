@@ -287,7 +287,7 @@ def test_stop_within(pod, proxy, tmp_path):
     proxy.faults = [Fault(faults.slow_down, target="model", times=EVER)]
     pod.write("model.keras", b"x")
     sidecar = pod.start("--grace", "600", PODINFO_DIR=str(podinfo))
-    pod.says("the store is away")
+    pod.says("the store is unreachable")
     sidecar.terminate()
     pod.says("the trainer has ended")
     (podinfo / "stop-within").write_text("1s\n")
@@ -301,7 +301,7 @@ def test_a_store_that_comes_later(pod, store, run, proxy):
     proxy.faults = [Fault(faults.away(4), ".*", times=EVER)]
     pod.checkpoint(1)
     pod.start()
-    pod.says("the store is away")
+    pod.says("the store is unreachable")
     pod.says("stored checkpoint 1")
     assert steps(store, run) == [1]
 

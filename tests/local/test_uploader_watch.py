@@ -246,14 +246,14 @@ def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
     monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
     (job.output / "model.keras").write_bytes(b"x")
     sidecar = job.sidecar("--grace", "1")
-    until(lambda: "the store is away" in job.log(), "the store is found away")
+    until(lambda: "the store is unreachable" in job.log(), "the store is found away")
 
     assert job.end(sidecar) == 145
     state = json.loads((job.output / ".uploader" / "state.json").read_text())
     assert (state["verdict"], state["code"]) == ("store_unavailable", 145)
     assert state["missing"] == ["model.keras"]
     assert "1 not stored: 'model.keras'" in job.log()
-    assert job.log().count("the store is away") == 1
+    assert job.log().count("the store is unreachable") == 1
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_the_store_may_be_killed_and_come_back(job, tmp_path, monkeypatch, base)
         assert_whole(server.store(), job.run, job.output, tmp_path / "copy")
         assert job.end(sidecar) == 0
     log = job.log()
-    assert log.index("the store is away") < log.index("the store answers again")
+    assert log.index("the store is unreachable") < log.index("the store answers again")
 
 
 def test_any_name_and_any_size_at_the_barrier(store, job, tmp_path):
