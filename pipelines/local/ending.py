@@ -127,7 +127,7 @@ class Ending:
         self.show(f"report     {self._folder / REPORT}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
-        self.show(f"all of it  {self._copied(lambda: self._write_page(outcome, champion))}")
+        self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         return 0
 
     def _copied(self, copy: Callable[[], object]) -> str:
