@@ -12,7 +12,7 @@ def build_model(dataset, units: int = 64, learning_rate: float = 1e-3) -> keras.
     Args:
         dataset: Facts about the data: num_features, mean, std, num_classes, task.
         units: Units of the deep part.
-        learning_rate: Of Adam.
+        learning_rate: The learning rate of Adam.
 
     Returns:
         A compiled model; its input is (batch, num_features), with the raw values of the file.

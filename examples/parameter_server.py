@@ -169,10 +169,10 @@ def evaluate() -> None:
 
 
 def main() -> None:
-    """Run the role in TF_CONFIG."""
+    """Run the role that TF_CONFIG names."""
     config = json.loads(os.environ["TF_CONFIG"])
     kind, index, replicas = config["task"]["type"], config["task"]["index"], config["cluster"]
-    # The evaluator serves no other replica; a cluster with it would wait for it without end.
+    # The evaluator serves no other replica; a cluster that includes it would never finish its wait.
     replicas.pop("evaluator", None)
     cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(replicas), task_type=kind, task_id=index, rpc_layer="grpc"

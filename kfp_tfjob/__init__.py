@@ -1,8 +1,8 @@
-"""The import path of the project.
+"""Provides the import path of the project.
 
-In a checkout the rooms are folders of the repository's root, beside this one; in the wheel they lie
-inside this package. Both are imported as `kfp_tfjob.storage` and so on, so that a user's own
-package called `trainer` or `components` stays the user's.
+In a checkout the rooms are folders beside this one; in the wheel they are inside this package. Both
+are imported as `kfp_tfjob.storage` and so on, so they do not conflict with a user's own package
+called `trainer` or `components`.
 """
 
 from pathlib import Path

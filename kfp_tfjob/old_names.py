@@ -1,7 +1,7 @@
-"""Names from before the import path `kfp_tfjob`, which stored schedules and commands still use.
+"""Keeps names from before the import path `kfp_tfjob` working, for stored schedules and commands.
 
-`model_code: trainer.models:mlp`, `python -m trainer` and `python -m uploader` keep working. A
-user's own package `trainer` or `uploader` comes first.
+These are `model_code: trainer.models:mlp`, `python -m trainer` and `python -m uploader`. A user's
+own package `trainer` or `uploader` takes precedence.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-# The programs of old names; old_names.pth puts the folder at the end of the path of imports of an
-# installed wheel, where any regular package of such a name wins.
+# The programs with old names. In an installed wheel, old_names.pth puts this folder at the end of
+# the import path, where any regular package with such a name takes precedence.
 SHIMS = Path(__file__).with_name("shims")
 _MODELS = "trainer.models"
 
 
 def model_module(name: str) -> str:
-    """Return the present name of a module of model_code.
+    """Return the current name of a module of model_code.
 
     Args:
-        name: As in MODEL_CODE. `trainer.models` means the module of this project, unless the path
-            of imports has a package `trainer` with a module `models` that is not ours.
+        name: As in MODEL_CODE. `trainer.models` means the module of this project, unless the import
+            path has a package `trainer` with a module `models` that is not ours.
     """
     if name != _MODELS:
         return name
@@ -35,7 +35,7 @@ def model_module(name: str) -> str:
 
 
 def warning(old: str) -> str:
-    """Return the sentence for a person who used an old name: a module or `python -m` and one."""
+    """Return the warning about an old name: a module, or `python -m` and a module."""
     head, _, module = old.rpartition(" ")
     return f"{old} is an old name. Fix: write {f'{head} kfp_tfjob.{module}'.strip()}"
 
@@ -43,7 +43,7 @@ def warning(old: str) -> str:
 def restart(program: str) -> NoReturn:
     """Replace this process, `python -m PROGRAM`, by `python -m kfp_tfjob.PROGRAM`.
 
-    No module is loaded under two names this way, and the process keeps its id.
+    This way no module is loaded under two names, and the process keeps its id.
     """
     print(f"warning: {warning(f'python -m {program}')}", file=sys.stderr, flush=True)
     start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # python, its flags, -m NAME

@@ -1,1 +1,1 @@
-"""The declarations of everything a user may set, and how it is parsed and checked."""
+"""Declares, parses and checks everything that a user may set."""

@@ -1,4 +1,4 @@
-"""The parameter `data_options` in its typed form."""
+"""The typed form of the parameter `data_options`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 
 def _text(value: Any) -> Any:
-    """A name such as 1960 comes from a form as a number."""
+    """Return a number as text: a name such as 1960 comes from a form as a number."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -72,7 +72,7 @@ class Split(Group):
         total = self.train + self.validation + self.test
         if abs(total - 1) > 1e-9:
             raise ValueError(
-                "train, validation and test that sum to 1, and not to"
+                "train, validation and test that sum to 1, not to"
                 f" {self.train:g} + {self.validation:g} + {self.test:g} = {total:g}"
             )
         return self
@@ -126,7 +126,7 @@ class DataOptions(Group):
     @classmethod
     def _some(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and not names:
-            raise ValueError("at least one column; leave the key out for all of them")
+            raise ValueError("at least one column; omit the key to use all columns")
         return names
 
     @field_validator("delimiter")
@@ -144,14 +144,15 @@ class DataOptions(Group):
         return self
 
     def dataset_digest(self, source_digest: str, label: str) -> str:
-        """Return the name of the dataset these options make.
+        """Return the name of the dataset that these options create.
 
         Args:
             source_digest: The digest of the files (`source.source_digest`).
             label: The label column.
 
         Returns:
-            32 hexadecimal digits; they depend on the data, every option and the codec only.
+            32 hexadecimal digits; they depend only on the data, the label, the options and the
+            codec.
         """
         options = self.model_dump(mode="json")
         options["drop"] = sorted(options["drop"])

@@ -10,7 +10,7 @@ import pydantic
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 from kfp_tfjob.options.parse import Group, option, parse
 
-# What the form shows. A gate that was emptied by hand blesses nothing.
+# The default in the form. A gate that a user empties blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {
     "primary_metric": "auto",
     "mode": "superior",
@@ -32,7 +32,7 @@ def _known_or_auto(metric: str) -> str:
 
 
 class Threshold(Group):
-    """What a metric must reach on the test rows, by its value; both ends belong to it."""
+    """The allowed values of a metric on the test rows, including `min` and `max`."""
 
     min: float | None = option(None, "The smallest value that passes.", allow_inf_nan=False)
     max: float | None = option(None, "The largest value that passes.", allow_inf_nan=False)
@@ -46,7 +46,7 @@ class Threshold(Group):
         return self
 
     def passes(self, value: float) -> bool:
-        """Tell whether a value is within; NaN never is."""
+        """Return whether a value passes; NaN never does."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class GateOptions(Group):
         "superior",
         "`superior`: the lower confidence bound of the gain over the champion is above 0."
         " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
-        " itself is better, which promotes every second one of equal models.",
+        " itself is better, which promotes half of all models that are equally good.",
     )
     margin: float = option(
         0.0,
@@ -77,7 +77,7 @@ class GateOptions(Group):
     )
     confidence: float = option(
         0.95,
-        "Confidence of the one-sided bounds that decide, and of the intervals that are shown.",
+        "Confidence of the one-sided bounds that decide, and of the intervals in the report.",
         gt=0.5,
         lt=1,
     )

@@ -1,4 +1,4 @@
-"""The names of the metrics; numpy is not needed to check a form."""
+"""Lists the names of the metrics, so that checking a form does not import numpy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Parameters as KFP delivers them, cast and checked: every problem at once, each with its remedy.
+"""Casts and checks parameters from KFP, and reports all problems at once, each with a fix.
 
-KFP turns an int parameter into a float now and then, and gives dicts no schema at all. So each dict
-parameter has a typed form, a subclass of Group, and `parse` is the one way into it.
+KFP sometimes turns an int parameter into a float, and it gives dicts no schema. So each dict
+parameter has a typed form, a subclass of Group, and only `parse` creates it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def option(default: Any, meaning: str, **checks: Any) -> Any:
 
     Args:
         default: The default; `...` for a key that must be given.
-        meaning: What the key says, in a sentence or two; names stand between backticks.
+        meaning: The meaning of the key in one or two sentences, with names in backticks.
         **checks: Those of pydantic.Field: ge, gt, le, lt, min_length, allow_inf_nan.
     """
     return pydantic.Field(default, description=meaning, **checks)
@@ -46,7 +46,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
         group: The typed form.
         name: The parameter, for messages, for instance `train_options`.
         value: What KFP delivered.
-        strict: Take no text for a number, and no number for true or false.
+        strict: Do not accept a text for a number, or a number for true or false.
 
     Raises:
         ConfigurationError: One problem for every key that is unknown or has a wrong value.
@@ -76,7 +76,7 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
     Args:
         name: The parameter and the keys above; empty for a parameter itself.
         key: The key.
-        known: Those that exist.
+        known: The keys that exist.
     """
     known = sorted(known)
     meant = nearest(key, known)
@@ -91,7 +91,7 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
 
 
 def no_path(name: str, path: Path, expected: str) -> Problem:
-    """Describe a path of this machine that is not there, with the one that was probably meant."""
+    """Describe a path that does not exist here, with the one that was probably meant."""
     beside = [item.name for item in path.parent.glob("*")]
     near = nearest(path.name, beside)
     meant = str(path.with_name(near)) if near else ""
@@ -106,13 +106,13 @@ def no_path(name: str, path: Path, expected: str) -> Problem:
 
 
 def inner_group(annotation: Any) -> type[Group] | None:
-    """Return the group that a key of this type holds, if it is one or may be."""
+    """Return the group that a key of this type may hold, if any."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, Group)), None)
 
 
 def whole_numbers(value: Any) -> Any:
-    """Undo what a JSON number goes through in KFP: 3.0 is 3 again, in dicts and lists too."""
+    """Undo KFP's conversion of whole numbers: 3.0 becomes 3, also in dicts and lists."""
     if isinstance(value, Mapping):
         return {str(key): whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -133,7 +133,7 @@ def _problems(
             path, received = [*path, item["loc"][-1]], "nothing"
         where = ".".join([name, *map(str, path)])
         if where in told:
-            continue  # of a key with a choice of kinds, every kind has an error
+            continue  # a key with several types has an error for each of them
         told.add(where)
         if item["type"] == "extra_forbidden":
             above = [str(part) for part in path[:-1]]
@@ -153,8 +153,8 @@ def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], 
     """Return the path of an error and what was received there.
 
     Args:
-        location: As pydantic has it: after the path it may name the kind that did not fit.
-        value: What was parsed.
+        location: From pydantic; after the path it may name the type that did not match.
+        value: The parsed value.
     """
     path: list[str | int] = []
     for part in location:

@@ -1,4 +1,4 @@
-"""The run parameters: name, type, default and meaning, once for everything that shows them.
+"""Declares the run parameters: name, type, default and meaning.
 
 The form of Kubeflow Pipelines, preflight's table, the command line and the README follow this
 list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
@@ -21,10 +21,10 @@ class Parameter:
     """One run parameter.
 
     Attributes:
-        meaning: What it says, in Markdown.
+        meaning: Its meaning, in Markdown.
         default: None for a parameter that must be given; the type of the others follows from it.
         group: The typed form of a dict with known keys.
-        option: The short option of the command line, and what its value is called there.
+        option: The short option of the command line, and the name of its value there.
     """
 
     meaning: str
@@ -95,7 +95,7 @@ PARAMETERS: dict[str, Parameter] = {
     "train_batch_size": Parameter(
         "rows of one training step, over all GPUs of all replicas", default=64
     ),
-    # Its default is the image that `kfp-tfjob compile` is given.
+    # The default comes from `kfp-tfjob compile`.
     "train_image": Parameter("image of the container `tensorflow`"),
     "train_options": Parameter(
         "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...",

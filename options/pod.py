@@ -1,4 +1,4 @@
-"""`pod`: resources and placement of the replicas."""
+"""The typed form of the parameter `pod`: resources and placement of the replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_tfjob.jobs.labels import LABEL_VALUE
 from kfp_tfjob.options.parse import Group, option
 
 _DAY = 24 * 3600  # seconds
-# What every pod gets that neither `pod.all` nor the setting of its role changes.
+# The settings of every pod, unless `pod.all` or those of its role change them.
 DEFAULTS: dict[str, Any] = {
     "cpu": "4",
     "memory": "16Gi",
@@ -43,7 +43,7 @@ def _bytes(value: Any) -> str:
     text = _text(value)
     found = _BYTES.fullmatch(text)
     if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
-        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both are typing errors.
+        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
         raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
     return text
 

@@ -1,4 +1,4 @@
-"""`train_options`: what the trainer and the launcher are told."""
+"""The typed form of the parameter `train_options`, for the trainer and the launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]
 
 
 class CallbackArguments(Group):
-    """The arguments of a callback of Keras; those that are not set are left to Keras."""
+    """The arguments of a Keras callback; Keras uses its defaults for those that are not set."""
 
     monitor: str | None = None
     patience: int | None = Field(None, ge=0)
@@ -54,7 +54,7 @@ class TrainerOptions(Group):
         0, "Seed of the weights, of the order of the rows and of dropout.", ge=0, lt=2**31
     )
     class_weight: dict[str, Weight] | Literal["balanced"] | None = option(
-        None, "Weight of each class, by its name; `balanced` gives every class the same sum."
+        None, "Weight of each class, by name; `balanced` gives every class the same total."
     )
     early_stopping: EarlyStopping | None = option(None, "When to stop before the last epoch.")
     reduce_lr_on_plateau: ReduceLROnPlateau | None = option(
@@ -69,23 +69,23 @@ class TrainerOptions(Group):
     checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
     checkpoint_best: str | None = option(
         "val_loss",
-        "The metric that selects one more checkpoint to keep, the best; null for none.",
+        "The metric that selects the best checkpoint, which is kept as well; null for none.",
         min_length=1,
     )
     micro_batches: int = option(
         1,
-        "How many parts a replica splits its rows of a step into, to take one after the other.",
+        "How many parts a replica splits its rows of a step into; it computes them one by one.",
         ge=1,
     )
-    sync_batch_norm: bool = option(False, "Make every BatchNormalization a synchronized one.")
+    sync_batch_norm: bool = option(False, "Make every BatchNormalization layer synchronized.")
     jit_compile: bool = option(False, "Let XLA compile the forward and the backward pass on GPUs.")
     tf32: bool = option(
         True, "Let GPUs round the factors of float32 products to 10 bits, which is much faster."
     )
     deterministic_ops: bool = option(
         False,
-        "Use only operations that give the same bits every time; slower on GPUs, which"
-        " need it for that.",
+        "Use only operations that give the same bits every time. Only GPUs need this, and"
+        " it slows them down.",
     )
 
     @property
@@ -108,8 +108,8 @@ class TrainOptions(TrainerOptions):
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
     run_deadline_seconds: Seconds = option(
         7 * DAY,
-        "How long the whole run may take from its first attempt on, pauses and queues"
-        " included; a run that you start again gets this time again.",
+        "How long the whole run may take from its first attempt, including pauses and"
+        " queues; a run that you start again gets the full time again.",
     )
     start_timeout_seconds: Seconds = option(
         900, "How long a replica waits for the others to appear."
@@ -169,15 +169,15 @@ class TrainOptions(TrainerOptions):
     )
     stall_timeout_seconds: Seconds = option(3600, "How long the chief may log nothing.")
     orphan_timeout_seconds: Seconds = option(
-        1800, "How long the chief runs on without its launcher before it saves and stops."
+        1800, "How long the chief trains without its launcher before it saves and stops."
     )
     cancel_grace_seconds: int = option(
         60, "How long the chief may save and store when you end the run.", ge=1, le=3600
     )
     api_timeout_seconds: Seconds = option(
         900,
-        "How long the API server may be unreachable before the step fails; the job runs"
-        " on, and a restarted step takes it over.",
+        "How long the API server may be unreachable before the step fails; the job"
+        " continues, and a restarted step takes it over.",
     )
 
     @pydantic.field_validator("command")
@@ -189,7 +189,7 @@ class TrainOptions(TrainerOptions):
 
     @property
     def job_kind(self) -> JobKind:
-        """The kind of job that is launched: as long as there is one, no key chooses it."""
+        """The kind of job to launch; there is only one, so no key chooses it."""
         return DEFAULT
 
     @property

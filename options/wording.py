@@ -1,4 +1,4 @@
-"""The values a key may have, in words: made from its declaration, for messages and tables."""
+"""Describes the allowed values of a key, from its declaration, for messages and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = Mapping[str, Any]
 
 
 def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
-    """Return the values that fit the place `path` of a group; empty where all do.
+    """Return the allowed values at the place `path` of a group; empty if all are allowed.
 
     Args:
         root: The JSON schema of the group.
@@ -30,7 +30,7 @@ def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
 
 
 def in_words(root: Schema, schema: Schema) -> str:
-    """Return the values that fit a part of the schema `root`."""
+    """Return the allowed values of a part of the schema `root`."""
     if "anyOf" in schema:
         *first, last = [in_words(root, one) for one in schema["anyOf"]]
         return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
@@ -76,7 +76,7 @@ def _resolved(root: Schema, schema: Schema) -> Schema:
 
 
 def _inner(root: Schema, schema: Schema, part: str | int) -> Schema:
-    """Return the schema of a key or an item; of a choice, the first that has one."""
+    """Return the schema of a key or an item; with several types, from the first that has it."""
     for one in schema.get("anyOf", [schema]):
         one = _resolved(root, one)
         if part in one.get("properties", {}):

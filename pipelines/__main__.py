@@ -1,4 +1,4 @@
-"""The entry point of the command line: from its first moment a signal exits with code 128 + N.
+"""Starts the command line; from its first moment, signal N exits with code 128 + N.
 
 Loading the commands takes seconds. A command replaces these handlers with its own, which also end
 the processes that it started.

@@ -51,7 +51,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-# What a run on this machine has in place of the defaults of the form.
+# The defaults of a run on this machine, where they differ from those of the form.
 _HERE = {
     "output_uri": "s3://kfp-tfjob",
     "model_name": "from --data",

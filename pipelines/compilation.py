@@ -15,9 +15,9 @@ from pathlib import Path
 from kfp_tfjob.components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
-# KFP enables the cache for a step that is compiled alone, whatever its task in the pipeline says.
+# KFP enables the cache for a step that is compiled alone, regardless of its task in the pipeline.
 _CACHED = re.compile(r"cachingOptions:\n +enableCache: true\b")
-# The committed YAML of a checkout; an installed package is not for writing.
+# The committed YAML of a checkout; an installed package may be read-only.
 _IN_CHECKOUT = (Path(__file__).parents[1] / "pyproject.toml").exists()
 FOLDER = Path(__file__).with_name("compiled") if _IN_CHECKOUT else Path("compiled")
 
@@ -28,7 +28,7 @@ def compile_all(
     """Compile the pipeline and each of its steps into `folder`.
 
     The same code and arguments give the same bytes: KFP reads them when the modules are imported,
-    so each compilation is a process of its own.
+    so each compilation runs in its own process.
 
     Args:
         folder: Created if it does not exist.

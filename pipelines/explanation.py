@@ -1,4 +1,4 @@
-"""The keys of the dict parameters in words: meaning, values and default of each, in Markdown."""
+"""Explains the keys of the dict parameters in Markdown: meaning, values and default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kfp_tfjob.options.wording import expected
 
 
 def explain(name: str, group: type[Group]) -> dict[str, str]:
-    """Explain every key of a dict parameter, also those of dicts in it.
+    """Explain every key of a dict parameter, including those of nested dicts.
 
     Args:
         name: The parameter, for instance `train_options`.
@@ -64,12 +64,12 @@ def _meanings(group: type[Group]) -> dict[str, str]:
 
 
 def _about(group: type[Group]) -> str:
-    """Return what the docstring of a group says of it as a whole."""
+    """Return the docstring of a group on one line."""
     return _words(inspect.cleandoc(group.__doc__ or ""))
 
 
 def _values(group: type[Group], name: str) -> str:
-    """Return the values a key may have, where its type says more than its meaning."""
+    """Return the allowed values of a key, if its type adds to its meaning."""
     words = expected(group.model_json_schema(), [name])
     return "" if words.startswith(("a text", "a list", "an object")) else f"Value: {words}."
 

@@ -1,4 +1,4 @@
-"""The option of the command line that fixes a problem with a run parameter."""
+"""Adds to problems with run parameters the command-line option that fixes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _option(problem: Problem) -> str:
     value = problem.suggestion or "VALUE"
     if problem.is_misnamed:
         if not problem.suggestion:
-            return ""  # the key has to go
+            return ""  # the key must be removed
         last, value = problem.suggestion, "VALUE"
     # An item of a list cannot be set alone.
     name = ".".join(takewhile(lambda key: not key.isdigit(), [*above, last]))

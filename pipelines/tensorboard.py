@@ -1,4 +1,4 @@
-"""TensorBoard on this machine for a run with its logs in S3."""
+"""Runs TensorBoard on this machine for a run with its logs in S3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
-_PATIENCE = Patience(seconds=15)  # a person waits
+_PATIENCE = Patience(seconds=15)  # a user is waiting
 
 
 def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
-"""The pipeline: prepare, train, prove, judge, publish.
+"""Defines the pipeline: prepare, train, verify, evaluate, publish.
 
-Nothing here is decided when it is compiled: names, ids, times and namespaces belong to a run.
-The run parameters are declared in options/pipeline.py.
+Compiling it decides no names, ids, times or namespaces, because they belong to a run.
+options/pipeline.py declares the run parameters.
 """
 
 import inspect
@@ -29,32 +29,32 @@ from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import MOUNT
 
 DESCRIPTION = """\
-Train a Keras model on many pods with all-reduce as a TFJob, mirror what the chief writes to S3,
-prove it, judge it against the current champion and publish it only if it is better. The first
-step, preflight, shows every parameter with its meaning and refuses wrong ones before anything
-else runs. Credentials come from the Secret named by storage_secret, never from a parameter."""
+Train a Keras model as a TFJob on many pods with all-reduce, mirror the output of the chief to S3,
+verify it, compare the model with the current champion, and publish it only if it is better. The
+first step, preflight, shows every parameter with its meaning and refuses wrong ones before anything
+else runs. Credentials come from the Secret that storage_secret names, never from a parameter."""
 
 
 def _task(task: dsl.PipelineTask, storage_secret: str, memory: str = "1Gi") -> dsl.PipelineTask:
     """Give a task what every task needs: the Secret, a user, its own resources, and no cache.
 
-    A cache hit would hand on an address that may have been deleted since; what may be reused is
-    found by its digest instead. The Secret is optional, because a pod with a missing one hangs
-    without a word, while preflight can say that it is missing. With a user that is not root the
-    pods are admitted under Pod Security `restricted`.
+    A cache hit could return an address that was deleted since; the steps find reusable data by its
+    digest instead. The Secret is optional, because a pod with a missing Secret hangs without a
+    message, while preflight can report it. Pods with a non-root user are admitted under Pod
+    Security `restricted`.
     """
     kubernetes.use_secret_as_volume(
         task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
     )
     if RUN_AS_USER != "none":
         kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
-    # What `compile` was told of the images is what a job is made of, too.
+    # A job uses the images that `compile` was given, too.
     task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
     task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
     return task.set_caching_options(False)
 
 
-# In a signature, what has no default comes first.
+# In a signature, parameters without a default come first.
 _ORDER = sorted(PARAMETERS, key=lambda name: not PARAMETERS[name].is_required)
 
 
@@ -78,14 +78,14 @@ def _with_form(pipeline: Callable[..., None]) -> Callable[..., None]:
 
 
 def _inputs(step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a step takes of the run parameters and the id of the run."""
+    """Return the run parameters that a step takes, and the run id if it takes it."""
     return {name: given[name] for name in step.component_spec.inputs if name in given}
 
 
 @dsl.pipeline(name="tfjob-training", description=DESCRIPTION)
 @_with_form
 def tfjob_training(*values):
-    """Train, prove, judge and publish one model; preflight's report explains every parameter."""
+    """Train, verify, evaluate and publish a model; preflight's report explains every parameter."""
     run = dict(zip(_ORDER, values, strict=True)) | {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
     storage_secret = run["storage_secret"]
 

@@ -1,6 +1,6 @@
-"""The first process of every replica: runs the command, and ends with 0 only when all is stored.
+"""Runs the command of a replica as its first process; exits with 0 only when all is stored.
 
-It runs in any image, around any command: standard library only, Python 3.8 or later, and no import
-from another room. `pack.py` puts these files into the one file that a pod runs. What the supervisor
-is told, what it leaves behind and its exit codes are in ARCHITECTURE.md.
+It works in any image and with any command: it needs only the standard library of Python 3.8 or
+later, and imports no other room. `pack.py` packs these files into the one file that a pod runs.
+ARCHITECTURE.md describes its variables, its files and its exit codes.
 """

@@ -1,12 +1,13 @@
-"""python3 -S supervisor.pyz -- COMMAND...
+"""Runs COMMAND as one replica of a job: python3 -S supervisor.pyz -- COMMAND...
 
-Runs COMMAND as one replica of a job. In a checkout: python -m kfp_tfjob.supervisor -- COMMAND...
+In a checkout: python -m kfp_tfjob.supervisor -- COMMAND...
 """
 
 import signal
 
-# The first process of a container receives only the signals that it handles: one that arrives
-# before the other modules are loaded would be lost, and the pod killed after its grace period.
+# The first process of a container receives only signals that it handles. Without these handlers, a
+# signal that arrives while the other modules load would be lost, and Kubernetes would kill the pod
+# after its grace period.
 _EARLY = []
 for _number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(_number, lambda number, _frame: _EARLY.append(number))

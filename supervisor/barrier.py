@@ -1,4 +1,4 @@
-"""The flush barrier, from the supervisor's side: it ends with 0 only when all output is stored."""
+"""The supervisor's side of the flush barrier: waits until the sidecar has stored all output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kfp_tfjob.supervisor.stop import Stop
 FOLDER = ".uploader"
 REQUEST = "flush-request.json"
 REPLY = "flush-reply.json"
-# A wait that says nothing for longer looks like a process that hangs.
+# A longer silence looks like a hang.
 _PROGRESS_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _MOST_PATHS = 20
@@ -57,7 +57,7 @@ def pass_barrier(output: Path, attempt: int, seconds: float, stop: Stop) -> tupl
         if now - said >= _PROGRESS_SECONDS:
             said = now
             log(f"still waiting: {_state(reply, number)}")
-            # A process that the command left behind, and that cannot be ended, may still write.
+            # A process that the command left behind, and that cannot be killed, may still write.
             if inventory(output) != (number, request["inventory"]):
                 request = _ask(output, attempt)
                 number = request["files"]

@@ -1,4 +1,4 @@
-"""A command under way, and what it says of itself through the pipe SUPERVISOR_PIPE."""
+"""Starts and stops a command, and reads its progress from the pipe SUPERVISOR_PIPE."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Mapping, Sequence
 from kfp_tfjob.supervisor.kernel import child_setup
 from kfp_tfjob.supervisor.log import log
 
-_LONGEST_LINE = 100  # bytes that a command says of itself
+_LONGEST_LINE = 100  # bytes of a progress line
 
 
 class Child:
-    """A command under way.
+    """A running command.
 
-    Its words are lines: `waiting` before it waits for its peers, `started` when it can be told to
-    stop, `steps A B` when A steps are done and those up to B follow. A command may say nothing.
+    It reports its progress in lines: `waiting` before it waits for its peers, `started` when it can
+    handle a signal, `steps A B` when A steps are done and the steps up to B follow. A command need
+    not report anything.
 
     Args:
         command: The program and its arguments.
-        environment: Of the command.
-        spare: Whether it waits until it is told to go.
+        environment: Its environment.
+        spare: Whether it waits for the line `go`.
 
     Raises:
         OSError: It cannot be started.
@@ -65,11 +66,11 @@ class Child:
         return self.waiting_since < math.inf
 
     def hear(self, seconds: float, bell: int) -> None:
-        """Take in what the command says, for at most `seconds` or until there is a signal.
+        """Read progress lines for at most `seconds`, or until a signal arrives.
 
         Args:
-            seconds: How long.
-            bell: The descriptor on which a signal shows; -1 for none.
+            seconds: The longest wait.
+            bell: A descriptor that is readable after a signal; -1 for none.
         """
         heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
         if bell in heard:
@@ -81,7 +82,7 @@ class Child:
             os.close(self._ear)
             self._ear = -1
         *lines, self._heard = (self._heard + data).split(b"\n")
-        # A user's own command may write there by mistake, and without end.
+        # A user's own command may write there by mistake, without limit.
         self._heard = self._heard[-_LONGEST_LINE:]
         for line in lines:
             self._take(line[:_LONGEST_LINE].decode(errors="replace"))
@@ -92,15 +93,15 @@ class Child:
             self.waiting_since = time.monotonic()
         elif word == "started":
             self.waiting_since, self.started = math.inf, True
-            self._told = 0  # what it was told while it started may have been lost
+            self._told = 0  # a signal during the start may have been lost
         elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
             done, tried = map(int, numbers)
-            # What is done before the first of these lines was done by an earlier command.
+            # Steps that are done before the first such line are those of an earlier command.
             self.stepped = self.stepped or 0 < self.tried <= done
             self.done, self.tried = done, tried
 
     def go(self, before: int) -> None:
-        """Let a spare begin, and tell it the exit code of the command before it."""
+        """Let a spare take over, and tell it the exit code of the previous command."""
         self.born = time.monotonic()
         try:
             self._process.stdin.write(f"go {before}\n".encode())
@@ -111,24 +112,24 @@ class Child:
     def stop(self, number: int) -> None:
         """Send the command a signal, once."""
         if self.waiting:
-            # There is nothing to save yet, and TensorFlow swallows the signal in these moments.
+            # There is nothing to save yet, and TensorFlow ignores other signals while it waits.
             number = signal.SIGKILL
         if number != self._told:
             self._told = number
-            log(f"{signal.Signals(number).name} for the command")
+            log(f"sending {signal.Signals(number).name} to the command")
             self.kill(number)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the command and to what it has started."""
+        """Send a signal to the command and to the processes that it started."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             return
 
     def bury(self) -> None:
-        """Let go of a command that has ended, and end what it left behind."""
+        """Clean up after a command that has ended, and kill the processes that it left."""
         self.kill()
-        self._process.returncode = 0  # its status is not to be asked for again
+        self._process.returncode = 0  # Popen must not ask for its status again
         if self._ear >= 0:
             os.close(self._ear)
             self._ear = -1

@@ -1,4 +1,4 @@
-"""completion.json: the record that the command of an attempt ended with success."""
+"""Writes completion.json: the record that the command of an attempt succeeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one grammar of a duration in text: `60`, `60s`, `500ms`, `2m`, `1.5h`."""
+"""Parses durations: `60`, `60s`, `500ms`, `2m`, `1.5h`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 def parse(text: str) -> float | None:
-    """Return the seconds of a duration; None for text that is not one."""
+    """Return the seconds of a duration; None if the text is not a duration."""
     found = _DURATION.fullmatch(text.strip())
     return float(found[1]) * _SECONDS[found[2]] if found else None

@@ -1,4 +1,4 @@
-"""The environment contract of a replica: every variable, and the parsing of the supervisor's own.
+"""Lists the environment variables of a replica, and parses those of the supervisor.
 
 `tf_config.py` parses TF_CONFIG.
 """
@@ -21,44 +21,44 @@ VARIABLES = {
     "CODE_URI": "s3:// address of the run's copy of the model code; unset when the image has it",
     "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
     "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
-    "EPOCHS": "how often the training rows are read",
-    "BATCH_SIZE": "rows of one step, over all replicas together",
+    "EPOCHS": "passes over the training rows",
+    "BATCH_SIZE": "rows of one step, over all replicas",
     "TRAIN_OPTIONS": "JSON object: options of the trainer",
-    "JOB_DIR": "scratch of this replica",
+    "JOB_DIR": "scratch folder of this replica",
     "DATA_DIR": "the dataset as files, for a command of the user's own",
-    "OUTPUT_DIR": "where the model goes",
+    "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor refuses a different TF_CONFIG",
-    "EXPECTED_GPUS": "GPUs of this replica; it refuses to train with fewer",
+    "EXPECTED_GPUS": "GPUs of this replica; the trainer refuses to train with fewer",
     "START_DEADLINE": "how long a replica waits for the others",
-    "MAX_RESTARTS": "how often the supervisor may start the command again; unset for never",
+    "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",
     "WARM_SPARE": "1 to keep a second process ready to take over",
-    "RESTARTS": "how often this attempt was started again in place; set by the supervisor",
+    "RESTARTS": "restarts of the command in this pod so far; set by the supervisor",
     "SUPERVISOR_PIPE": "descriptor on which the command reports its progress; set by the"
     " supervisor",
     "WAIT_FOR_GO": "1 in a warm spare; set by the supervisor",
     "PODINFO_DIR": "annotations of the pod as files: heartbeat, stop-within",
     "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat",
     "STORE_DEADLINE": "how long the chief waits for its output to be stored",
-    "FLUSH_BARRIER": "1 where a sidecar answers for the output",
-    "RESTORE": "1 where `setup` brings back the newest checkpoint",
+    "FLUSH_BARRIER": "1 if a sidecar stores the output",
+    "RESTORE": "1 if `setup` restores the newest checkpoint",
     "STORAGE_SECRET_DIR": "the mounted Secret with the keys of the store",
-    "TF_CONFIG": "the cluster and the place of this replica in it; set by the training operator",
-    "HOME": "a home for the user id of the pod",
+    "TF_CONFIG": "the cluster and the role of this replica in it; set by the training operator",
+    "HOME": "home folder for the user id of the pod",
     "TMPDIR": "a folder for temporary files",
 }
-TERMINATION_LOG = "TERMINATION_LOG"  # a local run names the file for last words here
+TERMINATION_LOG = "TERMINATION_LOG"  # in a local run: the file for the last words
 _STORE_SECONDS = 3600.0
 
 
 class Refused(Exception):
-    """The environment is not what the job manifest promised.
+    """The environment does not match the job manifest.
 
     Args:
-        variable: Which variable is wrong.
-        what: What is wrong, as a sentence without a full stop.
-        received: What was given; empty for nothing.
-        expected: What would have been right.
-        fix: What to do now.
+        variable: The wrong variable.
+        what: The problem, as a sentence without a full stop.
+        received: The received value; empty to leave it out.
+        expected: A correct value.
+        fix: How to fix it.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """What the supervisor itself is told.
+    """The settings of the supervisor.
 
     Attributes:
         run_id: The run.
         attempt: From 1.
-        max_restarts: How often the command may be started again.
+        max_restarts: How often the command may be restarted.
         warm_spare: Whether a second process waits to take over.
         start_deadline: Seconds to wait for the other replicas; infinite if not set.
         store_deadline: Seconds to wait for the sidecar.
         orphan_timeout: Seconds to live without a heartbeat; infinite if not set.
-        output_dir: Where the command writes; None where nothing is kept.
-        podinfo_dir: The annotations of the pod; None where there is no pod.
-        flush_barrier: Whether a sidecar answers for the output.
+        output_dir: Where the command writes; None if its output is not kept.
+        podinfo_dir: The annotations of the pod; None if there is no pod.
+        flush_barrier: Whether a sidecar stores the output.
     """
 
     run_id: str = ""

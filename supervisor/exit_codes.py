@@ -1,7 +1,7 @@
-"""Every exit code of the project: its name, its number and what it means.
+"""Defines every exit code of the project: its name, number and meaning.
 
-From 1 to 4 the user has to act; from 128 on the infrastructure is at fault, and a new attempt may
-follow. 128 + n is a process that signal n ended.
+After codes 1 to 4, the user must act. Codes from 128 are failures of the infrastructure, and a new
+attempt may follow; 128 + n means that signal n ended the process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MEANING = {
     STOPPED: "stopped by a signal",
     NOT_STORED: "not stored: the store was away until the deadline",
 }
-# A program returns these only on purpose: they name a mistake that the user has to correct.
+# A program returns these only on purpose, for a mistake that the user must correct.
 USER_ERRORS = (CONFIGURATION, DATA, NOT_FINITE)
-# A replica returns these because of what happened elsewhere: they name no cause.
+# A replica returns these because of an event elsewhere, so they do not show the cause.
 CONSEQUENCES = (PEER_LOST, STOPPED)
 
 
-# Only a step of the pipeline exits with it; from a replica it is a code of the user's program.
+# Only a step of the pipeline exits with these; from a replica they are the user program's codes.
 _OF_STEPS = (SURPASSED,)
 
 
@@ -49,11 +49,11 @@ def of_replica(code: int) -> str:
 
 
 def meaning_of(code: int) -> str:
-    """Return what the exit code of a command means, also for a code that is not in the table."""
+    """Return the meaning of a command's exit code, even if it is not in the table."""
     if known := of_replica(code):
         return known
     if code > 128:
         names = {int(item): item.name for item in signal.Signals}
         cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""
         return f"the command was ended by {names.get(code - 128, code - 128)}{cause}"
-    return f"the command ended with {code}"
+    return f"the command exited with code {code}"

@@ -1,4 +1,7 @@
-"""Small files by which processes of a pod talk to each other: absent, half written or damaged."""
+"""Reads and writes the small files that the processes of a pod exchange.
+
+A file may be absent, half written or damaged.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Mapping
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a file; empty as long as there is none."""
+    """Return the content of a file; empty if it does not exist."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -17,7 +20,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return an object; an empty one as long as there is none."""
+    """Return a JSON object; an empty one if the file has none."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which files below a folder are output, and the one hash that names them all."""
+"""Lists the output files below a folder, and computes one hash for all of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Iterable, Iterator
 
 
 def counts(name: str) -> bool:
-    """Tell whether a file or directory of this name is output."""
+    """Return whether a file or directory with this name is output."""
     return not name.startswith(".") and not name.endswith((".tmp", ".part"))
 
 
 def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
-    """Return the number of files, and the SHA-256 that names them and their sizes.
+    """Return the number of files, and the SHA-256 of their paths and sizes.
 
     Args:
         files: Relative path and size in bytes of each. The hash is over the lines `<size> <path>`
@@ -28,7 +28,7 @@ def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
 
 
 def inventory(folder: Path) -> tuple[int, str]:
-    """Return number and hash of the output in a folder, without links and what vanishes meanwhile.
+    """Return the number and hash of the output files in a folder, without links and vanished files.
 
     Raises:
         OSError: A folder cannot be read.
@@ -37,7 +37,7 @@ def inventory(folder: Path) -> tuple[int, str]:
 
 
 def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Yield relative path and size of every file that is output.
+    """Yield the relative path and the size of every output file.
 
     Raises:
         OSError: A folder cannot be read.

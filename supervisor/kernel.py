@@ -1,4 +1,4 @@
-"""What the supervisor asks of the Linux kernel: to get its orphans, and not to leave any."""
+"""Asks the Linux kernel to give orphans to the supervisor, and to leave none after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def _prctl() -> Callable[..., int] | None:
-    """Return prctl(2), or None where there is none."""
+    """Return prctl(2), or None if it is not available."""
     try:
         return ctypes.CDLL(None).prctl
     except (OSError, AttributeError):
@@ -23,21 +23,21 @@ def _prctl() -> Callable[..., int] | None:
 
 
 def adopt_orphans() -> None:
-    """Have orphans come to this process, also where it is not the first one."""
+    """Make this process the parent of its orphans, even if it is not the container's first one."""
     prctl = _prctl()
     if prctl:
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def child_setup(first_to_die: bool) -> Callable[[], None]:
-    """Return what a child does before its command starts.
+    """Return the function that a child calls before its command starts.
 
-    A process group of its own keeps signals of a terminal away, which the supervisor passes on
-    instead. The kernel kills the child when the supervisor is killed, so that no training is left
+    The child gets its own process group, so signals of a terminal reach it only through the
+    supervisor. The kernel kills the child if the supervisor is killed, so no training is left
     without a parent.
 
     Args:
-        first_to_die: Whether the kernel ends this child first where memory runs out.
+        first_to_die: Whether the kernel kills this child first if memory runs out.
     """
     prctl = _prctl()
 
@@ -46,7 +46,8 @@ def child_setup(first_to_die: bool) -> Callable[[], None]:
         if prctl:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if first_to_die:
-            # Nothing that might import: another thread may hold the lock, which is never released.
+            # No code that might import: another thread may have held the import lock at the fork,
+            # and the child never gets it.
             try:
                 file = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
                 os.write(file, b"1000")
@@ -63,7 +64,7 @@ def children() -> list[int]:
 
 
 def memory_left() -> float:
-    """Return the bytes this container may still take; infinite where that is not known."""
+    """Return the bytes that this container may still allocate; infinite if unknown."""
     found = math.inf
     for line in read_text(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):

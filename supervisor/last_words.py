@@ -1,4 +1,4 @@
-"""The last words of a replica: why it ends, in the file that the cluster shows."""
+"""Writes the last words of a replica: why it ends, in the file that the cluster shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def place(variables: Mapping[str, str]) -> Path:
 
 
 def leave(path: Path, text: str) -> None:
-    """Write last words; where the cluster made no file for them, there is nothing to write to.
+    """Write last words, if the cluster has created the file for them.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""The log of the supervisor: one line for each change of state."""
+"""Writes the supervisor's log: one line for each change of state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def log(text: str) -> None:
-    """Write one line to the log of the container; where no one reads it, training continues."""
+    """Write one line to the container's log; if that fails, training continues."""
     line = time.strftime("%H:%M:%S") + " supervisor: " + text + "\n"
     try:
         os.write(1, line.encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""What the pod tells its chief while it runs: the launcher's heartbeat, and to stop soon."""
+"""Follows the annotations of the chief's pod: the launcher's heartbeat, and orders to stop."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOOK_SECONDS = 0.5
 
 
 def follow(podinfo: Path, orphan_timeout: float, stop: Stop) -> None:
-    """Look at the annotations from now on, in the background.
+    """Start to follow the annotations in the background.
 
     Args:
         podinfo: Their folder.
-        orphan_timeout: Seconds without a new heartbeat after which no launcher waits for this job.
-        stop: Is set when it is time to stop.
+        orphan_timeout: After so many seconds without a heartbeat, no launcher waits for this job.
+        stop: Set when it is time to stop.
     """
     threading.Thread(target=_follow, args=(podinfo, orphan_timeout, stop), daemon=True).start()
 
 
 def _follow(podinfo: Path, orphan_timeout: float, stop: Stop) -> None:
-    """Count time by this machine alone, from the start on: the launcher may be gone already."""
+    """Use only this machine's clock, from the start: the launcher may already be gone."""
     stop_within, told = StopWithin(podinfo, log), False
     heartbeat, heard, kill_at = "", time.monotonic(), math.inf
     while not stop.by_force:
@@ -36,7 +36,7 @@ def _follow(podinfo: Path, orphan_timeout: float, stop: Stop) -> None:
             heartbeat, heard = found, now
         if now - heard >= orphan_timeout and not stop.orphaned:
             stop.orphaned = True
-            log(f"no heartbeat of the launcher for {orphan_timeout:.0f} s: saving and stopping")
+            log(f"no heartbeat from the launcher for {orphan_timeout:.0f} s: saving and stopping")
             # A command that does not react must not keep its GPUs.
             kill_at = min(kill_at, now + orphan_timeout)
             stop.ask()

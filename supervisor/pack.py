@@ -1,6 +1,6 @@
-"""This room as the one file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
+"""Packs this room into the file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
 
-Inside the file the modules have the names they have outside, so none is ever loaded under two.
+The modules keep their names in that file, so none is ever loaded under two names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def pack(target: Path) -> None:
     """Write the file; the same sources give the same bytes.
 
     Args:
-        target: Where to.
+        target: Its path.
 
     Raises:
         OSError: It cannot be written.
@@ -26,7 +26,7 @@ def pack(target: Path) -> None:
     for path in _ROOM.glob("*.py"):
         if path.name != "__main__.py":
             members[_PACKAGE + "supervisor/" + path.name] = path.read_bytes()
-    # Not compressed: the python3 of an image need not have zlib.
+    # Not compressed: the python3 of an image may lack zlib.
     with zipfile.ZipFile(str(target), "w", zipfile.ZIP_STORED) as file:
         for name in sorted(members):
             file.writestr(zipfile.ZipInfo(name), members[name])

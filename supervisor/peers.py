@@ -1,4 +1,4 @@
-"""The other replicas: who of them does not listen, and the wait for the chief's name."""
+"""Finds the replicas that do not listen, and waits until the chief's name resolves."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def absent(peers: Mapping[str, str]) -> str:
 
 
 def wait_for_chief(address: str, seconds: float, stop: Stop) -> str:
-    """Wait until the chief's name leads somewhere, and return what is wrong if it does not.
+    """Wait until the chief's name resolves; return the problem if it does not.
 
-    A name server that is asked too early may go on saying for minutes that there is no such name.
+    A name server that is asked too early may deny the name for minutes.
 
     Args:
-        address: Host and port of the chief; empty to wait for nothing.
-        seconds: How long; infinite to wait for nothing.
+        address: Host and port of the chief; empty not to wait.
+        seconds: The longest wait; infinite not to wait.
         stop: Ends the wait.
     """
     start = time.monotonic()
-    # Not in this thread: a slow name server must not hold up a signal.
+    # Not in this thread: a slow name server must not delay a signal.
     pool, look, error = ThreadPoolExecutor(1), None, "the name server does not answer"
     while address and seconds < math.inf and not stop:
         look = look or pool.submit(socket.getaddrinfo, split(address)[0], None)

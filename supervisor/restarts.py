@@ -1,4 +1,4 @@
-"""When a command that ended is started again inside the pod, and the pause before that."""
+"""Decides whether a command that ended is restarted in its pod, and after what pause."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import Environment
 from kfp_tfjob.supervisor.exit_codes import meaning_of
 
-# The pause before a restart. The first restart is at once; without progress the pause doubles.
+# The pause before a restart. The first restart has none; without progress the pause doubles.
 FIRST_PAUSE = 1.0  # seconds, before the second restart
 LONGEST_PAUSE = 30.0
-LEAST_OF_PAUSE = 0.5  # a random part of the pause from here on, so that replicas spread
-# This many deaths without progress in between are a crash loop.
+LEAST_OF_PAUSE = 0.5  # the smallest random share of the pause; replicas restart at different times
+# This many crashes without progress between them are a crash loop.
 CRASH_LOOP = 3
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows the end of a command.
+    """The decision after the end of a command.
 
     Attributes:
-        again: Whether it is started again.
-        code: Else, the exit code of the replica.
-        reason: Why not; empty for what the code means.
+        again: Whether the command is restarted.
+        code: If not, the exit code of the replica.
+        reason: The reason; empty for the meaning of the code.
         pause: Seconds before the next start.
     """
 
@@ -35,10 +35,10 @@ class Decision:
 
 
 class Restarts:
-    """Decides whether a command that ended is started again.
+    """Decides whether a command that ended is restarted.
 
     Args:
-        told: Its `max_restarts` is how often it may be; 0 for a user's own command.
+        told: Its `max_restarts` limits the restarts; 0 for a user's own command.
     """
 
     def __init__(self, told: Environment) -> None:
@@ -46,18 +46,18 @@ class Restarts:
         self._fruitless = self._own = self._tried = 0
 
     def decide(self, code: int, done: int, tried: int, patience: float) -> Decision:
-        """Decide after an end that no one asked for.
+        """Decide after an end that was not requested.
 
         Args:
             code: Exit code.
-            done: Steps the command had done.
-            tried: The steps under way reached up to this one.
+            done: Number of steps that were done.
+            tried: The last of the steps in progress.
             patience: Seconds left to wait for peers.
         """
         final = code < 128 or code in (exit_codes.STOPPED, exit_codes.NOT_STORED)
         if final or not self.most:
             return Decision(False, code)
-        # Progress is to pass the steps in which it ended the last time.
+        # Progress means to complete the steps in which the command ended last time.
         if done >= max(self._tried, 1):
             self._fruitless = self._own = 0
         self._tried = max(tried, self._tried)
@@ -69,7 +69,7 @@ class Restarts:
                 False,
                 exit_codes.FAILED,
                 f"{meaning_of(code)}, {self._own} times without progress, the last time"
-                f" {where}: starting again does not help. Fix: look at the log; if memory ran"
+                f" {where}: a restart does not help. Fix: read the log; if memory ran"
                 " out, raise pod.all.memory or lower train_batch_size",
             )
         if self.count >= self.most:

@@ -1,4 +1,4 @@
-"""The warm spare: a second process of the command that waits to take over."""
+"""Starts the warm spare: a second process of the command that waits to take over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST_MEMORY = 1 << 30  # bytes; TensorFlow takes 0.6 GB
 
 
 def start_spare(command: Sequence[str], environment: Mapping[str, str]) -> Child | None:
-    """Start a spare; return None, and say why, where that is not possible."""
+    """Start a spare; if that is not possible, log the reason and return None."""
     left = memory_left()
     if left < _LEAST_MEMORY:
         log(f"no warm spare: only {left / 2**20:.0f} MiB of memory are left")

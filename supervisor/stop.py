@@ -1,4 +1,4 @@
-"""The order to stop: a signal, or what the pod's annotations say."""
+"""Holds the order to stop, from a signal or from the pod's annotations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stop:
         return bool(self.signal)
 
     def listen(self) -> None:
-        """Take signals from now on, and wake up at the end of a child."""
+        """Start to handle signals, and wake up when a child ends."""
         self.bell, clapper = os.pipe()
         os.set_blocking(clapper, False)
         signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
@@ -40,7 +40,7 @@ class Stop:
             signal.signal(number, self._take)
 
     def ask(self) -> None:
-        """Stop as if SIGTERM had come, unless a signal has come already."""
+        """Stop as if SIGTERM had arrived, unless a signal has already arrived."""
         self.signal = self.signal or signal.SIGTERM
 
     def _take(self, number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""The annotation `kfp-tfjob/stop-within`: how much time is left, also for a pod that is ending."""
+"""Reads the annotation `kfp-tfjob/stop-within`: the time left, even for a terminating pod."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kfp_tfjob.supervisor.files import read_text
 
 
 class StopWithin:
-    """The annotation as a file, which supervisor and sidecar read again and again.
+    """The annotation as a file, which the supervisor and the sidecar read repeatedly.
 
     Args:
-        podinfo: PODINFO_DIR; None where there is no pod.
+        podinfo: PODINFO_DIR; None if there is no pod.
         say: Logs a value that is not a duration, once.
     """
 
@@ -21,7 +21,7 @@ class StopWithin:
         self._path, self._say, self._said = podinfo and podinfo / "stop-within", say, ""
 
     def seconds(self) -> float | None:
-        """Return the seconds it leaves; None where it is not set or not valid."""
+        """Return its value in seconds; None if it is not set or not valid."""
         text = read_text(self._path) if self._path else ""
         found = duration.parse(text)
         if found is None and text != self._said:

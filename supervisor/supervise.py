@@ -1,4 +1,4 @@
-"""A replica, from its start to its exit code: the parts of this room in their order."""
+"""Runs a replica from its start to its exit code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import Topology
 
 _POLL_SECONDS = 0.05
-_PEER_SECONDS = 10.0  # between two lines about peers that are missing
-# A peer that was there and started again is back long before this; else its node is lost.
+_PEER_SECONDS = 10.0  # between two log lines about missing peers
+# A restarted peer is back long before this; otherwise its node is lost.
 _RETURN_SECONDS = 300.0
 
 
@@ -43,7 +43,7 @@ class Supervisor:
         self._words = last_words.place(variables)
         self._environment, self._cluster = Environment(), Topology()
         self._restarts = Restarts(self._environment)
-        self._patience = math.inf  # seconds that are left to wait for the peers
+        self._patience = math.inf  # seconds left to wait for the peers
         self._spare: Child | None = None
 
     def run(self) -> int:
@@ -75,7 +75,7 @@ class Supervisor:
         return self._end(code, reason) if code else code
 
     def _store(self) -> tuple[int, str]:
-        """Leave the record of success, and wait until it is stored with all other output."""
+        """Write the completion record, and wait until it and all other output are stored."""
         told = self._environment
         if not self._cluster.writes or not told.output_dir:
             return exit_codes.DONE, ""
@@ -90,7 +90,7 @@ class Supervisor:
         return exit_codes.DONE, ""
 
     def _run_command(self) -> tuple[int, str]:
-        """Run the command, again where that helps, and return its exit code and what is wrong."""
+        """Run the command, restart it if that helps, and return its exit code and the problem."""
         code = exit_codes.DONE
         while not self._stop:
             try:
@@ -129,7 +129,7 @@ class Supervisor:
         return dict(self.variables, RESTARTS=str(restarts))
 
     def _follow(self, child: Child) -> tuple[int, str]:
-        """Return the exit code of a command that runs, and what is wrong if only we know."""
+        """Wait for a command; return its exit code, and the problem if only this process knows."""
         spare_wanted = self._environment.warm_spare and self._restarts.most > 0
         late, look = "", 0.0
         while True:
@@ -151,13 +151,13 @@ class Supervisor:
             if spare_wanted and child.stepped and not self._spare:
                 spare_wanted = False
                 self._spare = start_spare(self.command, self._of_command(self._restarts.count + 1))
-        child.hear(0, -1)  # its last words may not have been taken in
+        child.hear(0, -1)  # its last lines may still be in the pipe
         child.bury()
         self._end_strays()
         if late:
             return exit_codes.NOT_STARTED, late
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-        # A command that was told to stop has stopped, even if it had to be ended by force or lost
+        # A command that was told to stop counts as stopped, even if it had to be killed, or lost
         # its peers, which were told to stop as well.
         return (exit_codes.STOPPED if self._stop and code > 128 else code), ""
 
@@ -182,28 +182,28 @@ class Supervisor:
                 self._spare = None
 
     def _end_strays(self) -> None:
-        """End what the command has started and what has left its group.
+        """Kill the processes that the command started and that left its group.
 
-        It would hold the ports and the GPUs of the next command, or write to the output.
+        They would block the ports and GPUs of the next command, or write to the output.
         """
         spare = self._spare.pid if self._spare else 0
-        for _ in range(20):  # a process that cannot be killed now is waited for one second
+        for _ in range(20):  # wait up to one second for a process that does not die at once
             strays = [pid for pid in children() if pid != spare]
             if not strays:
                 return
             for pid in strays:
-                os.kill(pid, signal.SIGKILL)  # not reaped yet, so its number is still its own
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the id is still its own
                 os.waitpid(pid, os.WNOHANG)
             time.sleep(_POLL_SECONDS)
 
     def _absent(self, waited: float) -> str:
         absent = peers.absent(self._cluster.peers)
         if not absent:
-            return f"all other replicas listen, but the start did not end within {waited:.0f} s"
+            return f"all other replicas listen, but the start took longer than {waited:.0f} s"
         return f"another replica did not appear within {waited:.0f} s: {absent}"
 
     def _say_who_is_absent(self, child: Child) -> None:
-        """Look in the background: a slow name server must not hold up a signal."""
+        """Check in the background: a slow name server must not delay a signal."""
 
         def look() -> None:
             absent = peers.absent(self._cluster.peers)
@@ -213,11 +213,11 @@ class Supervisor:
         threading.Thread(target=look, daemon=True).start()
 
     def _end(self, code: int, reason: str = "") -> int:
-        """Leave the reason where the cluster shows it, unless the command has left its own."""
+        """Write the reason where the cluster shows it, unless the command has written its own."""
         if self._stop.orphaned:
             code = exit_codes.ORPHANED
             reason = exit_codes.MEANING[code]
-        # What only this process knows counts more than what the command has said of it.
+        # A reason that only this process knows replaces that of the command.
         if reason:
             self._forget_words()
         reason = reason or exit_codes.meaning_of(code)
@@ -230,7 +230,7 @@ class Supervisor:
         return code
 
     def _forget_words(self) -> None:
-        """Take back what the command said of an end that was not the last one."""
+        """Delete the last words of the command, because they do not explain this end."""
         try:
             last_words.leave(self._words, "")
         except OSError as error:

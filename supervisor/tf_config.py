@@ -1,4 +1,4 @@
-"""The replicas of the job and the place of this one among them, as the operator tells them.
+"""Reads the replicas of the job, and which of them this one is, from the operator's variable.
 
 The training operator writes TF_CONFIG. A variable of a different operator gets its reader in
 READERS.
@@ -13,7 +13,7 @@ from typing import Callable, Mapping, Sequence
 from kfp_tfjob.supervisor.environment import Refused
 
 _TRAINS = ("chief", "worker")
-_TF_CONFIG, _LOOK = "TF_CONFIG", "look at the TFJob"
+_TF_CONFIG, _LOOK = "TF_CONFIG", "check the TFJob"
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Topology:
         """Read TF_CONFIG and compare it with EXPECTED_REPLICAS.
 
         Raises:
-            Refused: TF_CONFIG is damaged, has no place for this replica or two at one address,
-                names a replica type that TensorFlow 2 does not have, or has not as many replicas
-                as EXPECTED_REPLICAS.
+            Refused: TF_CONFIG is damaged, does not contain this replica, has two replicas at one
+                address, names a replica type that TensorFlow 2 does not have, or differs from
+                EXPECTED_REPLICAS in its number of replicas.
         """
         readers = (read for name, read in READERS.items() if variables.get(name))
         read = next(readers, None)
@@ -46,7 +46,7 @@ class Topology:
         if "master" in cluster.members or cluster.kind == "master":
             raise Refused(
                 _TF_CONFIG,
-                "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not know",
+                "TF_CONFIG has a replica of the type Master, which TensorFlow 2 does not support",
                 fix="call it Chief in the job manifest",
             )
         expected = variables.get("EXPECTED_REPLICAS", "")
@@ -58,7 +58,7 @@ class Topology:
                 if cluster.members
                 else "there is no TF_CONFIG, so this replica is alone",
                 expected=f"{expected} replicas (EXPECTED_REPLICAS)",
-                fix="the training operator did not build the cluster of the job manifest; " + _LOOK,
+                fix=_LOOK + ": the training operator did not build the cluster of the job manifest",
             )
         wrong = cluster._contradiction()
         if wrong:
@@ -97,11 +97,11 @@ class Topology:
             ) from None
 
     def _contradiction(self) -> str:
-        """Return why this cluster cannot be; else others would wait for it until the deadline."""
+        """Return why this cluster cannot work; the others would wait until the deadline."""
         if not self.members:
             return ""
         known = len(self.members.get(self.kind, ()))
-        # Estimators keep the evaluator out of the cluster, and so do programs that follow them.
+        # Estimators keep the evaluator out of the cluster; so do programs modelled on them.
         outside = self.kind == "evaluator" and not known
         if not outside and not 0 <= self.index < known:
             return f"there is no {self.kind} {self.index} in it"
@@ -140,7 +140,7 @@ class Topology:
 
     @property
     def writes(self) -> bool:
-        """Whether this replica leaves the output: the chief, or the first worker without one."""
+        """Whether this replica writes the output: the chief, or without one the first worker."""
         first_worker = (self.kind, self.index) == ("worker", 0)
         return self.kind == "chief" or (first_worker and "chief" not in self.members)
 
@@ -155,7 +155,7 @@ class Topology:
         }
 
 
-# How a replica learns of its cluster, by the variable that its operator sets.
+# The readers of the cluster, by the variable that an operator sets.
 READERS: Mapping[str, Callable[[Mapping[str, str]], Topology]] = {
     _TF_CONFIG: Topology.of_tf_config,
 }

@@ -1,4 +1,4 @@
-"""Sending, fetching and proving folders, and the chief's sidecar."""
+"""Sends, fetches and verifies folders, and mirrors the output of the chief."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["pull", "push", "verify"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for: the sidecar catches signals before the second that boto3 takes."""
+    """Import lazily: importing boto3 takes a second, and the sidecar handles signals before it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kfp_tfjob.uploader import folder

@@ -1,8 +1,8 @@
-"""python -m kfp_tfjob.uploader: the chief's sidecar, and sending, fetching and proving folders."""
+"""The command line of the uploader: runs the chief's sidecar; sends, fetches, verifies folders."""
 
 from __future__ import annotations
 
-# In the root of a checkout.
+# `python -m uploader` in the root of a checkout.
 if __name__ == "__main__" and __package__ == "uploader":
     from kfp_tfjob.old_names import restart
 
@@ -12,8 +12,8 @@ import signal
 import sys
 from threading import Event
 
-# Set by the signals that end the sidecar. The first process of a container is given only those it
-# handles, so they are caught before anything slow.
+# Set by the signals that end the sidecar. The first process of a container receives only signals
+# that it handles, so the handlers come before the slow imports.
 _ENDED = Event()
 if __name__ == "__main__" and sys.argv[1:2] == ["watch"]:
     for _number in (signal.SIGTERM, signal.SIGINT):
@@ -35,18 +35,18 @@ _CODES = (
     exit_codes.NOT_STORED,
 )
 _EPILOG = """
-credentials: the mounted Secret that STORAGE_SECRET_DIR names, else the AWS chain: environment,
-  web identity, shared files. They are read again while a command runs.
+credentials: the mounted Secret that STORAGE_SECRET_DIR names, otherwise the AWS chain: environment,
+  web identity, shared files. A running command rereads them.
 
 environment, or keys of the Secret:
-  AWS_ENDPOINT_URL, AWS_REGION: where --endpoint and --region do not say
+  AWS_ENDPOINT_URL, AWS_REGION: used without --endpoint and --region
 {variables}
-  http_proxy, https_proxy, no_proxy: as everywhere; PUT then goes through boto3
+  http_proxy, https_proxy, no_proxy: as usual; PUT requests then go through boto3
 
 exit codes:
 {codes}
-  watch says why in FOLDER/.uploader/state.json: starting, mirroring, stored, not_stored,
-  store_unavailable, fenced (a newer attempt owns the run) or user_error
+  watch writes its state to FOLDER/.uploader/state.json: starting, mirroring, stored, not_stored,
+  store_unavailable, fenced (a newer attempt or uploader owns the run) or user_error
 """.format(
     variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()),
     codes="\n".join(f"  {code}: {exit_codes.MEANING[code]}" for code in _CODES),
@@ -60,7 +60,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:
         raise ConfigurationError(
             Problem(
-                "the attempt is not known",
+                "the attempt is not valid",
                 received=repr(arguments.attempt),
                 expected="a whole number from 1",
                 fix="set ATTEMPT, or give --attempt",
@@ -79,8 +79,8 @@ def _watch(arguments: argparse.Namespace) -> int:
     from kfp_tfjob.storage.retry import Patience
     from kfp_tfjob.storage.store import Store
 
-    # A short patience: each pass decides again what matters most, and logs once that the store is
-    # unreachable and once that it is back.
+    # A short patience: each pass sets its priorities again. The mirror logs once that the store is
+    # unreachable, and once that it is back.
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, arguments.region, patience=Patience(seconds=2, longest=0.5))
     return run_sidecar(settings, store, _ENDED)
@@ -129,19 +129,19 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kfp_tfjob.uploader",
-        description="Send, fetch and prove folders in S3.",
+        description="Send, fetch and verify folders in S3.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--endpoint", default="", help="URL of the store; default: the Secret's")
-    common.add_argument("--region", default="", help="region; default: the Secret's")
+    common.add_argument("--region", default="", help="region of the store; default: the Secret's")
     common.add_argument(
         "--workers",
         type=int,
         default=0,
-        help="files at once; default: 8 where the store is near, and up to 32 to send far away",
+        help="parallel transfers; default: 8, and up to 32 to send to a distant store",
     )
 
     def command(name: str, function, text: str) -> argparse.ArgumentParser:
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(function=function)
         return added
 
-    sidecar = command("watch", _watch, "mirror the output of a chief while it trains")
+    sidecar = command("watch", _watch, "mirror the output of the chief while it trains")
     sidecar.add_argument("folder", type=Path, help="OUTPUT_DIR of the chief")
     sidecar.add_argument("address", help="the run: s3://BUCKET/.../runs/RUN_ID")
     sidecar.add_argument(
@@ -167,27 +167,29 @@ def _parser() -> argparse.ArgumentParser:
         "--snapshots",
         type=float,
         default=30.0,
-        help="seconds between two snapshots of a file that grows, not counting those before"
+        help="seconds between two snapshots of a growing file, in addition to those before"
         " checkpoints; default 30",
     )
     sidecar.add_argument(
         "--grace",
         type=float,
         default=600.0,
-        help="seconds to store what is left after SIGTERM; default 600, shortened by stop-within",
+        help="seconds to store the rest after SIGTERM; default 600; stop-within shortens it",
     )
-    sender = command("push", _push, "send a folder, its manifest last")
-    sender.add_argument("folder", type=Path, help="what to send; hidden, .tmp and .part are not")
+    sender = command("push", _push, "send a folder and write its manifest last")
+    sender.add_argument("folder", type=Path, help="folder; hidden, .tmp and .part files stay out")
     sender.add_argument("address", help="s3://BUCKET/PREFIX")
-    sender.add_argument("--kind", required=True, help="of the manifest: dataset, code, model, ...")
+    sender.add_argument("--kind", required=True, help="manifest kind: dataset, code, model, ...")
     sender.add_argument("--run-id", default="", help="the run that writes it")
     sender.add_argument("--attempt", type=int, default=0, help="the attempt of that run")
 
-    fetcher = command("pull", _pull, "fetch what a manifest names, verified")
+    fetcher = command("pull", _pull, "fetch and verify the files of a manifest")
     fetcher.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
-    fetcher.add_argument("folder", type=Path, help="where to; files of other names stay")
+    fetcher.add_argument("folder", type=Path, help="target folder; its other files stay")
 
-    prover = command("verify", _verify, "prove every object of a manifest; 3 if one differs")
+    prover = command(
+        "verify", _verify, "verify the objects of a manifest; exits with 3 if one differs"
+    )
     prover.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
     return parser
 

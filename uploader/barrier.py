@@ -1,7 +1,7 @@
-"""The flush barrier, seen from the sidecar: the trainer asks whether everything is stored.
+"""The sidecar's side of the flush barrier: tells the supervisor when everything is stored.
 
 Two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename (ARCHITECTURE.md, "The flush
-barrier"). The request is a state and not an event: a sidecar that was restarted reads it again.
+barrier"). The request is a state, not an event: a restarted sidecar reads it again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kfp_tfjob.supervisor.files import read_json
 
 log = logging.getLogger(__name__)
 
-_MOST_PATHS = 100  # of an answer; the number of all is in its message
+_MOST_PATHS = 100  # in a reply; its message has the total
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the supervisor asks for.
+    """A request of the supervisor.
 
     Attributes:
-        id: Tells this request from any other.
+        id: Identifies the request.
         attempt: The attempt that asks.
         files: How many files it counted.
         inventory: The hexadecimal digest of their names and sizes.
@@ -44,7 +44,7 @@ class Barrier:
     Args:
         folder: The chief's OUTPUT_DIR.
         run_id: The run.
-        attempt: The attempt this sidecar belongs to; requests of another one are left alone.
+        attempt: The attempt of this sidecar, which ignores requests of other attempts.
     """
 
     def __init__(self, folder: Path, run_id: str, attempt: int) -> None:
@@ -52,7 +52,7 @@ class Barrier:
         self._logged = ""
 
     def pending(self) -> Request | None:
-        """Return the request that is not yet answered with `stored`."""
+        """Return the request, unless it was already answered with `stored`."""
         body = read_json(self._folder / UPLOADER / FLUSH_REQUEST)
         try:
             request = Request(
@@ -65,7 +65,7 @@ class Barrier:
         return None if answered or request.attempt != self._attempt else request
 
     def completed(self) -> bool:
-        """Tell whether the trainer of this attempt has left its record of completion."""
+        """Return whether completion.json is from this run and attempt."""
         body = read_json(self._folder / COMPLETION)
         whose = (str(body.get("run_id")), str(body.get("attempt")))
         return whose == (self._run_id, str(self._attempt))
@@ -73,13 +73,13 @@ class Barrier:
     def answer(
         self, request: Request, stored: int, missing: Sequence[str], message: str = ""
     ) -> None:
-        """Write the reply; with nothing missing and no message it says `stored`.
+        """Write the reply: `stored` if nothing is missing and there is no message.
 
         Args:
-            request: What is answered.
+            request: The request to answer.
             stored: Number of files that are in the store.
-            missing: Paths that are not.
-            message: What stands in the way.
+            missing: Paths that are not in the store.
+            message: The reason why something is not stored.
         """
         state = "storing" if missing or message else "stored"
         reply = {
@@ -93,7 +93,7 @@ class Barrier:
             files.write(self._folder / UPLOADER / FLUSH_REPLY, json.dumps(reply))
         except OSError as error:
             message = f"the answer cannot be written: {error}"
-        # What keeps a file from being stored is logged where it is tried; it changes all the time.
+        # Not the reasons for missing files: they change often, and the mirror logs them.
         summary = f"flush {request.id}: {state}" + (
             f", {message}" if message and not missing else ""
         )

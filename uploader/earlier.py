@@ -1,7 +1,7 @@
-"""What the store has of a run's output when a sidecar begins: it is recognised, not sent again.
+"""Recognises output that the store already has when a sidecar starts, so it is not sent again.
 
-An earlier life of the sidecar has sent it, or that of an earlier attempt, whose files `setup` has
-brought back. Nothing is believed because of a name or a time: the bytes have to be the same.
+An earlier process of this sidecar sent it, or the sidecar of an earlier attempt, and `setup`
+restored the files. Equal names and times prove nothing: the bytes must be equal.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
 
 
 class Earlier:
-    """What was stored before this process.
+    """The output that was stored before this process started.
 
     Args:
-        store: Where.
+        store: The store.
         folder: The chief's OUTPUT_DIR.
         run: The run's directory in the store.
-        journal: Learns what is recognised.
+        journal: Records what is recognised.
 
     Attributes:
         steps: Steps that have objects in the store, complete or not.
@@ -43,11 +43,11 @@ class Earlier:
 
     def __init__(self, store: Store, folder: Path, run: RunLayout, journal: Journal) -> None:
         self.steps: set[int] = set()
-        self._sizes: dict[str, int] = {}  # of the objects outside of checkpoints, by path
+        self._sizes: dict[str, int] = {}  # of the objects outside checkpoints, by path
         self._store, self._folder, self._run, self._journal = store, folder, run, journal
 
     def look(self, files: Mapping[str, LocalFile]) -> None:
-        """Look once, and throw away unfinished uploads that can never become one of the files.
+        """List the store once, and abort unfinished uploads that no longer match a file.
 
         Args:
             files: The contents of the folder, by path.
@@ -66,10 +66,10 @@ class Earlier:
         self._abort_dead_uploads(files)
 
     def recognise_step(self, step: int, files: Collection[LocalFile]) -> bool:
-        """Count the files of a checkpoint as stored that are those of its manifest.
+        """Count the files of a checkpoint as stored if they match its manifest.
 
         Returns:
-            Whether they are all of them.
+            Whether all files of the checkpoint and of its manifest match.
         """
         prefix = f"{CHECKPOINTS}/{step}/"
         manifest = manifest_at(self._store, self._run.checkpoints / str(step))
@@ -84,23 +84,23 @@ class Earlier:
         return known.keys() == {file.path for file in files} and all(map(self._journal.has, files))
 
     def recognise_files(self, files: Iterable[LocalFile], tick: Callable[[], None]) -> None:
-        """Count the files as stored, of those outside of checkpoints, that the store has.
+        """Count files outside checkpoints as stored if the store has them.
 
-        Each is compared once, before it would be sent for the first time.
+        Each file is compared only once, before it is first sent.
 
         Args:
-            files: Which are to be sent.
+            files: The files to send.
             tick: Called about twice a second.
         """
         alike = [file for file in files if self._sizes.pop(file.path, None) == file.size]
         found = 0
         for file, proven in each(self._prove, alike, tick=tick) if alike else ():
-            if proven.error is None:  # else it differs, or cannot be read: sending it will tell
+            if proven.error is None:  # otherwise sending it shows the problem
                 self._journal.add(Stored(file, proven.result()))
                 found += 1
         self._journal.flush()
         if found:
-            log.info("stored already: %s", counted(found, "file"))
+            log.info("already stored: %s", counted(found, "file"))
 
     def _prove(self, file: LocalFile) -> ManifestObject:
         checksum = file_crc64nvme(self._folder / file.path)
@@ -116,12 +116,12 @@ class Earlier:
         try:
             for address, upload_id in self._store.unfinished(self._run.output):
                 if upload_id not in alive:
-                    log.info("an unfinished upload of %s is discarded", address)
+                    log.info("discarding an unfinished upload of %s", address)
                     self._store.abort(address, upload_id)
         except StoreUnavailableError:
             raise
-        except StepError as error:  # it costs space and nothing else
-            log.warning("unfinished uploads cannot be listed: %s", error)
+        except StepError as error:  # they only take up space
+            log.warning("cannot discard unfinished uploads: %s", error)
 
 
 def step_of(path: str) -> int | None:

@@ -1,6 +1,6 @@
-"""Sending, fetching and proving a whole folder through its manifest.
+"""Sends, fetches and verifies a whole folder by its manifest.
 
-Nothing heavy is imported before it is used: every step imports this module.
+Every step imports this module, so it imports heavy modules only where it uses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
 
-# bytes; a key may have 1024, and the address of the folder has its part of them.
+# bytes; a key may have 1024, and the address of the folder takes some of them.
 _LONGEST_PATH = 900
 _LARGEST_OBJECT = 1 << 50  # bytes
 
@@ -40,27 +40,27 @@ def push(
     details: Mapping[str, Any] | None = None,
     workers: int = 0,
 ) -> Manifest:
-    """Send a folder; its manifest is written last.
+    """Send a folder, and write its manifest last.
 
-    Objects that a manifest at the address proves already are not sent again. Before anything is
-    replaced that manifest is taken away, so that a reader never trusts a mixture.
+    Objects that a manifest at the address already proves are not sent again. That manifest is
+    deleted before any object is replaced, so a reader never trusts a mixture.
 
     Args:
-        store: Where to.
-        folder: What to send; which files count is said in `inventory.py`.
+        store: The store.
+        folder: The folder to send; `inventory.py` defines which files count.
         address: The directory in the store.
-        kind: Of the manifest, for instance `code`.
+        kind: The kind of the manifest, for instance `code`.
         run_id: The run that writes it.
         attempt: The attempt of that run.
-        details: What a reader of the manifest needs to know.
-        workers: Files sent at once; 0 for as many as the distance of the store asks for.
+        details: Facts for readers of the manifest.
+        workers: Files sent at once; 0 to choose by the latency of the store.
 
     Returns:
         The manifest now stored at the address.
 
     Raises:
-        DataError: The folder is not there, holds nothing, or holds a file `manifest.json`.
-        FileChangedError: A file was written to meanwhile; no manifest was written.
+        DataError: The folder does not exist, is empty, or contains a file `manifest.json`.
+        FileChangedError: A file changed during the transfer; no manifest was written.
     """
     files = _local_files(folder)
     there = manifest_at(store, address)
@@ -102,24 +102,24 @@ def pull(
     only: Callable[[str], bool] | None = None,
     workers: int = 0,
 ) -> Manifest:
-    """Fetch a directory through its manifest; a file appears only once its bytes are right.
+    """Fetch a directory by its manifest; a file appears only after its bytes are verified.
 
-    Files that are right already are left alone, and so are files the manifest does not name.
+    Files that are already correct stay, and so do files that the manifest does not name.
 
     Args:
-        store: Where from.
+        store: The store.
         address: The directory in the store.
-        folder: Where to.
-        only: Which keys of the manifest are wanted; None for all of them.
+        folder: The target folder.
+        only: Selects keys of the manifest; None for all of them.
         workers: Files fetched at once; 0 for the default.
 
     Returns:
-        The manifest; the folder holds exactly the bytes of the wanted objects.
+        The manifest; the folder has exactly the bytes of the selected objects.
 
     Raises:
-        ObjectNotFoundError: There is no manifest: the directory is not complete.
-        DataError: Objects are missing or damaged; all of them are named.
-        ConfigurationError: There is no space for them; nothing was fetched.
+        ObjectNotFoundError: There is no manifest, so the directory is not complete.
+        DataError: Objects are missing or damaged; the error names all of them.
+        ConfigurationError: There is not enough space; nothing was fetched.
     """
     manifest = store.read_manifest(address / MANIFEST)
     keys = [item.key for item in manifest.objects]
@@ -128,7 +128,7 @@ def pull(
         Problem(
             f"the manifest of {address} names an object larger than any store keeps",
             received=f"{item.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
-            fix="do not use it: it was altered",
+            fix="do not use this manifest: it was altered",
         )
         for item in manifest.objects
         if item.size > _LARGEST_OBJECT
@@ -137,7 +137,7 @@ def pull(
     wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
     right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
     missing = [item for item in wanted.values() if item.key not in right]
-    for item in missing:  # what an end by force has left takes space that is needed
+    for item in missing:  # partial files of a killed process take up space
         files.partial_of(names.below(folder, item.key)).unlink(missing_ok=True)
     _check_space(folder, address, sum(item.size for item in missing))
 
@@ -164,16 +164,16 @@ def pull(
 
 
 def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) -> list[Problem]:
-    """Prove every object of a manifest.
+    """Verify every object of a manifest.
 
     Args:
-        store: Where the objects lie.
+        store: The store.
         base: The directory that the keys of the manifest are relative to.
-        manifest: What ought to be there.
-        workers: Objects proven at once; 0 for the default.
+        manifest: Names the objects.
+        workers: Objects verified at once; 0 for the default.
 
     Returns:
-        What is missing or differs, sorted by address; nothing when everything is right.
+        The problems of missing and different objects, sorted by address.
     """
 
     def prove(item: ManifestObject) -> None:
@@ -194,7 +194,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
 
 
 def manifest_at(store: Store, address: S3Address) -> Manifest | None:
-    """Return the manifest of a directory, or None where there is none that can be read."""
+    """Return the manifest of a directory, or None if there is no readable one."""
     try:
         return store.read_manifest(address / MANIFEST)
     except DataError:
@@ -204,12 +204,12 @@ def manifest_at(store: Store, address: S3Address) -> Manifest | None:
 def same_content(
     folder: Path, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]
 ) -> list[LocalFile]:
-    """Return the local files that have the very bytes of the objects known under their paths.
+    """Return the local files that have the same bytes as the known objects at their paths.
 
     Args:
-        folder: Where the files lie.
+        folder: The folder of the files.
         files: The files, by path.
-        known: Objects, by the path of the file each would be.
+        known: Objects, by the path of the matching file.
     """
     from kfp_tfjob.storage.checksum import file_crc64nvme
 
@@ -221,14 +221,14 @@ def same_content(
     sums = each(lambda file: file_crc64nvme(folder / file.path), alike, tick=progress.tick)
     for file, checksum in sums:
         progress.add(file.size)
-        # A file that cannot be read, or is gone by now, is not the same.
+        # A file that cannot be read, or no longer exists, is not the same.
         if checksum.error is None and checksum.value == known[file.path].crc64nvme:
             found.append(file)
     return found
 
 
 def name_problem(path: str) -> Problem | None:
-    """Return what is wrong with a path as a key in S3, or None."""
+    """Return why a path cannot be a key in S3, or None."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
@@ -242,20 +242,20 @@ def name_problem(path: str) -> Problem | None:
 
 
 def _local_files(folder: Path) -> Mapping[str, LocalFile]:
-    """Return the files to send, or raise what is wrong with the folder."""
+    """Return the files to send, or raise the problems of the folder."""
     found = scan(folder)
     for path, kind in sorted(found.skipped.items()):
         log.warning("%r is a %s and is not sent", path, kind)
     problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]
     if not problems and not found.files:
-        problems.append(Problem(f"{folder} holds no file to send"))
+        problems.append(Problem(f"{folder} has no files to send"))
     problems += [problem for path in found.files if (problem := name_problem(path))]
     if MANIFEST in found.files:
         problems.append(
             Problem(
-                f"{folder} holds a file {MANIFEST}",
-                expected="another name: the store keeps the manifest of the folder there",
-                fix="rename the file, or put everything one folder deeper",
+                f"{folder} contains a file {MANIFEST}",
+                expected="a different name: the store has the folder's manifest under this one",
+                fix="rename the file, or move everything into a subfolder",
             )
         )
     DataError.raise_if(problems)
@@ -269,15 +269,15 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
             Problem(
                 f"there is no space for {address} in {folder}",
                 received=f"{sized(free)} free",
-                expected=f"{sized(needed)}, what is still to be fetched",
-                fix="give the disk more space: pod.all.ephemeral_storage in a pod, another folder"
-                " elsewhere",
+                expected=f"{sized(needed)} for the files that are still missing",
+                fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
+                " larger disk",
             )
         )
 
 
 def _problems(address: S3Address, error: DataError) -> list[Problem]:
     if isinstance(error, ObjectNotFoundError):
-        fix = "start the run that wrote it once more"
+        fix = "start the run that wrote it again"
         return [Problem(f"{address} is missing", expected="the object of its manifest", fix=fix)]
     return [p if isinstance(p, Problem) else Problem(p) for p in error.problems]

@@ -1,4 +1,4 @@
-"""A scan of OUTPUT_DIR: the files below a folder that are to be in the store."""
+"""Scans a folder for the files to store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LocalFile:
         path: Relative to the folder, with `/` between its parts.
         size: Bytes.
         mtime_ns: Time of the last change in nanoseconds.
-        inode: Number of the inode, which a replacement by rename changes.
-        ctime_ns: Time of the last change of the inode, which cannot be set back.
+        inode: Inode number; a replacement by rename changes it.
+        ctime_ns: Time of the last change of the inode; programs cannot set it back.
     """
 
     path: str
@@ -35,8 +35,8 @@ class Scan:
 
     Attributes:
         files: The files that count, by path.
-        skipped: What is neither file nor directory, by path: the kind of thing it is.
-        errors: Directories that could not be read; their contents are not known.
+        skipped: The kinds of entries that are neither file nor directory, by path.
+        errors: Directories that could not be read; their contents are unknown.
     """
 
     files: Mapping[str, LocalFile] = field(default_factory=dict)
@@ -47,8 +47,8 @@ class Scan:
 def scan(folder: Path) -> Scan:
     """Look at everything below a folder; a symbolic link is never followed.
 
-    A file that vanishes meanwhile is simply not there, but a folder that cannot be read is an
-    error: code that deletes what is gone must not confuse the two.
+    A file that vanishes during the scan is left out, but a folder that cannot be read is an error:
+    code that deletes objects of missing files must not confuse the two.
     """
     files: dict[str, LocalFile] = {}
     skipped: dict[str, str] = {}
@@ -68,7 +68,7 @@ def scan(folder: Path) -> Scan:
                         try:
                             stat = entry.stat(follow_symlinks=False)
                         except FileNotFoundError:
-                            continue  # gone by now, and the others are not
+                            continue  # only this file is gone
                         files[path] = LocalFile(
                             path, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
                         )
@@ -83,5 +83,5 @@ def scan(folder: Path) -> Scan:
 
 
 def inventory(files: Iterable[LocalFile]) -> tuple[int, str]:
-    """Return the number of files, and the SHA-256 that names them and their sizes."""
+    """Return the number of files, and the SHA-256 of their paths and sizes."""
     return digest((file.path, file.size) for file in files)

@@ -1,9 +1,9 @@
-"""What this pod has stored, kept beside the output: a restarted sidecar sends nothing twice.
+"""Records beside the output what this pod has stored, so a restarted sidecar sends nothing twice.
 
-One JSON object a line, only ever appended to. A line that was cut off ends the journal; what it
-would have said is sent again, which costs time and nothing else. So does a journal that cannot be
-written at all, and what was not flushed. Only what is taken back is flushed at once, before the
-store is told: a journal must never name what is not there.
+The journal has one JSON object per line and is append-only. A truncated line ends it. A file
+without a line is sent again, which only costs time: its line was truncated, not flushed or not
+writable. Only removals are flushed at once, before the store deletes the objects, because the
+journal must never name an object that does not exist.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = "kfp-tfjob/journal/1"
 
 @dataclass(frozen=True)
 class Stored:
-    """A file that is in the store: what it was when it was sent, and the object it became."""
+    """A stored file: its state when it was sent, and its object."""
 
     file: LocalFile
     object: ManifestObject
@@ -39,12 +39,12 @@ class Journal:
 
     Args:
         folder: Where it is stored; None keeps it in memory only.
-        owner: Whose it is: store, run and attempt. A journal of another one is not believed.
+        owner: Store, run and attempt. A journal of a different owner is discarded.
 
     Attributes:
-        stored: What is stored, by path.
-        published: The steps whose manifests are written.
-        uploads: Uploads in parts that were begun and not ended, by path: the file and their id.
+        stored: Stored files, by path.
+        published: Steps with a manifest in the store.
+        uploads: Unfinished multipart uploads, by path: the file and the upload id.
     """
 
     def __init__(self, folder: Path | None, owner: str) -> None:
@@ -59,25 +59,25 @@ class Journal:
             self._rewrite(self._path)
 
     def has(self, file: LocalFile) -> bool:
-        """Tell whether a file is stored as it is."""
+        """Return whether a file is stored in this state."""
         stored = self.stored.get(file.path)
         return stored is not None and (stored.file, stored.object.size) == (file, file.size)
 
     def add(self, stored: Stored) -> None:
-        """Remember a file that was stored; `flush` brings it to the disk."""
+        """Record a stored file; `flush` writes the record to disk."""
         self.stored[stored.file.path] = stored
         self._write(_stored_line(stored))
 
     def flush(self) -> None:
-        """Write what is only remembered; a write for every small file would cost as much CPU."""
-        if file := self._file:  # another thread may give it up meanwhile
+        """Write the buffered lines; a write for every small file would cost too much CPU."""
+        if file := self._file:  # another thread may set it to None meanwhile
             try:
                 file.flush()
             except OSError as error:
                 self._give_up(error)
 
     def upload(self, file: LocalFile, upload_id: str) -> None:
-        """Remember an upload in parts that began, or with an empty id that it ended."""
+        """Record that a multipart upload began; an empty id records that it ended."""
         if upload_id:
             self.uploads[file.path] = (file, upload_id)
         else:
@@ -86,7 +86,7 @@ class Journal:
         self.flush()
 
     def publish(self, step: int, published: bool = True) -> None:
-        """Remember that the manifest of a step is written, or is not there any more."""
+        """Record that the manifest of a step is written, or no longer exists."""
         if published:
             self.published.add(step)
         elif step in self.published:
@@ -97,7 +97,7 @@ class Journal:
         self.flush()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Remember that files are not stored any more."""
+        """Record that files are no longer stored."""
         for path in paths:
             if self.stored.pop(path, None):
                 self._write({"forget": path})
@@ -113,9 +113,9 @@ class Journal:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("the journal is read up to a line that is damaged: %s", error)
+            log.warning("ignoring the journal from a damaged line on: %s", error)
         if self.stored or self.uploads:
-            log.info("the journal names %d stored files", len(self.stored))
+            log.info("the journal lists %d stored files", len(self.stored))
 
     def _apply(self, line: dict[str, Any]) -> None:
         if "object" in line:
@@ -135,14 +135,14 @@ class Journal:
         return {"format": FORMAT, "owner": self._owner}
 
     def _rewrite(self, path: Path) -> None:
-        """Begin a journal with what is known, without the lines that no longer matter."""
+        """Start a new journal with the current entries, without obsolete lines."""
         lines = [self._head(), *map(_stored_line, self.stored.values())]
         lines += [{"upload": id_, "file": vars(file)} for file, id_ in self.uploads.values()]
         lines += [{"step": step, "published": True} for step in sorted(self.published)]
         try:
             path.parent.mkdir(exist_ok=True)
             files.write(path, b"".join(map(_encode, lines)))
-            self._file = open(path, "ab")  # noqa: SIM115 - open as long as we run
+            self._file = open(path, "ab")  # noqa: SIM115 - open until the process ends
         except OSError as error:
             self._give_up(error)
 
@@ -154,8 +154,8 @@ class Journal:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Continue without a journal: one that is no longer kept would soon be wrong."""
-        log.warning("no journal is kept; a restart would send everything again: %s", error)
+        """Continue without a journal: an incomplete one would soon be wrong."""
+        log.warning("cannot write the journal; a restart would send everything again: %s", error)
         self._file = None
         with suppress(OSError):
             self._path.unlink()

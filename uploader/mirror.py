@@ -1,10 +1,10 @@
-"""The mirror: brings what a folder holds into the store, in an order that is right at any moment.
+"""Mirrors a folder to the store, in an order that stays correct if the mirror or the trainer dies.
 
-A checkpoint is an immutable directory. Its objects go first and its manifest last; it is removed
-manifest first. So a reader of manifests finds whole checkpoints only, whenever the mirror
-or the trainer dies. The manifest also says which files lay beside it, because nothing else is ever
-removed from the store; those that nothing writes to are stored before it. What is stored is
-remembered in a journal: a pass without changes is one scan and no request, and so is a restart.
+A checkpoint is an immutable directory. The mirror sends its objects first and its manifest last,
+and deletes its manifest first. So a reader of manifests finds only complete checkpoints. The
+manifest also lists the other files of that moment, because the mirror never removes those from the
+store; files that are not being written are stored before it. A journal records what is stored, so a
+pass or a restart without changes takes one scan and no request.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """What is in the store of one run's output, and how the rest gets there.
+    """Keeps the store up to date with the output of one run.
 
     Args:
-        store: Where to; its patience should be short, because every pass tries again.
+        store: The store; with a short patience, because every pass tries again.
         folder: The chief's OUTPUT_DIR.
         run: The run's directory in the store.
         run_id: The run.
         attempt: The attempt that writes.
-        workers: Files sent at once; 0 for as many as the distance of the store asks for.
-        snapshot_seconds: The least time before a growing file is sent again; one up to 16 MiB is
-            sent before each checkpoint too.
+        workers: Files sent at once; 0 to choose by the latency of the store.
+        snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
+            is also sent before each checkpoint.
         tick: Called about twice a second while files are sent.
-        journal: What an earlier life stored; None for a new one in memory.
-        check_owner: Asked before anything is written, with True right before a manifest; it raises
-            FencedError when the run is not ours any more.
+        journal: The journal of earlier processes; None for a new one in memory.
+        check_owner: Called before every write, with True right before a manifest; it raises
+            FencedError if this sidecar no longer owns the run.
 
     Attributes:
         away: The store did not answer in the last pass.
-        refused: The store did not let us write in the last pass; other credentials may come.
-        trouble: What could not be stored in the last pass, by path, and why.
+        refused: The store refused writes in the last pass; the credentials may change.
+        trouble: Why files could not be stored in the last pass, by path.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Mirror:
         self._stored = self._journal.stored
         self._check_owner = check_owner
         self._published = self._journalled_steps()
-        self._settled: Scan | None = None  # the last scan that is stored as a whole
+        self._settled: Scan | None = None  # the last scan that is completely stored
         self._earlier = Earlier(store, folder, run, self._journal)
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
@@ -87,7 +87,7 @@ class Mirror:
         self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
     def missing(self, scan: Scan) -> list[str]:
-        """Return, sorted, the paths that are not in the store as the scan saw them."""
+        """Return the sorted paths that are not stored in the state of the scan."""
         steps, _ = _by_step(scan)
         manifest = MANIFEST
         return sorted(
@@ -108,17 +108,18 @@ class Mirror:
     ) -> None:
         """Make one pass: send what is new, the newest checkpoint first.
 
-        Errors end nothing: they are in `trouble` and `away`, and the next pass tries again.
+        An error does not end the mirror: `trouble` and `away` show it, and the next pass tries
+        again.
 
         Args:
-            scan: What there is.
-            before: The scan before; a file that changed since is left for later.
-            everything: Nothing writes any more: send files whatever they were before, and
-                growing files whenever they were sent last.
-            halted: Asked before each file; true ends the pass.
+            scan: The current contents.
+            before: The previous scan; a file that changed since then waits for a later pass.
+            everything: All programs have finished writing, so also send files that have just
+                changed, and growing files without a wait.
+            halted: Called before each file; true ends the pass.
 
         Raises:
-            FencedError: The run is not ours any more.
+            FencedError: This sidecar no longer owns the run.
         """
         if self._settled is not None and scan.files == self._settled.files:
             return
@@ -151,10 +152,10 @@ class Mirror:
 
             failed = (False, False)
             if new and not everything:
-                # A job that resumes from a checkpoint finds what was written before it. Only when
-                # there may be no time for both, the checkpoint comes first.
+                # A job that resumes from a checkpoint must find the files written before it. The
+                # checkpoint comes first only if there may be no time for both.
                 self._store_plain([f for f in due(True) if f.path != COMPLETION], ended)
-                # A file that fails holds back no checkpoint.
+                # A file that fails does not hold back a checkpoint.
                 failed, self.away, self.refused = (self.away, self.refused), False, False
             for step in new:
                 if not ended():
@@ -179,7 +180,7 @@ class Mirror:
             self._settled = scan
 
     def prune(self, scan: Scan, before: Scan) -> None:
-        """Remove the steps that two scans no longer saw and that a newer stored step replaces."""
+        """Remove the steps that are absent from two scans and older than a stored step."""
         if scan.errors or before.errors or not self._published or self.away:
             return
         here = {step_of(path) for path in (*scan.files, *before.files)}
@@ -199,7 +200,7 @@ class Mirror:
                 except StepError as error:
                     self.note(f"{CHECKPOINTS}/{step}", error)
                     return
-                log.info("checkpoint %d was pruned and is removed", step)
+                log.info("removed checkpoint %d, which the trainer has deleted", step)
                 self._remote.discard(step)
 
     def publish(self, scan: Scan) -> Manifest:
@@ -209,9 +210,9 @@ class Mirror:
             The manifest, with keys relative to the run's directory.
 
         Raises:
-            FencedError: The run is not ours any more.
-            ObjectExistsError: There is a manifest already, and it says something else.
-            StepError: The store did not take it.
+            FencedError: This sidecar no longer owns the run.
+            ObjectExistsError: A different manifest already exists.
+            StepError: The store did not accept it.
         """
         objects = [self._stored[path].object for path in scan.files]
         details = {"files": len(objects)}
@@ -228,7 +229,7 @@ class Mirror:
         return waited or (with_step and file.size <= PART)
 
     def _journalled_steps(self) -> dict[int, frozenset[LocalFile]]:
-        """Return the steps whose manifests the journal says are written, with their files."""
+        """Return the steps that have a manifest according to the journal, with their files."""
         steps: dict[int, set[LocalFile]] = {step: set() for step in self._journal.published}
         for path, stored in self._stored.items():
             if (step := step_of(path)) in steps:
@@ -236,7 +237,7 @@ class Mirror:
         return {step: frozenset(files) for step, files in steps.items()}
 
     def _learn(self, scan: Scan) -> None:
-        """Find out, once, what an earlier life of this sidecar or an earlier attempt stored."""
+        """Find out once what earlier processes and attempts stored."""
         try:
             self._check_owner(False)
             self._earlier.look(scan.files)
@@ -250,28 +251,28 @@ class Mirror:
                 ):
                     self._published[step] = files
                     self._journal.publish(step)
-                    log.info("checkpoint %d is stored already", step)
+                    log.info("checkpoint %d is already stored", step)
         except (ConfigurationError, FencedError, StoreUnavailableError):
             raise
         except StepError as error:
-            self.note("what an earlier attempt stored", error)
+            self.note("the output of earlier attempts", error)
         self._learned = True
 
     def _abort_dead_uploads(self, scan: Scan) -> None:
-        """Throw away the parts of files that have changed or are gone."""
+        """Abort the uploads of files that have changed or are gone."""
         for path, (file, upload_id) in list(self._journal.uploads.items()):
             if scan.files.get(path) != file:
                 self._store.abort(self._run.output / path, upload_id)
                 self._journal.upload(file, "")
 
     def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
-        """Store files outside of checkpoints."""
+        """Store files outside checkpoints."""
         due = [file for file in due if not self._journal.has(file)]
         if not due or ended():
             return
         self._check_owner(False)
         self._earlier.recognise_files(due, self._tick)
-        # The record of completion comes after everything that it speaks for.
+        # The completion record comes last, because it vouches for all the others.
         due.sort(key=lambda file: (file.path == COMPLETION, file.path))
         sent = self._send([file for file in due if not self._journal.has(file)], ended)
         if sent.files:
@@ -289,8 +290,8 @@ class Mirror:
         paths = {file.path: file for file in files}
         self._check_owner(False)
         if step in self._remote:
-            # Half sent, or written again: not to be trusted meanwhile. What is stored is not
-            # compared, because a step is also written again after it was found to be damaged.
+            # The step is half sent, or was written again, so readers must not trust it now. Its
+            # objects are not compared: a step found damaged is also written again.
             self._journal.publish(step, False)
             self._store.delete(address / MANIFEST)
         self._remote.add(step)
@@ -312,7 +313,7 @@ class Mirror:
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> TransferProgress:
-        """Send files at the same time, and remember those that arrived."""
+        """Send files in parallel, and record those that arrived."""
         files = list(files)
         progress = TransferProgress("storing", len(files), sum(file.size for file in files))
 
@@ -329,9 +330,9 @@ class Mirror:
             try:
                 self._journal.add(Stored(file, sent.result()))
             except (FileChangedError, FileNotFoundError):
-                continue  # the next scan sees what became of it
-            except Exception as error:  # whatever it is, it must not end the sidecar
-                # What refuses one file refuses all that are on their way.
+                continue  # the next scan finds the new state
+            except Exception as error:  # no error may end the sidecar
+                # An error that refuses one file also refuses all others in flight.
                 if not (self.refused and isinstance(error, ConfigurationError)):
                     self.note(file.path, error)
             else:
@@ -356,11 +357,11 @@ class Mirror:
         return Resumable(upload_id, lambda begun: self._journal.upload(file, begun))
 
     def note(self, what: str, error: Exception) -> None:
-        """Keep an error for the answer to the trainer, and log it when it is a new one."""
+        """Keep an error for the reply to the trainer, and log it if it is new."""
         text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
             if not self._said_away:
-                log.warning("the store is unreachable; trying until it answers: %s", text)
+                log.warning("the store is unreachable; retrying until it answers: %s", text)
             self.away = self._said_away = True
             self.trouble["the store"] = text
             return
@@ -369,11 +370,11 @@ class Mirror:
         self.trouble[what] = text
         if text not in self._logged[what]:
             self._logged[what].add(text)
-            log.warning("%r is not yet stored correctly: %s", what, text)
+            log.warning("%r failed and will be tried again: %s", what, text)
 
 
 def _appending(path: str) -> bool:
-    """Tell whether a file only ever grows, so that it is never settled while the trainer runs."""
+    """Return whether a file only grows, so it is never settled while the trainer runs."""
     name = path.rpartition("/")[2]
     return name.startswith("events.out.tfevents.") or path == PROGRESS
 
@@ -381,8 +382,8 @@ def _appending(path: str) -> bool:
 def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFile]]:
     """Split the files into those of each checkpoint, and the rest.
 
-    A checkpoint with a `manifest.json` of its own cannot have ours: its files are sent like any
-    other, and no reader takes it for one that can be proven.
+    A checkpoint with its own `manifest.json` cannot have ours. Its files are sent like any others,
+    and readers do not treat it as a verifiable checkpoint.
     """
     steps: dict[int, list[LocalFile]] = {}
     plain = []

@@ -1,9 +1,8 @@
-"""Who may write into a run: only the newest uploader of the highest attempt.
+"""Decides who may write to a run: only the newest uploader of the highest attempt.
 
-Attempts are claimed by the launcher as `attempts/NNNN.json`. A sidecar adds a record of its own,
-`attempts/NNNN-uploader-NN.json`, because a pod may be replaced within an attempt. Both are only
-ever created, so every reader finds the same owner. A sidecar that is no longer the owner stops
-writing.
+The launcher claims an attempt with the record `attempts/NNNN.json`. A sidecar adds its own record,
+`attempts/NNNN-uploader-NN.json`, because a pod may be replaced within an attempt. Records never
+change, so every reader finds the same owner. A sidecar that is no longer the owner stops writing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FRESH = 5.0  # seconds a look at the store is good for, where no manifest depends on it
+_FRESH = 5.0  # seconds for which a check is valid, except before a manifest
 
 
 class FencedError(StepError):
@@ -36,18 +35,18 @@ class FencedError(StepError):
 
 
 class DifferentRunError(ConfigurationError):
-    """The prefix belongs to another run."""
+    """The prefix belongs to a different run."""
 
 
 class Ownership:
     """The claim of one sidecar.
 
     Args:
-        store: The store that holds the run.
+        store: The store of the run.
         run: The run's directory.
         run_id: The run.
         attempt: The attempt of this pod.
-        folder: Where the identity is kept over restarts; None where it cannot be.
+        folder: Keeps the identity across restarts; None if there is no such folder.
     """
 
     def __init__(
@@ -59,11 +58,11 @@ class Ownership:
         self._looked = float("-inf")
 
     def claim(self) -> None:
-        """Become the owner; a restarted container finds that it is.
+        """Become the owner; a restarted container finds that it already is.
 
         Raises:
-            FencedError: A higher attempt owns the run, or a newer uploader this one.
-            DifferentRunError: The prefix belongs to another run.
+            FencedError: A higher attempt owns the run, or a newer uploader owns this attempt.
+            DifferentRunError: The prefix belongs to a different run.
             StepError: The store did not answer.
         """
         while not self._life:
@@ -71,7 +70,7 @@ class Ownership:
             self._check_attempt(records)
             last = max((life for attempt, life in records if attempt == self._attempt), default=0)
             remembered = self._remembered()
-            if remembered:  # a container that is started again in a pod that was replaced
+            if remembered:  # a container may restart in a pod that was replaced
                 self._check_uploader(remembered, last)
             if last and remembered == last:
                 self._life, self._looked = last, time.monotonic()
@@ -86,19 +85,19 @@ class Ownership:
             try:
                 self._store.create(address, json.dumps(record).encode(), "application/json")
             except ObjectExistsError:
-                continue  # another one was quicker: the next number is ours
+                continue  # another uploader was faster; try the next number
             self._life, self._looked = last + 1, time.monotonic()
             self._remember()
             log.info("attempt %d is mirrored by uploader %d", self._attempt, self._life)
 
     def check(self, now: bool = False) -> None:
-        """Return if the run is still ours.
+        """Return if this sidecar still owns the run.
 
         Args:
-            now: Ask the store, however short ago it was asked.
+            now: Ask the store even if the last check was recent.
 
         Raises:
-            FencedError: It is not.
+            FencedError: It does not.
             StepError: The store did not answer.
         """
         if not now and time.monotonic() - self._looked < _FRESH:
@@ -123,7 +122,7 @@ class Ownership:
                     f"attempt {highest} owns this run",
                     received=f"attempt {self._attempt}",
                     expected=f"attempt {highest}",
-                    fix="nothing: this attempt is over and writes no more",
+                    fix="none needed: this attempt is over and no longer writes",
                 )
             )
 
@@ -134,7 +133,7 @@ class Ownership:
                     f"a newer uploader writes attempt {self._attempt} of this run",
                     received=f"uploader {mine}",
                     expected=f"uploader {newest}",
-                    fix="nothing: this pod was replaced and writes no more",
+                    fix="none needed: this pod was replaced and no longer writes",
                 )
             )
 
@@ -150,10 +149,10 @@ class Ownership:
         if whose != self._run_id:
             raise DifferentRunError(
                 Problem(
-                    f"{self._run.base} belongs to another run",
+                    f"{self._run.base} belongs to a different run",
                     received=f"run {self._run_id!r}",
                     expected=f"run {whose!r}, which wrote {address.name}",
-                    fix="give each run a prefix of its own",
+                    fix="give each run its own prefix",
                 )
             )
 
@@ -173,4 +172,4 @@ class Ownership:
             self._path.parent.mkdir(exist_ok=True)
             files.write(self._path, json.dumps({"run": mine, "uploader": self._life}))
         except OSError as error:
-            log.warning("a restart would count as another uploader: %s", error)
+            log.warning("a restart would count as a new uploader, without its identity: %s", error)

@@ -1,4 +1,4 @@
-"""Many calls at once, and what they have moved so far."""
+"""Runs many calls in parallel, and reports the progress of transfers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
-# More do not help where the store is near: a request costs CPU, and threads share one interpreter.
+# More do not help if the store is near: a request costs CPU, and threads share one interpreter.
 WORKERS = 8
 _MOST_WORKERS = 32
-_WORKERS_PER_SECOND = 2000  # of latency: so many requests keep one core busy until the reply comes
+_WORKERS_PER_SECOND = 2000  # of latency: this many requests keep one core busy until the reply
 _TICK = 0.5  # seconds
 _LINE = 5.0  # seconds between two lines of progress
 
@@ -31,11 +31,11 @@ def workers_for(latency: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome(Generic[Result]):
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes:
-        value: What it returned; None when it failed.
-        error: What it raised; None when it worked.
+        value: What it returned; None if it failed.
+        error: What it raised; None if it succeeded.
     """
 
     value: Result | None
@@ -54,25 +54,25 @@ def each(
     workers: int = WORKERS,
     tick: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Item, CallOutcome[Result]]]:
-    """Call a function for every item in threads, and yield each ended call in the caller's thread.
+    """Call a function for every item in threads, and yield the outcomes in the caller's thread.
 
-    Items are taken as workers come free, so a caller stops early by ending `items`; what has begun
-    is waited for.
+    Free workers take the next item, so a caller stops early by ending `items`; calls in progress
+    are completed.
 
     Args:
-        call: What to do with an item.
+        call: The function.
         items: Taken in order, by one thread at a time.
-        workers: Threads.
+        workers: Number of threads.
         tick: Called about twice a second while calls run.
 
     Yields:
-        The item, and how its call ended.
+        The item, and the outcome of its call.
     """
     items, taking, stopped = iter(items), Lock(), Event()
     ended: SimpleQueue[tuple[Item, CallOutcome[Result]] | None] = SimpleQueue()
 
     def work() -> None:
-        """Take items until there are none: handing them out would cost two switches each."""
+        """Take items until none are left: handing them out would cost two thread switches each."""
         try:
             while not stopped.is_set():
                 with taking:
@@ -103,16 +103,16 @@ def each(
         finally:
             stopped.set()
         for worker in working:
-            worker.result()  # raises what went wrong with taking items
+            worker.result()  # raises an error of `items`
 
 
 class TransferProgress:
-    """Counts files and bytes, and says how far things are every few seconds.
+    """Counts files and bytes, and logs the progress every few seconds.
 
     Args:
-        what: What happens, for instance `sending`.
-        files: How many there are.
-        size: Their bytes.
+        what: The activity, for instance `sending`.
+        files: Number of files.
+        size: Their total bytes.
     """
 
     def __init__(self, what: str, files: int, size: int) -> None:
@@ -126,7 +126,7 @@ class TransferProgress:
         self.size += size
 
     def tick(self) -> None:
-        """Log a line when the last one is some seconds old."""
+        """Log a line if the last one is several seconds old."""
         if time.monotonic() - self._said >= _LINE:
             self._said = time.monotonic()
             log.info(
@@ -141,11 +141,11 @@ class TransferProgress:
 
     def _eta(self) -> str:
         if not self.size:
-            return "nothing arrived yet"
+            return "no file completed yet"
         rate = self.size / (time.monotonic() - self._start)
-        return f"{(self._all_size - self.size) / rate:.0f} s to go"
+        return f"{(self._all_size - self.size) / rate:.0f} s left"
 
     def __str__(self) -> str:
-        """Return what moved and how fast, for instance `12.0 MB at 80.1 MB/s`."""
+        """Return the bytes and the rate, for instance `12.0 MB at 80.1 MB/s`."""
         seconds = max(time.monotonic() - self._start, 1e-3)
         return f"{self.size / 1e6:.1f} MB at {self.size / 1e6 / seconds:.1f} MB/s"

@@ -1,4 +1,4 @@
-"""What a program can read about the sidecar: its state and the reason it ended."""
+"""Writes the state of the sidecar for other programs, and why it ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kfp_tfjob.storage.layout import UPLOADER, UPLOADER_STATE
 log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes puts its content into the pod's status
-_MOST_PATHS = 20  # of those that are missing
+_MOST_PATHS = 20  # missing paths in a state
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class State:
     Attributes:
         verdict: `starting`, `mirroring`, `stored`, `not_stored`, `store_unavailable`, `fenced` or
             `user_error`.
-        code: The exit code that goes with it; 0 while the sidecar runs.
-        message: In words.
+        code: The exit code; 0 while the sidecar runs.
+        message: The reason, in words.
         stored: Number of files that are in the store.
-        missing: Some of the paths that are not.
+        missing: Some of the paths that are not in the store.
     """
 
     verdict: str

@@ -1,8 +1,8 @@
-"""The chief's sidecar: mirrors OUTPUT_DIR while the trainer runs, and answers for it at the end.
+"""Mirrors OUTPUT_DIR while the trainer runs, and stores the rest at the end: the chief's sidecar.
 
-It is a native sidecar: Kubernetes ends it with SIGTERM once the trainer has ended, and its exit
-code does not count. So what the trainer may rely on is only the answer at the flush barrier, and no
-error of the store ends this process. A periodic scan is the truth; nothing depends on being told.
+It is a native sidecar: Kubernetes sends it SIGTERM after the trainer has ended, and ignores its
+exit code. So the trainer can rely only on the reply at the flush barrier, and no error of the store
+ends this process. A periodic scan finds all changes; nothing depends on notifications.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan
 from kfp_tfjob.uploader.state import State, write
 
-if TYPE_CHECKING:  # boto3 takes half a second, and signals are to be caught before that
+if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handled before that
     from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-_POLL = 0.1  # seconds; how soon a request or SIGTERM is seen
-_LOCK_SECONDS = 2  # a container that is restarted may meet the end of its predecessor
+_POLL = 0.1  # seconds; how soon a request or SIGTERM is noticed
+_LOCK_SECONDS = 2  # a restarted container may overlap with the end of its predecessor
 _AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sidecar is told.
+    """The settings of the sidecar.
 
     Attributes:
         folder: The chief's OUTPUT_DIR.
@@ -49,10 +49,10 @@ class Settings:
         run_id: The run.
         attempt: The attempt, from 1.
         interval: Seconds between two scans.
-        snapshot_seconds: The least time before a growing file is sent again; one up to 16 MiB is
-            sent before each checkpoint too.
+        snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
+            is also sent before each checkpoint.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
-        workers: Files sent at once; 0 for as many as the distance of the store asks for.
+        workers: Files sent at once; 0 to choose by the latency of the store.
     """
 
     folder: Path
@@ -66,19 +66,20 @@ class Settings:
 
 
 def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
-    """Mirror the folder until `ended`, then store what is left.
+    """Mirror the folder until `ended`, then store the rest.
 
     Args:
         settings: What to mirror, and where to.
         store: The store; with a short patience, because every pass tries again.
-        ended: Set when the trainer has ended, so that nothing writes any more.
+        ended: Set when the trainer has ended, so no program writes any more.
 
     Returns:
-        0 when everything that lay in the folder at the end is stored, 145 when the store was away,
-        2 when the run belongs to somebody else, else 1.
+        0 if everything in the folder at the end is stored, 145 if the store was away, 2 if this
+        sidecar no longer owns the run, otherwise 1.
 
     Raises:
-        ConfigurationError: Another sidecar has the folder, or another run the prefix.
+        ConfigurationError: Another sidecar mirrors the folder, or the prefix belongs to a different
+            run.
     """
     from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
 
@@ -127,7 +128,7 @@ class _Sidecar:
         self._told: set[str] = set()
 
     def run(self) -> int:
-        """Mirror, then store what is left; return the exit code."""
+        """Mirror, then store the rest; return the exit code."""
         folder, ended = self._settings.folder, self._ended
         log.info("mirroring %s to %s", folder, RunLayout(self._settings.run).output)
         write(folder, State("starting"))
@@ -146,7 +147,7 @@ class _Sidecar:
         return self._finish()
 
     def stand_aside(self, error: StepError) -> int:
-        """Stop writing, say why when asked, and wait for the end."""
+        """Stop writing, answer requests with the reason, and wait for the end."""
         log.error("%s", error)
         state = State("fenced", error.code, str(error))
         write(self._settings.folder, state)
@@ -158,7 +159,7 @@ class _Sidecar:
         return error.code
 
     def _begin(self, request: Request | None = None) -> bool:
-        """Probe the store and claim the run, once; tell whether that is done."""
+        """Probe the store and claim the run once; return whether that is done."""
         from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
 
         if self._ready:
@@ -186,7 +187,7 @@ class _Sidecar:
             self._barrier.answer(request, *self._count(self._missing()), "files are being sent")
 
     def _tell(self, found: Scan) -> None:
-        """Log, once each, what in the folder is not mirrored and why."""
+        """Log once for each entry of the folder why it is not mirrored."""
         lines = [
             f"{path!r} is a {kind} and is not mirrored" for path, kind in found.skipped.items()
         ]
@@ -196,14 +197,14 @@ class _Sidecar:
                 log.warning("%s", line)
 
     def _pause(self, barrier: Barrier | None) -> None:
-        """Wait for the next scan, which a request at the barrier brings forward."""
+        """Wait for the next scan, or for a request at the barrier."""
         until = time.monotonic() + self._settings.interval
         while time.monotonic() < until and not self._ended.wait(_POLL):
             if barrier and barrier.pending():
                 return
 
     def _count(self, missing: list[str]) -> tuple[int, list[str]]:
-        """Return how many files are stored, and what is missing, manifests of steps included."""
+        """Return the number of stored files, and what is missing, including manifests of steps."""
         files = self._scan.files
         return len(files) - sum(path in files for path in missing), missing
 
@@ -218,14 +219,14 @@ class _Sidecar:
         self._barrier.answer(request, *self._count(missing), message)
 
     def _complete(self, request: Request) -> str:
-        """Write the manifest of the run, or return what stands in the way."""
+        """Write the manifest of the run, or return why that is not possible."""
         from kfp_tfjob.uploader.ownership import FencedError
 
         found = inventory(self._scan.files.values())
         if found != (request.files, request.inventory):
             return (
-                f"the folder changed after the request: it named {request.files} files,"
-                f" inventory {request.inventory[:12]}; here are {found[0]}, {found[1][:12]}"
+                f"the folder changed after the request: the request has {request.files} files,"
+                f" inventory {request.inventory[:12]}; now there are {found[0]}, {found[1][:12]}"
             )
         if not self._barrier.completed():
             return f"there is no completion.json of attempt {request.attempt}"
@@ -234,15 +235,15 @@ class _Sidecar:
         except FencedError:
             raise
         except ObjectExistsError as error:
-            return f"another manifest of this run is in the store; it is never replaced: {error}"
+            return f"the store has a different manifest of this run, which must stay: {error}"
         except StepError as error:
             return str(error)
         log.info("the output is stored: %s, digest %s", counted(found[0], "file"), manifest.digest)
         return ""
 
     def _finish(self) -> int:
-        """Store what is there, the newest checkpoint first, as long as the pod's grace lasts."""
-        log.info("the trainer has ended: storing what is left")
+        """Store the rest, the newest checkpoint first, within the pod's grace period."""
+        log.info("the trainer has ended: storing the rest")
         grace = self._grace
         grace.start()
         missing: list[str] | None = None
@@ -257,7 +258,7 @@ class _Sidecar:
                 log.info("everything is stored: %s", counted(files, "file"))
                 write(self._settings.folder, State("stored", stored=files), ended=True)
                 return 0
-            # Trying on helps while the store is away or refuses, or each pass brings something in.
+            # More passes help while the store is away or refuses, or while they still store files.
             hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)
             if grace.over() or hopeless:
                 return self._not_stored(missing)
@@ -274,7 +275,7 @@ class _Sidecar:
         return code
 
     def _give_up(self) -> None:
-        """End the process when a call outlasts the grace: the kubelet says not what is lost."""
+        """Exit if a call outlasts the grace period: the kubelet would not report the lost files."""
         self._ended.wait()
         self._grace.start()
         while not self._grace.over(_AFTERWARDS):
@@ -287,7 +288,7 @@ class _Sidecar:
 
 
 class _Grace:
-    """The time that is left after SIGTERM, which the pod's annotations may shorten.
+    """The time left after SIGTERM; the pod's annotations may shorten it.
 
     Args:
         seconds: The pod's grace period.
@@ -300,12 +301,12 @@ class _Grace:
         self._stop_within = StopWithin(Path(folder) if folder else None, log.warning)
 
     def start(self) -> None:
-        """Count from now on, unless it counts already."""
+        """Start to count, unless it has already started."""
         if self._began is None:
             self._began = time.monotonic()
 
     def over(self, more: float = 0.0) -> bool:
-        """Tell whether it is over since `more` seconds."""
+        """Return whether it has been over for `more` seconds."""
         began = time.monotonic() if self._began is None else self._began
         shorter = self._stop_within.seconds()
         seconds = self._seconds if shorter is None else min(self._seconds, shorter)
@@ -314,14 +315,14 @@ class _Grace:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; where no file can be made, there is no lock and no restart.
+    """Lock a folder. If no file can be created in it, there is no lock and no restart.
 
     Raises:
-        ConfigurationError: Another sidecar has it.
+        ConfigurationError: Another sidecar holds the lock.
     """
     try:
         (folder / UPLOADER).mkdir(exist_ok=True)
-        lock = open(folder / UPLOADER / UPLOADER_LOCK, "w")  # noqa: SIM115 - until the end
+        lock = open(folder / UPLOADER / UPLOADER_LOCK, "w")  # noqa: SIM115 - held until the end
     except OSError as error:
         log.warning("%s cannot be written to: %s", folder / UPLOADER, error)
         yield
@@ -337,8 +338,8 @@ def _only_one(folder: Path) -> Iterator[None]:
                     raise ConfigurationError(
                         Problem(
                             f"another sidecar mirrors {folder}",
-                            expected="one process for one folder",
-                            fix="end the other one, or name another folder",
+                            expected="one sidecar per folder",
+                            fix="stop the other sidecar, or use a different folder",
                         )
                     ) from None
                 time.sleep(_POLL)

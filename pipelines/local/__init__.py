@@ -1,1 +1,1 @@
-"""The pipeline on one machine: an S3 server of its own, processes in place of pods."""
+"""Runs the pipeline on one machine, with its own S3 server and with processes instead of pods."""

@@ -1,4 +1,4 @@
-"""The end of a local run: its last lines, and copies of its results.
+"""Ends a local run: prints its last lines, and copies its results.
 
 The embedded store stops with the run, so the last lines point to files on this machine.
 """
@@ -81,7 +81,7 @@ class Ending:
             self._copied(lambda: self._write_page(f"{failure.step} failed ({failure.verdict})."))
             return failure.code
         if code:
-            self.show(f"\nthe pipeline ended with code {code}: see {self._log}")
+            self.show(f"\nthe pipeline exited with code {code}: see {self._log}")
             return 1
         return self._tell_verdict()
 
@@ -91,7 +91,7 @@ class Ending:
             ending = finish.run(self.step, self.model_name)
             steps = self.step.store.numbers(self.step.run.checkpoints)
         except StepError as error:
-            self.show(f"the end of the run could not be recorded: {error}")
+            self.show(f"cannot record the end of the run: {error}")
             return
         if not ending.failure:
             self.show("stopped, but the run was already complete")
@@ -127,7 +127,7 @@ class Ending:
         self.show(f"report     {self._folder / REPORT}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
-        self.show(f"all of it  {self._copied(lambda: self._write_page(outcome, champion))}")
+        self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         return 0
 
     def _copied(self, copy: Callable[[], object]) -> str:

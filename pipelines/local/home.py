@@ -1,4 +1,4 @@
-"""The folder of local runs."""
+"""The folder of local runs: its paths, and errors of its disk."""
 
 from __future__ import annotations
 

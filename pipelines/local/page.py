@@ -1,4 +1,4 @@
-"""The page of a local run: its result, and links to everything it left."""
+"""Writes the page of a local run: its result, and links to all its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_page(folder: Path, run_id: str, outcome: str, places: Mapping[str, str
     """Write the page into the folder of a run.
 
     Args:
-        folder: The folder; what is not in it is not linked.
+        folder: The folder; the page links only files that are in it.
         run_id: The run.
         outcome: In a sentence.
         places: Addresses and paths by what they are, for instance of the model.

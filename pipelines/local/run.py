@@ -1,4 +1,4 @@
-"""The pipeline on this machine: an S3 server, the pipeline and its processes, and their end.
+"""Runs the pipeline on this machine, and ends its processes.
 
 1. Lock the folder; end processes that a killed run has left.
 2. Start the watchdog, which ends everything if this process is killed.
@@ -360,7 +360,7 @@ class _Embedded:
     def keep_up(self) -> None:
         """Start it again if it is gone."""
         if self._server.process.poll() is not None and self._starts < _SERVER_STARTS:
-            self._show("the S3 server is gone; starting it again")
+            self._show("the S3 server is gone; restarting it")
             time.sleep(0.2)
             self.start()
 
@@ -370,7 +370,7 @@ class _Embedded:
             self._server.stop()
 
     def store(self) -> Store:
-        """Return a store that speaks to it."""
+        """Return a store that uses it."""
         return Store(secret=SecretVolume(self._server.secret), patience=_PATIENCE)
 
     @property

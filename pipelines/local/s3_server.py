@@ -1,9 +1,9 @@
-"""A real S3 server in one process: OpenStack Swift with its S3 API, from PyPI.
+"""Runs a real S3 server in one process: OpenStack Swift with its S3 API, from PyPI.
 
     python -m kfp_tfjob.pipelines.local.s3_server FOLDER [--port N]
 
-Unlike the usual mocks, it checks signatures and checksums, and lets one of several conditional
-creates win. It is made for one machine: one copy of the data, loopback only. FOLDER stores the
+Unlike the usual mocks, it checks signatures and checksums, and only one of several conditional
+creates succeeds. It is for one machine: one copy of the data, loopback only. FOLDER stores the
 data. When the server is ready, FOLDER/secret has its address and keys in the form of the Secret
 that pods mount, so every program of the project finds it there.
 
@@ -123,7 +123,7 @@ class Server:
             environment: Of the process; None for that of the caller.
 
         Raises:
-            StepError: It ended, or did not answer in time; its last words are in the message.
+            StepError: It ended, or did not answer in time; the message has its last output.
         """
         _make_private(folder)
         log = folder / "server.log"
@@ -195,7 +195,7 @@ def serve(folder: Path, port: int = 0) -> None:
         port: 0 for a free one.
 
     Raises:
-        SystemExit: Another server has the folder.
+        SystemExit: Another server uses the folder.
     """
     # Swift is written for eventlet, which must replace the sockets before anything uses them.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -222,7 +222,7 @@ def serve(folder: Path, port: int = 0) -> None:
     from swift.common.wsgi import SwiftHttpProtocol, loadapp
 
     reload_storage_policies()
-    # A laptop loses no more than its last seconds in a power cut; syncing every object costs 10 ms.
+    # A power cut loses only the data of the last seconds; syncing every object costs 10 ms.
     os.fsync = os.fdatasync = lambda fd: None
 
     def run(listener, application) -> None:
@@ -269,7 +269,7 @@ def serve(folder: Path, port: int = 0) -> None:
 
 
 class _Door:
-    """What an inner server listens at: as a socket, but only this process can connect to it."""
+    """The listening socket of an inner server; only this process can connect to it."""
 
     family = socket.AF_UNIX
 
@@ -302,7 +302,7 @@ def _lead_inside(doors: Mapping[int, _Door]) -> None:
     from swift.common.bufferedhttp import BufferedHTTPConnection
 
     def connect(self: BufferedHTTPConnection) -> None:
-        self._connected_time = time.time()  # as of the method it replaces
+        self._connected_time = time.time()  # like the method that it replaces
         self.sock = doors[self.port].connect()
 
     BufferedHTTPConnection.connect = connect
@@ -311,14 +311,14 @@ def _lead_inside(doors: Mapping[int, _Door]) -> None:
 def _for_this_machine(application: Application) -> Application:
     """Refuse requests for a different host.
 
-    A web page whose own name leads to this machine could make a browser send them (DNS rebinding).
+    A web page could make a browser send them, if its name resolves to this machine (DNS rebinding).
     """
 
     def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if _host(environ.get("HTTP_HOST", "")) in _HOSTS:
             return application(environ, start_response)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"This server is for programs of its own machine.\n"]
+        return [b"This server accepts requests only from programs on its own machine.\n"]
 
     return call
 
@@ -333,8 +333,8 @@ def _host(header: str) -> str:
 def _creates_take_turns(application: Application) -> Application:
     """Let conditional creates of one object wait for each other.
 
-    Swift looks for the object when a request begins, not when it ends: of two at the same time
-    both would be told that they were the first.
+    Swift looks for the object when a request begins, not when it ends, so two requests at the same
+    time would both succeed.
     """
     from eventlet.semaphore import Semaphore
 
@@ -355,7 +355,9 @@ def _only_server(folder: Path):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        print(f"another S3 server has {folder}; end it, or name another folder", file=sys.stderr)
+        print(
+            f"another S3 server has {folder}; stop it, or use a different folder", file=sys.stderr
+        )
         raise SystemExit(2) from None
     return lock
 

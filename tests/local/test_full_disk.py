@@ -165,5 +165,5 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     text = "\n".join(said)
     assert f"champion   {version}" in text
     assert "no copy on this machine: there is no space" in text
-    assert "2.1 MB, what is still to be fetched" in text and " MB free" in text
+    assert "2.1 MB for the files that are still missing" in text and " MB free" in text
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room

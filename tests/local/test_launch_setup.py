@@ -328,7 +328,7 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     objects = {item.key: item for item in store.read_manifest(layout.manifest).objects}
     assert objects["output/own/best.keras"].crc64nvme == best
     assert {f"output/{path}" for path in curves} < {key for key in objects if "/logs/" in key}
-    assert "stored already: " in log.read_text()
+    assert "already stored: " in log.read_text()
     assert [line["epoch"] for line in job.events("epoch")] == [1, 2, 3, 4, 5]
     for split in ("train", "validation"):
         assert _points(output / "logs" / split) == [0, 1, 2, 3, 4]

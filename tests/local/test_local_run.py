@@ -146,7 +146,7 @@ def test_a_model_is_published_once_whatever_is_killed_meanwhile(home: Path, data
     second.read_until("epoch ")
     second.find(is_server).kill()
     assert second.wait() == 0, second.text
-    assert "the S3 server is gone; starting it again" in second.text
+    assert "the S3 server is gone; restarting it" in second.text
     assert second.weights == first.weights
     assert "not blessed" in second.text
     assert "same model as champion 1" in second.text

@@ -211,7 +211,7 @@ def test_another_run_is_refused(pod, run, proxy, tmp_path, store):
     other = Pod(tmp_path / "other", run, proxy.endpoint)
     other.checkpoint(9)
     assert other.start("--run-id", "another").wait(SECONDS) == 2
-    assert "belongs to another run" in other.log()
+    assert "belongs to a different run" in other.log()
     assert other.state["verdict"] == "user_error"
     assert steps(store, run) == [1]
 

@@ -29,7 +29,7 @@ def test_a_dict_without_documented_keys_names_them() -> None:
     text = keys["train_options.early_stopping"]
     assert "keras.callbacks.EarlyStopping" in text and "patience" in text
     assert keys["train_options.class_weight"] == (
-        "Weight of each class, by its name; `balanced` gives every class the same sum."
+        "Weight of each class, by name; `balanced` gives every class the same total."
     )
     assert keys["train_options.tf32"].endswith("Value: true or false. Default: `true`.")
 

@@ -17,7 +17,7 @@ def _options(**value) -> DataOptions:
     [
         ({"colums": ["a"]}, "did you mean 'columns'?"),
         ({"task": "cluster"}, '"auto", "classification" or "regression"'),
-        ({"split": {"train": 0.9}}, "sum to 1, and not to 0.9 + 0.15 + 0.15 = 1.2"),
+        ({"split": {"train": 0.9}}, "sum to 1, not to 0.9 + 0.15 + 0.15 = 1.2"),
         ({"split": {"train": 1, "validation": 0, "test": 0}}, "a number between 0 and 1"),
         ({"split": {"salt": ""}}, "1 to 64 bytes"),
         ({"split": {"slat": "x"}}, "did you mean 'salt'?"),
