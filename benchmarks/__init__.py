@@ -1,1 +1,1 @@
-"""The measurements in the README, one command each."""
+"""Benchmarks: each command reproduces a figure of the README."""

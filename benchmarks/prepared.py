@@ -1,4 +1,4 @@
-"""Prepared datasets for the benchmarks of the trainer, with the writer of prepare_data."""
+"""Writes prepared datasets for the trainer's benchmarks with the writer of prepare_data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def write(folder: Path, rows: int, features: int, shards: int = 8) -> Path:
     """Write random rows of a classification as the split train.
 
     Args:
-        folder: Where to; made.
-        rows: Of the split train; there is no other.
-        features: Columns.
-        shards: Files.
+        folder: The target folder, created if missing.
+        rows: Rows of the split train, the only one.
+        features: Number of columns.
+        shards: Number of files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     random, encoder = np.random.default_rng(1), Encoder(features, CLASSES)

@@ -1,11 +1,11 @@
-"""Time from the death of a trainer to the next training step, with and without a warm spare.
+"""Measures the time from a trainer's death to the next step, with and without a warm spare.
 
     python -m benchmarks.restart [--quick]
 
 A chief and a worker train under their supervisors. The benchmark kills the trainer of the chief and
 of the worker in turn. The clock stops at the checkpoint of the next step; the trainer writes a
 checkpoint at every opportunity. Without a spare, the new trainer must first import TensorFlow, as
-in any other restart in place. Prints a table and, as the last line, one JSON object.
+in any other restart in place. It prints a table and, as the last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VICTIMS = ("worker", "chief")
 WAYS = {"warm spare": "1", "no spare": ""}
 REPEATS = {False: 5, True: 1}
 PATIENCE = 300.0  # seconds
-QUIET_SECONDS = 2.0  # without CPU time, after which a new spare has imported all it needs
+QUIET_SECONDS = 2.0  # a new spare that is idle this long has imported all it needs
 
 
 @dataclass
@@ -44,20 +44,20 @@ class Job:
     """A chief and a worker.
 
     Attributes:
-        folder: With a folder for each.
-        supervisors: By `chief` and `worker`.
+        folder: A folder with one subfolder per replica.
+        supervisors: The supervisors, by `chief` and `worker`.
     """
 
     folder: Path
     supervisors: Mapping[str, subprocess.Popen[bytes]]
 
     def steps(self) -> set[str]:
-        """Return the names of the checkpoints there are."""
+        """Return the names of the existing checkpoints."""
         folder = self.folder / "chief/output/checkpoints"
         return {path.name for path in folder.glob("[0-9]*")} if folder.exists() else set()
 
     def children(self, replica: str) -> list[int]:
-        """Return the processes of a supervisor: its trainer, and after it the spare."""
+        """Return the processes of a supervisor: its trainer, then the spare."""
         pid = self.supervisors[replica].pid
         return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

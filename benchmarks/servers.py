@@ -1,6 +1,6 @@
-"""The servers of the upload benchmark: a sink without cost, and real stores.
+"""Starts the servers of the upload benchmark: a sink with almost no cost, and real stores.
 
-Each runs in its own process. The sink is a Go program, built at the first use. Without Go, a Python
+Each runs in its own process. The sink is a Go program, built at first use. Without Go, a Python
 sink replaces it; it is slower than the clients and only good for a trial.
 """
 
@@ -30,11 +30,11 @@ class Target:
     """A running server.
 
     Attributes:
-        name: In the report.
-        endpoint: URL.
-        keys: As in a mounted Secret.
-        pid: Of its process.
-        counts: Whether it tells how many requests it got.
+        name: Name in the report.
+        endpoint: Its URL.
+        keys: The keys, as in a mounted Secret.
+        pid: ID of its process.
+        counts: Whether it counts its requests.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Target:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def requests(self) -> int:
-        """Return the requests it has got; 0 where it does not count them."""
+        """Return the number of requests; 0 if it does not count them."""
         if not self.counts:
             return 0
         with urllib.request.urlopen(f"{self.endpoint}/-/stats") as reply:
@@ -69,7 +69,7 @@ def sink(core: int | None, delay_ms: int = 0, tls: Path | None = None) -> Iterat
     Args:
         core: The core it runs on; None for any.
         delay_ms: Delay before each reply.
-        tls: A folder for its certificate; None for plain HTTP. Only the one in Go knows TLS.
+        tls: A folder for its certificate; None for plain HTTP. Only the Go sink supports TLS.
     """
     keys, scheme = dict(_KEYS), "https" if tls else "http"
     if shutil.which("go"):
@@ -93,7 +93,7 @@ def sink(core: int | None, delay_ms: int = 0, tls: Path | None = None) -> Iterat
 
 
 def _certificate(folder: Path) -> Path:
-    """Make a certificate for 127.0.0.1, and return the file with it and its key."""
+    """Create a certificate for 127.0.0.1; return the file with it and its key."""
     path = folder / "sink.pem"
     line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     line += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -111,7 +111,7 @@ def _built() -> str:
     return str(program)
 
 
-# Starts a real server of the test suite, makes the bucket, prints its Secret, waits to be ended.
+# Starts a real server of the test suite, creates the bucket, prints its Secret, and waits.
 _REAL = """
 import json, signal, sys, tempfile
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Milliseconds of a training step: ours, model.fit, and a bare custom loop.
+"""Measures milliseconds per training step: ours, model.fit, and a bare custom loop.
 
-One process, two cores, a batch of 256 rows of 784 columns, no strategy. Ours is the trainer's own
-path: its records, its batches, its step, in runs of about a second. The others read the same files
-in the way tf.data does best: shuffle, batch, parse whole batches, prefetch. All compute the loss
-and the accuracy. The processes are fresh and take turns.
+Each way is one new process on two cores, with batches of 256 rows of 784 columns, and no strategy.
+Ours is the trainer's own path: its records, its batches, its step, in runs of about a second. The
+others read the same files in the fastest way of tf.data: shuffle, batch, parse whole batches,
+prefetch. All compute the loss and the accuracy. The processes take turns.
 
     python -m benchmarks.training_step [--quick]
 
@@ -75,7 +75,7 @@ def ours(folder: Path, name: str, steps: int) -> None:
 
 
 def bare(folder: Path, name: str, steps: int) -> None:
-    """Take turns with a loop as short as it can be."""
+    """Take turns with the shortest possible loop."""
     from kfp_tfjob.trainer.load import load
 
     load(0)
@@ -165,7 +165,7 @@ def _tf_data(folder: Path) -> Any:
 
 
 def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, dict[str, float]]:
-    """Let everyone take turns of some steps; return medians in milliseconds of a step."""
+    """Let all ways take turns of some steps; return medians in milliseconds per step."""
     ways = ("ours", *PEERS)
     players = {
         way: Player(
@@ -177,7 +177,7 @@ def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, dict[s
     }
     taken: dict[str, list[Turn]] = {way: [] for way in ways}
     try:
-        for number in range(turns + 2):  # two to get ready
+        for number in range(turns + 2):  # two warm-up turns
             for way, player in players.items():
                 player.go()
                 turn = player.done()
@@ -202,7 +202,7 @@ def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, dict[s
 
 
 def report(name: str, found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Print a table; return ours as times of the best fit and of the bare loop."""
+    """Print a table; return our time relative to the best fit and to the bare loop."""
     print(f"\n## {name}: ms/step, batch {BATCH}, two cores, one process\n")
     print("| | median | best | CPU | ours / it |")
     print("|---|---|---|---|---|")

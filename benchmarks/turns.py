@@ -1,4 +1,4 @@
-"""Processes that take turns, so that other load on the machine affects all of them equally."""
+"""Runs processes in turns, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Turn:
     """One turn of a process.
 
     Attributes:
-        wall: Seconds.
-        cpu: Seconds of all its threads.
+        wall: Seconds of wall time.
+        cpu: CPU seconds of all its threads.
     """
 
     wall: float
@@ -28,10 +28,10 @@ class Player:
     """A new process that does one turn for every line it reads.
 
     Args:
-        module: Of this package; it calls `play`.
-        arguments: Of its command line.
-        environment: Added to that of this process.
-        cores: It runs on these only.
+        module: A module of this package that calls `play`.
+        arguments: The arguments of its command line.
+        environment: Variables to add to those of this process.
+        cores: The only cores it may use.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Player:
         for line in self._process.stdout:
             if line.startswith('{"wall"'):
                 return Turn(**json.loads(line))
-        raise SystemExit(f"{' '.join(self._process.args)} ended with {self._process.wait()}")
+        raise SystemExit(f"{' '.join(self._process.args)} exited with code {self._process.wait()}")
 
     def end(self) -> None:
         """End the process."""
@@ -69,7 +69,7 @@ class Player:
 
 
 def wait_for_turn() -> None:
-    """Return when the parent says go; end the process when the parent is gone."""
+    """Return when the parent says go; exit if the parent is gone."""
     if not sys.stdin.readline():
         os._exit(0)
 
@@ -80,7 +80,7 @@ def say(wall: float, cpu: float) -> None:
 
 
 def play(turn: Callable[[], None]) -> None:
-    """Do turns without end; the first one is a warm-up."""
+    """Take turns without end; the first one is a warm-up."""
     while True:
         wait_for_turn()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -96,5 +96,5 @@ def cores(number: int) -> list[int]:
     """
     mine = sorted(os.sched_getaffinity(0))
     if len(mine) < number:
-        raise SystemExit(f"this needs {number} cores, and there are {len(mine)}")
+        raise SystemExit(f"this needs {number} cores, but there are only {len(mine)}")
     return mine[:number]

@@ -1,4 +1,4 @@
-"""Upload of training output: ours compared with aws-cli, s5cmd and boto3's TransferManager.
+"""Measures the upload of training output: ours, aws-cli, s5cmd and boto3's TransferManager.
 
     python -m benchmarks.upload [--quick]
 
@@ -50,7 +50,7 @@ NO_OP_SECONDS, RSS_MIB = 0.030, 96
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of one tool: seconds, and MiB at the peak."""
+    """One run of one tool: seconds, and peak memory in MiB."""
 
     wall: float
     cpu: float
@@ -83,7 +83,7 @@ def workloads(folder: Path, quick: bool) -> dict[str, Path]:
 
 
 def measure(line: list[str], target: Target, core: int | None) -> Measurement | str:
-    """Run a command to its end; return its last words instead when it failed."""
+    """Run a command to its end; if it fails, return the end of its output instead."""
     cpu, requests = target.cpu(), target.requests()
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -237,7 +237,7 @@ def main() -> None:
             ours = stored if load == "warm" else medians(runs[load, "ours"]).wall
             theirs = medians(runs["small" if load == "warm" else load, peer])
             claims.append((f"{load}: times faster than {peer}", theirs.wall / ours, goal, True))
-            # On a machine with other work the clock says little, and CPU seconds say more.
+            # On a busy machine, CPU seconds are more reliable than wall time.
             cpu = warm_cpu if load == "warm" else medians(runs[load, "ours"]).cpu
             cpus[f"{load}: times less CPU than {peer}"] = round(theirs.cpu / cpu, 2)
         rss = max(medians(runs[load, "ours-32"]).rss for load in sinking)

@@ -1,8 +1,8 @@
-"""Cost of the resident sidecar: a new folder, and passes without changes.
+"""Measures the resident sidecar: the upload of a new folder, and passes without changes.
 
     python -m benchmarks.warm FOLDER ADDRESS ENDPOINT WORKERS
 
-Prints one JSON object: seconds to store the folder, and seconds of each pass without changes.
+It prints two JSON objects: seconds to store the folder, then seconds of each pass.
 """
 
 from __future__ import annotations

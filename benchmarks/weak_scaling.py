@@ -1,9 +1,9 @@
-"""Weak scaling: two replicas on one core each, against one replica on one core.
+"""Measures weak scaling: two replicas on one core each, compared with one replica.
 
 Every replica has 128 rows per step, so two replicas have twice the batch. Efficiency is the step
-time of one replica divided by that of two. A core is slower when its neighbour is busy, which the
-sum over replicas does not cause: two independent replicas measure this part of the loss. All use
-the trainer's records, batches and step, in new processes that take turns.
+time of one replica divided by that of two. A core is slower when its neighbor is busy. The sum over
+replicas does not cause this loss, so two independent replicas measure it. All use the trainer's
+records, batches and step, in new processes that take turns.
 
     python -m benchmarks.weak_scaling [--quick]
 
@@ -62,7 +62,7 @@ def compare(folder: Path, name: str, steps: int, turns: int) -> dict[str, float]
     players = _players(folder, name, steps)
     taken: dict[str, list[Turn]] = {way: [] for way in players}
     try:
-        for number in range(turns + 2):  # two to get ready
+        for number in range(turns + 2):  # two warm-up turns
             for way, together in players.items():
                 for player in together:
                     player.go()

@@ -1,1 +1,1 @@
-"""The training in the container `tensorflow` of a replica: loop, data, checkpoints, models."""
+"""The training program in a replica's container `tensorflow`: loop, data, checkpoints, models."""

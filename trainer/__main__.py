@@ -1,13 +1,12 @@
-"""`python -m kfp_tfjob.trainer`: train the model of the environment as a replica.
+"""`python -m kfp_tfjob.trainer`: train a model as one replica of a job.
 
-Everything it is told is in the environment (ARCHITECTURE.md); a flag is another way to say it.
-`python -m kfp_tfjob.trainer check` says what of it is missing or wrong,
-also for a program of your own.
+Every setting is an environment variable (ARCHITECTURE.md) and also a command-line flag.
+`python -m kfp_tfjob.trainer check` reports missing or wrong settings, for your own program too.
 """
 
 from __future__ import annotations
 
-# In the root of a checkout.
+# Started from the root of a checkout.
 if __name__ == "__main__" and __package__ == "trainer":
     from kfp_tfjob.old_names import restart
 
@@ -42,15 +41,15 @@ from kfp_tfjob.trainer.exits import (
 from kfp_tfjob.trainer.load import load
 
 log = logging.getLogger("kfp_tfjob.trainer")
-# What TensorFlow says when another process of the cluster is gone.
+# Errors that TensorFlow raises when another process of the cluster is gone.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
-# What TensorFlow makes of an error in the Python code that reads rows.
+# TensorFlow puts this before the text of an error from the Python code that reads rows.
 _OF_INPUT = "DataError: "
-# What both Python and TensorFlow say.
+# Python and TensorFlow use the same text for a full disk.
 _FULL = os.strerror(errno.ENOSPC)
-# An unforeseen error may follow the death of a peer, which the watch notices at about that time.
+# An unexpected error may result from the death of a peer. This gives the watch time to notice.
 _CONSEQUENCE_SECONDS = 1.0
-# Exit codes that another start would not change, so that no replica has to wait for this one.
+# A restart would not change these exit codes, so the other replicas must not wait for this one.
 _FINAL = range(1, 5)
 _PEER_WORDS = (
     "collective",
@@ -69,24 +68,24 @@ class _Signals:
         self.told = False
 
     def listen(self) -> None:
-        """Catch signals; only after the strategy is built, because TensorFlow takes them then."""
+        """Catch signals. Call this after the strategy is built: TensorFlow sets handlers there."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._tell)
 
     def _tell(self, number: int, _frame: object) -> None:
         self.told = True
-        log.info("%s: stopping after the steps under way", signal.Signals(number).name)
+        log.info("%s: stopping after the current steps", signal.Signals(number).name)
 
 
 def train(config: Config, started: float) -> None:
     """Run one replica from its configuration to the exported model.
 
     Args:
-        config: What the environment says.
-        started: Monotonic time at which the process began.
+        config: The configuration from the environment.
+        started: Monotonic time when the process started.
 
     Raises:
-        StepError: In one of its forms, with the exit code it stands for.
+        StepError: The training failed; the subclass has the exit code.
     """
     spare = supervised.is_spare()
     if not spare:
@@ -152,7 +151,7 @@ def train(config: Config, started: float) -> None:
         replicas.part()
     except (NotFiniteError, StoppedError):
         watch.end()
-        # All replicas end like this, and must not take the first one to leave for a lost one.
+        # All replicas end this way, so the first one to leave must not count as lost.
         with suppress(Exception):
             replicas.part()
         raise
@@ -170,13 +169,13 @@ def train(config: Config, started: float) -> None:
 
 
 def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
-    """Return an error of TensorFlow as one whose exit code says whose fault it is."""
+    """Translate an error of TensorFlow into an error with the exit code of its cause."""
     if isinstance(error, StepError):
         return error
     if isinstance(error, SystemExit):
         from kfp_tfjob.trainer.user_code import where
 
-        # It would end this process with any code, 0 too, as if the model were trained.
+        # It could end this process with code 0, as if the model were trained.
         return ConfigurationError(
             Problem(
                 "the model code ended the process",
@@ -198,7 +197,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 "this replica cannot listen on its address in TF_CONFIG",
                 received=text.splitlines()[0][:300],
                 expected="a free port",
-                fix="run again; end what has taken the port",
+                fix="stop the program that uses the port, then run again",
             )
         )
     speaks_of_peers = any(word in text.lower() for word in _PEER_WORDS)
@@ -224,7 +223,7 @@ def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dic
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run and return the exit code."""
+    """Run the trainer and return its exit code."""
     started = time.monotonic()
     logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
@@ -253,5 +252,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # The destructors of TensorFlow take seconds, and wait for replicas that are gone.
+    # The destructors of TensorFlow take seconds and wait for replicas that are gone.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""BatchNormalization: over the rows of all replicas, or refused with the reason."""
+"""Synchronizes BatchNormalization over all replicas, or refuses it with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 def synchronize(model: keras.Model) -> None:
-    """Let the layers of a model take their statistics over all replicas."""
+    """Make the layers of a model compute their statistics over all replicas."""
     for layer in _trained(model):
         layer.synchronized = True
 
@@ -22,12 +22,12 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
     """Return the problems with the layers of a model.
 
     Args:
-        model: Built or not.
-        replicas: Of the job.
-        options: Of the training.
+        model: The model, built or not.
+        replicas: Number of replicas of the job.
+        options: The options of the training.
 
     Returns:
-        Every problem; only `refusing_masks` detects masks.
+        All problems except masks, which only `refusing_masks` detects.
     """
     layers = _trained(model)
     names = f"layers {', '.join(layer.name for layer in layers)}"
@@ -71,7 +71,7 @@ def refusing_masks(model: keras.Model) -> Iterator[None]:
     Only a call shows which layers get a mask, so call the model inside this context.
 
     Raises:
-        ConfigurationError: There are such layers; at the end.
+        ConfigurationError: The model has such layers. It is raised at the end.
     """
     names: list[str] = []
     layers = _trained(model)
@@ -106,7 +106,7 @@ def _noting_mask(layer: keras.layers.BatchNormalization, names: list[str]) -> Ca
 
 
 def _trained(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return the trainable ones; the others use their stored statistics."""
+    """Return the trainable layers; the others use their stored statistics."""
     return [
         layer
         for layer in model._flatten_layers()

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best, by one metric of the epoch that it ended."""
+"""Selects the best checkpoint by one metric at the end of its epoch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ DEFAULT = "val_loss"
 
 
 class BestCheckpoint:
-    """`train_options.checkpoint_best`.
+    """The best checkpoint so far, by `train_options.checkpoint_best`.
 
     Args:
         metric: The name of a metric; Keras knows whether it should rise or fall.
-        model: Built, with built metrics.
-        metrics: The names there will be at the end of an epoch.
+        model: The model, built, with built metrics.
+        metrics: Names of the metrics at the end of an epoch.
 
     Attributes:
-        step: Of the best checkpoint, or None.
-        value: Of its metric, or None.
+        step: Step of the best checkpoint, or None.
+        value: Value of its metric, or None.
 
     Raises:
         ConfigurationError: The metric does not exist, or has no known direction.
@@ -52,12 +52,12 @@ class BestCheckpoint:
         return {"metric": self.metric, "step": self.step, "value": self.value}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of a checkpoint, unless it is about a different metric."""
+        """Resume from the state of a checkpoint, unless it has a different metric."""
         if state.get("metric") == self.metric:
             self.step, self.value = int(state["step"]), float(state["value"])
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take a step for the best one when its metric is better than all before."""
+        """Record a step as the best if its metric is better than all before."""
         value = metrics[self.metric]
         if not math.isfinite(value):
             return

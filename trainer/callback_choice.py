@@ -1,4 +1,4 @@
-"""Which callbacks a training has: those of TRAIN_OPTIONS, then the user's, if they can work."""
+"""Chooses the callbacks of a training: those of TRAIN_OPTIONS, then the user's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_OPTIONS: dict[str, type[Callback]] = {
     "early_stopping": keras.callbacks.EarlyStopping,
     "reduce_lr_on_plateau": keras.callbacks.ReduceLROnPlateau,
 }
-# Why a callback of Keras cannot work here, and what does its work.
+# Why a callback of Keras cannot work here, and what to do instead.
 _REFUSED: dict[type[Callback], tuple[str, str]] = {
     keras.callbacks.BackupAndRestore: (
         "it would restore the weights a second time, from the last epoch",
@@ -29,7 +29,7 @@ _REFUSED: dict[type[Callback], tuple[str, str]] = {
         "remove it: checkpoints are written anyway; ModelCheckpoint writes models",
     ),
     keras.callbacks.SwapEMAWeights: (
-        "it would give the chief other weights than the rest during evaluation",
+        "the chief would evaluate with different weights than the other replicas",
         "remove it: with use_ema=True the averages are the weights of the finished model",
     ),
 }
@@ -39,7 +39,7 @@ _PATHS: dict[type[Callback], str] = {
     keras.callbacks.ModelCheckpoint: "filepath",
     keras.callbacks.TensorBoard: "log_dir",
 }
-# What the trainer and the sidecar write themselves (ARCHITECTURE.md).
+# Names that the trainer and the sidecar write themselves (ARCHITECTURE.md).
 _TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 
@@ -54,18 +54,18 @@ def choose(
 
     Args:
         options: TRAIN_OPTIONS.
-        own: Returns those of the user.
-        model: Compiled and built.
-        metrics: The names there will be at the end of an epoch.
-        output: OUTPUT_DIR, under which relative paths are taken.
+        own: Returns the user's callbacks.
+        model: The model, compiled and built.
+        metrics: Names of the metrics at the end of an epoch.
+        output: OUTPUT_DIR, the base of relative paths.
 
     Raises:
-        ConfigurationError: Some cannot work; all reasons at once.
+        ConfigurationError: Some cannot work. It lists all reasons.
     """
     found, problems = [], []
     for option, kind in _OF_OPTIONS.items():
         if (arguments := getattr(options, option)) is not None:
-            # The log says when they act.
+            # With verbose, the log says when they act.
             default = {"monitor": "val_loss" if "val_loss" in metrics else "loss", "verbose": 1}
             found.append(kind(**default | arguments.given))
             found[-1].set_model(model)
@@ -112,7 +112,7 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
     if not isinstance(callback, Callback):
         return [
             Problem(
-                "callbacks returned something that is no callback",
+                "callbacks returned something that is not a callback",
                 received=f"{name}: {callback!r:.100}",
                 expected="a list of keras.callbacks.Callback",
                 fix="correct the function callbacks of the model code",
@@ -140,7 +140,7 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
 
 
 def _place(callback: Any, output: Path) -> list[Problem]:
-    """Take a relative path of a callback under OUTPUT_DIR; return what is wrong with it."""
+    """Place a relative path of a callback below OUTPUT_DIR; return its problems."""
     problems = []
     for kind, attribute in _PATHS.items():
         path = getattr(callback, attribute) if isinstance(callback, kind) else "/"
@@ -152,12 +152,13 @@ def _place(callback: Any, output: Path) -> list[Problem]:
                 Problem(
                     f"the callback {type(callback).__name__} cannot write there",
                     received=path,
-                    expected=f"a path in OUTPUT_DIR that is none of {', '.join(_TAKEN)}",
-                    fix=f"choose another {attribute}, for instance own/{Path(path).name or 'x'}",
+                    expected=f"a path in OUTPUT_DIR other than {', '.join(_TAKEN)}",
+                    fix=f"choose a different {attribute}, for instance"
+                    f" own/{Path(path).name or 'x'}",
                 )
             )
         else:
             setattr(callback, attribute, str(output / path))
-            if kind is keras.callbacks.CSVLogger:  # the others make their folders themselves
+            if kind is keras.callbacks.CSVLogger:  # the others create their folders
                 (output / path).parent.mkdir(parents=True, exist_ok=True)
     return problems

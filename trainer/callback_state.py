@@ -1,6 +1,6 @@
-"""The state of callbacks in a form for checkpoints: those of Keras and of users.
+"""Captures and restores the state of callbacks for checkpoints.
 
-The state of a Keras callback is a list of attributes. A user's callback returns it from
+The state of a Keras callback is a list of attributes. A user's callback returns its state from
 get_state() as numbers, texts, lists, dicts and arrays, and accepts it in set_state(state).
 """
 
@@ -35,8 +35,8 @@ class CallbackState(NamedTuple):
     """The state of all callbacks.
 
     Attributes:
-        content: For JSON; an array is the dict {"__array__": its number in arrays}.
-        arrays: In any shape and type.
+        content: JSON values; an array is the dict {"__array__": its number in arrays}.
+        arrays: Arrays of any shape and type.
     """
 
     content: dict[str, Any]
@@ -57,8 +57,8 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
     """Return the current state of callbacks.
 
     Args:
-        callbacks: In order.
-        stops: model.stop_training.
+        callbacks: The callbacks, in order.
+        stops: The value of model.stop_training.
 
     Raises:
         ConfigurationError: A checkpoint cannot store the result of a get_state().
@@ -69,7 +69,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, np.ndarray) or hasattr(value, "numpy"):
-            # Keras replaces its arrays, users may write into theirs while a checkpoint is written.
+            # Keras replaces its arrays. Users may change theirs while a checkpoint is written.
             array = np.asarray(value) if is_known(callback) else np.array(value)
             if not array.dtype.hasobject:
                 arrays.append(array)
@@ -97,12 +97,12 @@ def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState)
     """Restore the state of callbacks, after on_train_begin; return model.stop_training.
 
     Args:
-        callbacks: The same, in the same order, as when the state was captured.
-        state: As it was captured.
+        callbacks: The callbacks that `capture` got, in the same order.
+        state: The captured state.
     """
 
     def array(item: dict[str, Any]) -> Any:
-        # A checkpoint gives arrays that cannot be written to.
+        # The arrays of a checkpoint are read-only.
         return state.arrays[item[_ARRAY]].copy() if item.keys() == {_ARRAY} else item
 
     states = json.loads(json.dumps(state.content["callbacks"]), object_hook=array)
@@ -131,8 +131,8 @@ def _has_own(callback: Any) -> bool:
     )
 
 
-# Lines that were written after the checkpoint must go and those before it may be on another
-# machine, so the checkpoint has the file itself, some bytes for each epoch.
+# Lines written after the checkpoint must be removed, and earlier lines may be on a different
+# machine. So the checkpoint contains the file itself, a few bytes per epoch.
 def _read_file(callback: keras.callbacks.CSVLogger) -> str:
     path = Path(callback.filename)
     return path.read_bytes().decode() if path.exists() else ""

@@ -1,4 +1,4 @@
-"""Keras callbacks: they run on the chief, and their decisions apply to every replica.
+"""Runs Keras callbacks on the chief and applies their decisions to every replica.
 
 Each hook runs at the same point as in model.fit. After each hook, all replicas get the
 chief's model.stop_training, learning rate and weights. Other changes stay on the chief.
@@ -33,30 +33,30 @@ _HOOKS = {
     *("on_test_begin", "on_test_end"),
     *(_TRAIN_BATCH | _TEST_BATCH),
 }
-# All replicas would have to call these together, and callbacks are on the chief only. The latter
-# are methods of the strategy: every collective outside compiled functions goes through them.
+# All replicas must call these together, but callbacks run on the chief only. Every collective
+# outside compiled functions goes through one of the methods of the strategy.
 _OF_MODEL = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 _OF_STRATEGY = ("_get_cross_device_ops", "_create_variable")
 
 
 class Callbacks:
-    """The callbacks of a training. Every process has one; those of workers are empty.
+    """The callbacks of a training. Every process has this object; on workers it is empty.
 
     Args:
         make: Returns the callbacks; called on the chief only.
-        model: Compiled and built.
-        replicas: Of the job.
-        epochs: Of the whole training.
-        steps: Of an epoch.
+        model: The model, compiled and built.
+        replicas: The replicas of the job.
+        epochs: Epochs of the whole training.
+        steps: Steps per epoch.
 
     Attributes:
         names: On the chief, the classes of the callbacks, in order.
         train_steps: Steps from one call of the batch hooks to the next, which is
             model.steps_per_execution; 0 when no callback has such hooks.
-        test_steps: The same in evaluation.
+        test_steps: The same for evaluation.
 
     Raises:
-        StepError: The callbacks cannot be made, or cannot work here; on the chief.
+        StepError: On the chief, the callbacks cannot be created or cannot work here.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Callbacks:
         self.test_steps = every if self._used & _TEST_BATCH else 0
 
     def begin(self, position: Position, state: CallbackState | None = None) -> bool:
-        """Start, or resume from a checkpoint; restore the model after this.
+        """Start, or resume from a checkpoint. Restore the model after this call.
 
         Resumed callbacks get the hooks of the current position again, and then their saved state.
 
         Args:
             position: Where the training begins.
-            state: On the chief, that of the checkpoint of this position.
+            state: On the chief, the state in the checkpoint of this position.
 
         Returns:
-            As `call` does.
+            The same as `call`.
         """
         self._model.stop_training = False
         for item in self._all:
@@ -126,17 +126,17 @@ class Callbacks:
             return callback_state.capture(self._all, self._model.stop_training)
 
     def call(self, hook: str, *arguments: Any) -> bool:
-        """Call a hook of all callbacks; every process has to, with the same hook.
+        """Call a hook of all callbacks; every process must do this with the same hook.
 
         Args:
-            hook: For instance on_epoch_end.
-            *arguments: Of it; only the chief's count.
+            hook: Its name, for instance on_epoch_end.
+            *arguments: Its arguments; only those of the chief count.
 
         Returns:
-            Whether a callback changed the weights of the chief, which everyone has to take then.
+            Whether a callback changed the chief's weights. If so, every process must take them.
 
         Raises:
-            StepError: A callback failed; on the chief.
+            StepError: On the chief, a callback failed.
         """
         if hook not in self._used:
             return False
@@ -151,7 +151,7 @@ class Callbacks:
             self._model.stop_training = callback_state.restore(self._all, state)
 
     def _do(self, hook: str, action: Callable[[], Any]) -> bool:
-        """Run something on the chief and share its decisions; return as `call` does."""
+        """Run an action on the chief and share its decisions; return the same as `call`."""
         words = np.zeros(3 + len(self._optimizers), np.int32)
         if self._replicas.chief:
             rates, weights = self._learning_rates(), self._weights(hook)
@@ -190,7 +190,7 @@ class Callbacks:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let whatever would wait for the other replicas fail instead."""
+        """Make operations fail that would wait for the other replicas."""
         refused = [(self._model, name, f"model.{name}") for name in _OF_MODEL]
         if self._replicas.processes > 1:
             strategy = self._replicas.strategy.extended
@@ -217,7 +217,7 @@ def _refusal(what: str) -> Callable[..., None]:
 
 @contextmanager
 def _explained(hook: str) -> Iterator[None]:
-    """Say which callback an error comes from."""
+    """Name the callback that raised an error."""
     try:
         yield
     except StepError:
@@ -250,7 +250,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
 
 
 def _culprit(error: BaseException) -> str:
-    """Return the class of the callback that raised an error: a local variable of the loops."""
+    """Return the class of the callback that raised an error, found in the local variables."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         callback = frame.f_locals.get("callback")
         if isinstance(callback, keras.callbacks.Callback):
@@ -268,7 +268,7 @@ def _uses(callback: Any, hook: str) -> bool:
         if type(callback) is kinds.ModelCheckpoint:
             return hook == "on_train_batch_end" and callback.save_freq != "epoch"
         if type(callback) is kinds.TerminateOnNaN:
-            return False  # the trainer does it after every step
+            return False  # the trainer checks this after every step
         if hook in _TRAIN_BATCH and _overrides(callback, hook.replace("train_", "")):
             return True
     return _overrides(callback, hook)

@@ -1,8 +1,8 @@
-"""`python -m kfp_tfjob.trainer check [OUTPUT]`: whether an image and its program fit.
+"""`python -m kfp_tfjob.trainer check [OUTPUT]`: check an image and its program.
 
-It looks at this Python, the environment of ARCHITECTURE.md, the folders, the dataset and the GPUs;
-then, with TensorFlow, at what a finished program has left in OUTPUT. Everything is told at once,
-and what can be told without TensorFlow before it is imported.
+It checks this Python, the environment of ARCHITECTURE.md, the folders, the dataset and the GPUs.
+Then it checks the files that a finished program left in OUTPUT. It reports all problems at once,
+and does the checks that need TensorFlow last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OK, NOTE, WRONG = "ok", "note", "wrong"
 _PROJECT = "kfp-tfjob"
 _SUPERVISOR_PYTHON = (3, 8)
 _PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
-# Beside those of the trainer: what only a program of one's own or the supervisor looks at.
+# Variables that only the supervisor or a user's own program reads.
 _OTHERS = ("RUN_URI", "DATA_DIR", "EXPECTED_REPLICAS", *READERS)
 
 
@@ -42,10 +42,10 @@ class Finding:
     """One line of the table.
 
     Attributes:
-        subject: What was looked at.
+        subject: The checked item.
         state: `ok`, `note` or `wrong`.
-        text: What was found.
-        problem: What is wrong with it, in full.
+        text: The result, in short.
+        problem: The full description of the problem.
     """
 
     subject: str
@@ -61,10 +61,10 @@ class Finding:
 
 
 def without_tensorflow(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what can be found before TensorFlow is imported."""
+    """Yield the findings that do not need TensorFlow."""
     yield from _python()
     if not any(environment.get(name) for name in VARIABLES):
-        yield Finding("environment", NOTE, "no variable of a job is set: this is no replica")
+        yield Finding("environment", NOTE, "no variable of a job is set, so this is not a replica")
         return
     driver = ask_driver()
     names = ", ".join(gpu.name for gpu in driver.gpus)
@@ -77,11 +77,11 @@ def without_tensorflow(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iterator[Finding]:
-    """Yield what takes TensorFlow: its GPUs, and the model a program has left.
+    """Yield the findings that need TensorFlow: its GPUs and the program's model.
 
     Args:
-        environment: Of the replica.
-        output: The OUTPUT_DIR of a program that has ended; None to look at no model.
+        environment: The environment of the replica.
+        output: The OUTPUT_DIR of a program that has ended; None to skip the model.
     """
     from kfp_tfjob.trainer.load import load
 
@@ -95,7 +95,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
             Problem(
                 "TensorFlow or Keras cannot be imported",
                 received=f"{type(error).__name__}: {error}",
-                expected="both of them, for the python3 of the image",
+                expected="both packages in the python3 of the image",
                 fix="install them in train_image",
             ),
         )
@@ -107,7 +107,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
 
 
 def _python() -> Iterator[Finding]:
-    # The supervisor is started as python3, which need not be the one that runs this.
+    # The supervisor runs as python3, which may differ from the Python that runs this.
     ask = "import sys; print(*sys.version_info[:3], sep='.')"
     try:
         version = subprocess.check_output(["python3", "-c", ask], text=True).strip()
@@ -146,7 +146,7 @@ def _version(distribution: str) -> str:
 
 
 def _pins() -> dict[str, str]:
-    """Return the versions this project is locked to, where it is installed as a package."""
+    """Return the versions that this project pins, if it is installed as a package."""
     try:
         required = metadata.requires(_PROJECT) or []
     except metadata.PackageNotFoundError:
@@ -158,7 +158,7 @@ def _pins() -> dict[str, str]:
 def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     wrong: dict[str, list[Problem | str]] = {}
     try:
-        # Which replicas there may be depends on the program; our trainer takes fewer kinds.
+        # The program decides which roles it supports; our trainer supports fewer.
         of_cluster = (*READERS, "EXPECTED_REPLICAS")
         Config.from_environment({k: v for k, v in environment.items() if k not in of_cluster})
     except ConfigurationError as error:
@@ -213,7 +213,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
     try:
         address = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
     except StepError:
-        return  # told among the variables
+        return  # reported with the variables
     manifest = None
     try:
         store = Store()
@@ -223,14 +223,14 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
         problems = error.problems
     yield from (Finding.wrong("dataset", problem) for problem in problems)
     if not problems:
-        text = f"{len(manifest.objects)} objects of {manifest.size} bytes are proven"
+        text = f"{len(manifest.objects)} objects of {manifest.size} bytes match the manifest"
         yield Finding("dataset", OK, text)
     if folder := environment.get("DATA_DIR"):
         yield _staged(Path(folder), address, manifest)
 
 
 def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Finding:
-    """Tell whether DATA_DIR has the dataset, and no training rows of another one beside it."""
+    """Check that DATA_DIR has the dataset, and no training rows of a different one."""
     from kfp_tfjob.trainer.staging import is_for_training
     from kfp_tfjob.uploader.folder import same_content
     from kfp_tfjob.uploader.inventory import scan
@@ -245,8 +245,8 @@ def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Find
     problem = Problem(
         "DATA_DIR is not the dataset" if rows else "DATA_DIR has no training rows",
         received=f"{folder}, where {', '.join(others[:5])} differ" if rows else folder,
-        expected="the files of DATASET_URI, which `setup` brings before the program starts",
-        fix=f"for a try, into an empty folder:"
+        expected="the files of DATASET_URI, which `setup` fetches before the program starts",
+        fix=f"for a trial, fetch them into an empty folder:"
         f" python -m kfp_tfjob.uploader pull {address} {folder}",
     )
     return Finding.wrong("$DATA_DIR", problem)
@@ -258,7 +258,7 @@ def _gpus(expected: int | None) -> Iterator[Finding]:
     from kfp_tfjob.trainer.gpus import Build, share, unusable
 
     if expected == 0:
-        yield Finding("GPUs", OK, "none are wanted")
+        yield Finding("GPUs", OK, "none are expected")
         return
     visible, driver, build = tf.config.list_physical_devices("GPU"), ask_driver(), Build.here()
     mine = share(range(len(visible)), expected, 0)
@@ -275,10 +275,10 @@ def _completion(output: Path) -> Finding:
         return Finding(COMPLETION, OK, f"run {record['run_id']}, {record['finished']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = Problem(
-            f"{COMPLETION} does not say that the program ended well",
+            f"{COMPLETION} does not say that the program succeeded",
             received=f"{type(error).__name__}: {error}",
             expected="the record of the supervisor",
-            fix="run the program under it: python3 -m kfp_tfjob.supervisor -- COMMAND",
+            fix="run the program under the supervisor: python3 -m kfp_tfjob.supervisor -- COMMAND",
         )
         return Finding.wrong(COMPLETION, problem)
 
@@ -294,22 +294,22 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
         schema = _schema(environment)
         if schema is None:
             signatures = sorted(tf.saved_model.load(str(folder)).signatures)
-            text = f"it has {', '.join(signatures) or 'no signature'}; set DATASET_URI to see more"
+            text = f"signatures: {', '.join(signatures) or 'none'}; set DATASET_URI to check more"
             return Finding("model", NOTE if signatures else WRONG, text, None)
         task = Task.of(schema)
         rows = np.zeros((3, len(task.features)), np.float32)
         found = ServedModel(folder, task, "the model").predict(tf.constant(rows))
     except StepError as error:
         return Finding.wrong("model", error.problems[0])
-    except Exception as error:  # TensorFlow has many for a model that is torn
+    except Exception as error:  # TensorFlow has many for a damaged model
         problem = Problem(
             "the model cannot be loaded",
             received=f"{type(error).__name__}: {error}".splitlines()[0],
             expected=f"a SavedModel in {folder}",
-            fix="export it there when the training ends, on the chief",
+            fix="export the model there on the chief when the training ends",
         )
         return Finding.wrong("model", problem)
-    return Finding("model", OK, f"it answers {task.name} with the shape {found.shape} for 3 rows")
+    return Finding("model", OK, f"its {task.name} output for 3 rows has the shape {found.shape}")
 
 
 def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -324,7 +324,7 @@ def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _tell(findings: Iterator[Finding]) -> list[Problem | str]:
-    """Print findings as they come and return what is wrong."""
+    """Print each finding at once and return the problems."""
     problems = []
     for item in findings:
         print(f"{item.state:<6} {item.subject:<18} {item.text}", flush=True)
@@ -353,5 +353,5 @@ def main(arguments: Sequence[str]) -> int:
     if problems or later:
         leave_last_words(str(ConfigurationError(*problems, *later)))
         return ConfigurationError.code
-    print("\neverything fits")
+    print("\nall checks passed")
     return 0

@@ -1,10 +1,10 @@
-"""Checkpoints: everything that is needed to go on as if nothing had happened.
+"""Writes and reads checkpoints: the complete state of a training.
 
-    checkpoints/<step>/checkpoint.json     what is in the other file, and where the training stood
-    checkpoints/<step>/variables.bin       the bytes of all variables, one after the other
+    checkpoints/<step>/checkpoint.json     the index of variables.bin, and the position
+    checkpoints/<step>/variables.bin       the bytes of all variables, in order
 
-The chief alone writes and reads them; the other replicas get everything from the chief. A directory
-appears under its number by one rename, when it is complete, and never changes after.
+Only the chief writes and reads them; it sends the state to the other replicas. One rename gives a
+complete directory its number. After that, it never changes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from kfp_tfjob.trainer.exits import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
-_ARRAYS = "best"  # the key of callback_arrays: part of the format, which older trainers read too
+_ARRAYS = "best"  # the key of callback_arrays: part of the format, as older trainers read it
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training stands.
+    """The position of a training.
 
     Attributes:
         step: Steps done since the start.
-        epoch: The epoch that is under way, from 0.
-        step_in_epoch: Steps of that epoch that are done; when it is all of them, the evaluation of
-            the epoch is still to come.
+        epoch: The current epoch, from 0.
+        step_in_epoch: Steps done in that epoch. When all are done, its evaluation comes next.
     """
 
     step: int = 0
@@ -54,15 +53,14 @@ class Checkpoint:
     """The content of a checkpoint.
 
     Attributes:
-        position: Where the training stood.
-        settings: What has to be equal for the position to mean the same: seed, batch, rows.
+        position: The position of the training.
+        settings: Values that must be equal to resume: seed, batch, rows.
         variables: Name and value of every variable of the model and the optimizer, in order.
-        metrics: The running sums of the metrics, one text of bytes for each process.
-        callbacks: State of the callbacks, for JSON.
-        callback_arrays: The arrays in the state of the callbacks, which `callbacks` refers to by
-            their number.
-        best_checkpoint: Which checkpoint was the best when this one was made: `metric`, `step` and
-            `value`; empty when there was none.
+        metrics: The running sums of the metrics, one byte string for each process.
+        callbacks: The state of the callbacks, as JSON values.
+        callback_arrays: The arrays in that state; `callbacks` refers to them by number.
+        best_checkpoint: The best checkpoint when this one was written: `metric`, `step` and
+            `value`; empty if there was none.
     """
 
     position: Position
@@ -77,7 +75,7 @@ class Checkpoint:
         """Write it to `folder/<step>`, which appears complete or not at all.
 
         Returns:
-            False when the step was there already: the same step has the same content.
+            False if the step exists already: the same step has the same content.
         """
         target = folder / str(self.position.step)
         if target.exists():
@@ -91,7 +89,7 @@ class Checkpoint:
         digest, entries = sha256(), []
         with open(folder / CHECKPOINT_VARIABLES, "wb") as file:
             for name, value in [*self.variables, *((_ARRAYS, it) for it in self.callback_arrays)]:
-                # Not copied: that would hold the lock of the interpreter, and the training with it.
+                # Not copied: a copy would hold the interpreter lock and block the training.
                 data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
                 digest.update(data)
@@ -113,18 +111,18 @@ class Checkpoint:
         """Check that it belongs to this model and this training.
 
         Args:
-            variables: Name and variable, as they are now.
-            settings: As they are now.
+            variables: The current names and variables.
+            settings: The current settings.
 
         Raises:
-            ConfigurationError: It belongs to another one.
+            ConfigurationError: It belongs to a different model or training.
         """
         problems = [
             Problem(
-                f"the checkpoint of step {self.position.step} was made with another {name}",
+                f"the checkpoint of step {self.position.step} was written with a different {name}",
                 received=self.settings.get(name),
                 expected=value,
-                fix="start a new run, or give the parameters the run was started with",
+                fix="start a new run, or use the original parameters of this run",
             )
             for name, value in settings.items()
             if self.settings.get(name) != value
@@ -135,8 +133,8 @@ class Checkpoint:
                     f"the checkpoint of step {self.position.step} is from a different model",
                     received=listed([then for then, _ in differences], 5, "; "),
                     expected=listed([now for _, now in differences], 5, "; "),
-                    fix="start a new run, or give the model code and hyperparameters the run was"
-                    " started with",
+                    fix="start a new run, or use the original model code and hyperparameters of"
+                    " this run",
                 )
             )
         ConfigurationError.raise_if(problems)
@@ -150,7 +148,7 @@ class _Entry:
 
 
 def steps(folder: Path) -> list[int]:
-    """Return the steps that have a checkpoint, in order; other files are left alone."""
+    """Return the steps that have a checkpoint, in order; ignore other files."""
     if not folder.is_dir():
         return []
     numbered = (it for it in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", it.name))
@@ -158,34 +156,33 @@ def steps(folder: Path) -> list[int]:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is whole, or None; damaged ones are removed.
+    """Return the newest intact checkpoint, or None; remove damaged ones.
 
     Raises:
         ConfigurationError: It is from a different version of the trainer.
-        NotStartedError: The disk does not give it, although it may be whole.
+        NotStartedError: It cannot be read from the disk, but it may be intact.
     """
     for step in reversed(steps(folder)):
         try:
             return _read(folder / str(step))
         except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError) as error:
-            log.warning("the checkpoint of step %d is damaged and removed: %s", step, error)
+            log.warning("removing the damaged checkpoint of step %d: %s", step, error)
             remove(folder, step)  # it will be written again
         except OSError as error:
-            # What is removed here is removed from the store too.
+            # Not removed: the store would lose it too.
             raise NotStartedError(
                 Problem(
                     f"the checkpoint of step {step} cannot be read",
                     received=error.strerror or str(error),
-                    expected=f"that the disk gives the files in {folder / str(step)}",
-                    fix="look at the volume; another attempt may bring the checkpoint from the"
-                    " store",
+                    expected=f"readable files in {folder / str(step)}",
+                    fix="check the volume; a new attempt may fetch the checkpoint from the store",
                 )
             ) from error
     return None
 
 
 def remove(folder: Path, step: int) -> None:
-    """Remove the checkpoint of a step; a reader never finds half of it under its name."""
+    """Remove the checkpoint of a step; readers never see a partial one."""
     files.take_away(folder / str(step))
 
 
@@ -198,13 +195,13 @@ def _read(folder: Path) -> Checkpoint:
                     f"the checkpoint of step {folder.name} is from a different trainer version",
                     received=state["format"],
                     expected=FORMAT,
-                    fix="go on with the train_image that wrote it, or start a new run",
+                    fix="continue with the train_image that wrote it, or start a new run",
                 )
             )
         raise ValueError(f"format {state['format']!r}")
     data = (folder / CHECKPOINT_VARIABLES).read_bytes()
     if sha256(data).hexdigest() != state["sha256"]:
-        raise ValueError(f"{CHECKPOINT_VARIABLES} has another SHA-256")
+        raise ValueError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
     values, at = [], 0
     for entry in [*state["variables"], *state[_ARRAYS]]:
         dtype = _numpy_dtype(entry["dtype"])
@@ -224,7 +221,7 @@ def _read(folder: Path) -> Checkpoint:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    import ml_dtypes  # bfloat16 and its kin; TensorFlow brings it
+    import ml_dtypes  # for bfloat16 and similar types; comes with TensorFlow
 
     return np.dtype(getattr(ml_dtypes, name, name))
 
@@ -236,14 +233,14 @@ def _dtype(variable: Any) -> str:
 def _differences(
     then: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return the variables that differ, as words: those of the checkpoint, those of the model."""
+    """Return the variables that differ, as texts: in the checkpoint, and in the model."""
     before, after = list(map(_in_words, then)), list(map(_in_words, now))
     if before == after:
         return []
     old = {name: words for (name, _), words in zip(then, before, strict=True)}
     new = {name: words for (name, _), words in zip(now, after, strict=True)}
     pairs = [(old.get(name, f"no {name}"), new.get(name, f"no {name}")) for name in old | new]
-    # The same variables in another order are another model too: their bytes have no names.
+    # A different order means a different model too: the bytes of the variables have no names.
     different = [pair for pair in pairs if pair[0] != pair[1]]
     return different or [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
 

@@ -1,7 +1,7 @@
-"""Writing checkpoints while the training continues: one at a time, in a thread.
+"""Writes checkpoints in a thread, one at a time, while the training continues.
 
-The training waits for the copy of its variables only. What goes wrong in the thread is raised where
-the training next meets this writer.
+The training waits only for the copy of its variables. The next call of `wait` raises an error of
+the thread.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class HostCopy:
-    """The values of variables in memory of this machine that is used again for every copy.
+    """Copies the values of variables to host memory, which is reused for every copy.
 
-    Fresh memory would more than double what a copy costs.
+    New memory would more than double the cost of a copy.
 
     Args:
-        variables: Name and variable.
+        variables: Names and variables.
     """
 
     def __init__(self, variables: Sequence[tuple[str, Any]]) -> None:
@@ -36,7 +36,7 @@ class HostCopy:
         self._arrays = [np.array(_value(item)) for _, item in variables]
 
     def take(self) -> list[tuple[str, np.ndarray]]:
-        """Return name and value; the values last until the next call."""
+        """Return names and values; the values are valid until the next call."""
         for (_, variable), array in zip(self._variables, self._arrays, strict=True):
             np.copyto(array, _value(variable))
         names = (name for name, _ in self._variables)
@@ -44,7 +44,7 @@ class HostCopy:
 
 
 def _value(variable: Any) -> np.ndarray:
-    """Return the value of a variable without copying it, where it is in this memory already."""
+    """Return the value of a variable, without a copy if it is in host memory already."""
     return np.asarray(next(parts_of(variable)).read_value())
 
 
@@ -52,11 +52,11 @@ class CheckpointWriter:
     """Writes checkpoints to a folder and removes those no longer needed.
 
     Args:
-        folder: Of the checkpoints.
-        keep: How many of the newest stay.
+        folder: The folder of the checkpoints.
+        keep: Number of newest checkpoints to keep.
 
     Attributes:
-        best_step: One more that stays, however old it is; None when there is none.
+        best_step: The best checkpoint, which is kept too; None if there is none.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -71,14 +71,14 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, content: Checkpoint) -> None:
-        """Write a checkpoint; the caller must have waited for the one before."""
+        """Start to write a checkpoint; call `wait` for the previous one first."""
         self._thread = threading.Thread(
             target=self._write, args=(content, self.best_step), name="checkpoint", daemon=True
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when what was begun is written.
+        """Return when the checkpoint is written.
 
         Raises:
             StepError: It cannot be written.
@@ -99,7 +99,7 @@ class CheckpointWriter:
                     remove(self._folder, old)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
-        except Exception as error:  # whatever it is, the training must not go on without it
+        except Exception as error:  # the training must not continue without a checkpoint
             self._error = StepError(
                 f"the checkpoint of step {step} cannot be written ({type(error).__name__}: {error})"
             )

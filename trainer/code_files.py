@@ -1,7 +1,7 @@
-"""The files of the user's code, from a folder, a zip or the store, within stated limits.
+"""Reads the files of the user's code from a folder, a zip or the store, within size limits.
 
-Sizes are known before anything is read: whatever model_code names by mistake, or somebody else put
-there, costs this step no more than twice MOST_BYTES of memory.
+Sizes are checked before the files are read. If model_code names the wrong files, this step still
+needs at most twice MOST_BYTES of memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXPECTED = (
 _MOST_SEEN = 100_000  # files, hidden ones too
 _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
 _CHUNK = 1 << 16
-_ENCRYPTED = 1  # of an entry's flags
+_ENCRYPTED = 1  # a bit in the flags of an entry
 # Errors of zipfile for bytes that are not a zip; its documentation does not list them.
 _BROKEN = (
     zipfile.BadZipFile,
@@ -48,12 +48,12 @@ _BROKEN = (
 
 
 def local(path: Path) -> dict[str, bytes]:
-    """Return the content of a file, or of the files of a folder by their path below it.
+    """Return the content of a file, or of the files of a folder by relative path.
 
-    Hidden files and caches do not count. A link is followed inside of the folder only.
+    Hidden files and caches are ignored. Links are followed only inside the folder.
 
     Raises:
-        ConfigurationError: It is too large, cannot be read, or has links that lead out of it.
+        ConfigurationError: It is too large, cannot be read, or has links to files outside.
     """
     try:
         if path.is_file():
@@ -81,8 +81,8 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
     """Return the content of an object that is a file or a zip, or of all objects below an address.
 
     Raises:
-        ConfigurationError: They are too large, or have names that cannot be those of files.
-        StepError: The store does not give them.
+        ConfigurationError: They are too large, or have names that no file can have.
+        StepError: They cannot be read from the store.
     """
     if address.name.endswith((".py", ".zip")):
         return {address.name: store.read(address, MOST_BYTES)}
@@ -90,7 +90,7 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
     found: dict[str, tuple[S3Address, int]] = {}
     for seen, item in enumerate(store.list(address), 1):
         name = item.address.key[start:]
-        # A key that ends in / marks a folder; that of the address itself has no name left.
+        # A key that ends in / marks a folder. The key of the address itself leaves no name.
         if name and not name.endswith("/") and _wanted(name.split("/")):
             found[name] = item.address, item.size
         _check_seen(seen, address)
@@ -113,7 +113,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
         ConfigurationError: It is damaged, too large, or has entries that cannot be files.
     """
     try:
-        # Each entry of the index begins with this mark, whatever the number at its end says.
+        # Each entry of the index begins with this mark; the count at its end may be wrong.
         if data.count(b"PK\1\2") > MOST_FILES:
             raise _too_large(source, f"more than {MOST_FILES:,} files")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -144,7 +144,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
 
 
 def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
-    """Yield the path below a folder of each file in it, where to read it and its size."""
+    """Yield the relative path of each file in a folder, the path to read, and the size."""
     whole, seen = top.resolve(), 0
     for folder, folders, files in os.walk(top):
         for name in folders:

@@ -1,4 +1,4 @@
-"""What a replica is told by its environment, checked: all problems at once."""
+"""Reads and checks the environment of a replica, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kfp_tfjob.supervisor import environment as contract
 from kfp_tfjob.supervisor.environment import Refused
 from kfp_tfjob.supervisor.tf_config import Topology
 
-# The variables that the trainer reads, and what --help says of them.
+# The variables that the trainer reads, and their help texts.
 VARIABLES = {
     name: contract.VARIABLES[name]
     for name in (
@@ -30,7 +30,7 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a replica is told; the attributes are the variables of the same names."""
+    """The configuration of a replica; each attribute is the variable of the same name."""
 
     dataset_uri: S3Address
     model_code: str
@@ -76,7 +76,7 @@ class Config:
 
 
 class _Reader:
-    """Reads variables one by one and collects what is wrong with them."""
+    """Reads variables one by one and collects their problems."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -141,10 +141,10 @@ class _Reader:
             self.problems.append(problem_of(error))
             return Topology()
         if other := sorted({*cluster.members, cluster.kind} - {"chief", "worker"}):
-            # A parameter server in the cluster makes TensorFlow wait without end.
+            # A parameter server in the cluster makes TensorFlow wait forever.
             self._wrong(
                 "TF_CONFIG",
-                "has replicas this trainer does not train with",
+                "has roles that this trainer does not support",
                 ", ".join(other),
                 "chief and worker",
                 "use only Chief and Worker, or give train_options a command of your own",
@@ -163,6 +163,6 @@ class _Reader:
 
 
 def problem_of(refused: Refused) -> Problem:
-    """Return what the supervisor refuses as a problem among others."""
+    """Convert a refusal of the supervisor to a Problem."""
     received, expected = refused.received or None, refused.expected or None
     return Problem(refused.what, received, expected, refused.fix, refused.variable)

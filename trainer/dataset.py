@@ -1,4 +1,4 @@
-"""The prepared dataset for a model: names, statistics, classes, rows."""
+"""Loads the prepared dataset for a model: names, statistics, classes, rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Dataset:
     Attributes:
         folder: The folder of its files on this machine.
         task: `classification` or `regression`.
-        feature_names: The columns, in the order in which they are packed.
-        mean: (features,) float32, of the training rows.
-        std: (features,) float32, of the training rows; 1 where a column is constant.
+        feature_names: The columns, in packed order.
+        mean: (features,) float32 means of the training rows.
+        std: (features,) float32 deviations of the training rows; 1 for a constant column.
         class_names: The classes in the order of their numbers; empty for a regression.
-        label_name: The column that is predicted.
-        label_mean: Of the training rows; 0 for a classification.
-        label_std: Of the training rows; 1 for a classification or a constant label.
+        label_name: The label column.
+        label_mean: Mean in the training rows; 0 for a classification.
+        label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        digest: SHA-256 of the manifest it came by; empty when it did not.
+        digest: SHA-256 of its manifest; empty if it has none.
     """
 
     folder: Path
@@ -57,10 +57,10 @@ class Dataset:
 
         Args:
             folder: The folder of the files.
-            digest: Of the manifest they came by.
+            digest: SHA-256 of their manifest.
 
         Raises:
-            DataError: They are not of the format this trainer reads.
+            DataError: They do not have the format that this trainer reads.
         """
         try:
             schema = json.loads((folder / SCHEMA).read_text())
@@ -101,16 +101,16 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """How many columns a row has."""
+        """Number of columns in a row."""
         return len(self.feature_names)
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are; 0 for a regression."""
+        """Number of classes; 0 for a regression."""
         return len(self.class_names)
 
     def shards(self, split: str) -> list[Path]:
-        """Return the TFRecord files of a split; none when it has no rows."""
+        """Return the TFRecord files of a split; none if it has no rows."""
         listed = self.schema["splits"].get(split, {}).get("shards", [])
         names = [item if isinstance(item, str) else item["name"] for item in listed]
         return [below(self.folder, name) for name in names]
@@ -119,7 +119,7 @@ class Dataset:
         """Return (classes,) float32 weights.
 
         Args:
-            option: `balanced`, or a weight by class name; the others have 1.
+            option: `balanced`, or weights by class name; other classes get 1.
             labels: (rows,) the class of every training row.
 
         Raises:

@@ -20,10 +20,10 @@ _DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs o
 
 
 def compare_weights(replicas: Replicas, weights: Sequence[keras.Variable]) -> None:
-    """Check that all replicas have the same weights; every process has to call this.
+    """Check that all replicas have the same weights; every process must call this.
 
     Raises:
-        ConfigurationError: They have not; on every process.
+        ConfigurationError: They differ. Every process raises it.
     """
     if replicas.count == 1 or not weights:
         return
@@ -36,7 +36,7 @@ def compare_weights(replicas: Replicas, weights: Sequence[keras.Variable]) -> No
 
 
 def _sum(weight: Any) -> int:
-    """Return the sum of the bits of a weight, a quarter of the time of a hash, and never 0."""
+    """Return the sum of the bits of a weight, never 0. A hash takes four times as long."""
     sums = {_sum_of_bits(part.numpy()) for part in parts_of(weight)}
     return 1 + sums.pop() if len(sums) == 1 else _DIFFERENT
 

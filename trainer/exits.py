@@ -1,4 +1,4 @@
-"""The ends of a training beside those of `storage/errors.py` (ARCHITECTURE.md, "Exit codes")."""
+"""Errors that end a training, besides `storage/errors.py` (ARCHITECTURE.md, "Exit codes")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotFiniteError(StepError):
 
 
 class PeerLostError(StepError):
-    """Another replica is gone, and the collective with it: every replica has to start again."""
+    """Another replica is gone, so collectives fail: every replica must restart."""
 
     code = exit_codes.PEER_LOST
     verdict = "peer_lost"
@@ -32,25 +32,25 @@ class NotStartedError(StepError):
 
 
 class StoppedError(StepError):
-    """A signal asked for the end; the state is saved."""
+    """A signal stopped the training; the state is saved."""
 
     code = exit_codes.STOPPED
     verdict = "stopped"
 
 
-# What a process tells the others has to be found again in an error of TensorFlow.
+# Finds the message of another process in an error of TensorFlow.
 _MESSAGE = re.compile(r"<kfp-tfjob (\d+): (.*?) kfp-tfjob>")
 _LONGEST_MESSAGE = 2000  # characters; it travels in a header
 
 
 def to_message(error: StepError, replica: str) -> str:
-    """Return one line by which the other processes of the job end with this error too."""
+    """Return one line that makes the other processes of the job end with this error too."""
     text = " ".join(str(error).split())[:_LONGEST_MESSAGE]
     return f"<kfp-tfjob {error.code}: {replica}: {text} kfp-tfjob>"
 
 
 def from_message(error: BaseException) -> StepError | None:
-    """Return the error another process has told of, if that is what an error comes from."""
+    """Return the error that another process reported, if it caused this one."""
     cause: BaseException | None = error
     while cause is not None:
         if found := _MESSAGE.search(str(cause)):
@@ -61,7 +61,7 @@ def from_message(error: BaseException) -> StepError | None:
 
 
 def leave_last_words(text: str) -> None:
-    """Write why this replica ends to where the cluster shows it (the termination log)."""
-    # A disk that is full must not hide the exit code.
+    """Write why this replica ends to the termination log, which the cluster shows."""
+    # A full disk must not hide the exit code.
     with suppress(OSError):
         last_words.leave(last_words.place(os.environ), text)

@@ -1,4 +1,4 @@
-"""The finished model: model.keras for further training, and a SavedModel for serving.
+"""Exports the model: model.keras for further training, and a SavedModel for serving.
 
     serve          one argument (batch,) float32 for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
@@ -30,12 +30,12 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
     """Write `model.keras` and `model/`; each appears complete or not at all.
 
     Args:
-        model: Trained and compiled.
+        model: The model, trained and compiled.
         dataset: The training data.
         output: OUTPUT_DIR.
     """
     output.mkdir(parents=True, exist_ok=True)
-    keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses another one
+    keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses other suffixes
     with files.written(output / KERAS_MODEL, keras_ending) as partial:
         model.save(partial)
     with files.written(output / MODEL) as folder:
@@ -61,7 +61,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     # Not the model itself, because that would include the state of its optimizer.
     holder.layers = list(model.layers)
     holder.weights = list(model.variables)
-    # They are traced during saving. Traced earlier, a function that sets a variable, such as the
+    # Saving traces them. If traced earlier, a function that sets a variable, such as the
     # state of random numbers, would refer to all replicas and could not be saved.
     serve_columns = tf.function(serve, input_signature=columns)
     tf.saved_model.save(
@@ -102,13 +102,13 @@ def _outputs(model: keras.Model, dataset: Dataset) -> Any:
 
 
 def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
-    """Tell whether a model ends in logits, by its loss, its last activation or its answers."""
+    """Tell whether a model ends in logits, by its loss, its last activation or its outputs."""
     loss = model.loss
     if isinstance(loss, str):
-        return False  # the losses Keras knows by name take probabilities
+        return False  # the named losses of Keras take probabilities
     if hasattr(loss, "from_logits"):
         return bool(loss.from_logits)
-    outputs = getattr(model, "outputs", None)  # a class of the user has none
+    outputs = getattr(model, "outputs", None)  # a user's subclass has none
     last = outputs[0]._keras_history.operation if outputs else None
     name = getattr(getattr(last, "activation", None), "__name__", "")
     if name in ("linear", "softmax", "sigmoid"):

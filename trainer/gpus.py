@@ -1,4 +1,4 @@
-"""The GPUs of a replica: selection, checks before the training, utilization.
+"""Selects the GPUs of a replica, checks them before the training, and samples their use.
 
 A replica with GPUs trains on them or not at all. The decisions are pure functions of the answers of
 TensorFlow, the driver and the environment.
@@ -21,7 +21,7 @@ from kfp_tfjob.trainer.nvidia import Driver, Gpu, Meter, ask_driver, device_node
 
 log = logging.getLogger(__name__)
 _SAMPLE_SECONDS = 5.0
-_EXCHANGE_SECONDS = 60  # every replica is past its start when this begins
+_EXCHANGE_SECONDS = 60  # every replica has started before this begins
 _T = TypeVar("_T")
 
 
@@ -31,9 +31,9 @@ class Build:
 
     Attributes:
         version: Its version.
-        with_cuda: Whether it can use GPUs of NVIDIA at all.
+        with_cuda: Whether it supports NVIDIA GPUs.
         cuda: The version of CUDA it was built with: (major, minor).
-        kernels: Generations with kernels, for instance `sm_80` or `compute_90`.
+        kernels: The GPU generations it has kernels for, for instance `sm_80` or `compute_90`.
     """
 
     version: str
@@ -43,7 +43,7 @@ class Build:
 
     @classmethod
     def here(cls) -> Build:
-        """Return that of the TensorFlow that can be imported here."""
+        """Return the build of the TensorFlow that can be imported here."""
         import tensorflow as tf
 
         info = tf.sysconfig.get_build_info()
@@ -61,8 +61,8 @@ def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
 
     Args:
         visible: The GPUs that TensorFlow lists.
-        expected: Number of GPUs of this replica; None if unknown, and then it uses all.
-        place: Of this replica among those of this machine, from 0. In a pod there is one; the
+        expected: Number of GPUs of this replica; None if unknown: it then uses all.
+        place: Index of this replica on this machine, from 0. A pod has one replica; the
             processes of a local run divide the GPUs of the machine.
     """
     if expected is None:
@@ -73,8 +73,8 @@ def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
 def has_kernels(capability: tuple[int, int], build: Build) -> bool:
     """Tell whether a TensorFlow can compute on a GPU of this compute capability.
 
-    Kernels serve the later GPUs of their own generation. The compiler within TensorFlow knows no
-    generation after the newest it was built for, whatever the driver could translate.
+    Kernels also work on later GPUs of the same generation. The compiler in TensorFlow does not
+    support generations newer than its build, even if the driver could translate the code.
     """
     return any(
         major == capability[0] and minor <= capability[1]
@@ -90,14 +90,14 @@ def unusable(
     build: Build,
     nodes: Sequence[str],
 ) -> list[Problem]:
-    """Return why a replica must not start with the GPUs it has.
+    """Return the reasons why a replica must not start with its GPUs.
 
     Args:
-        mine: Which of the GPUs that TensorFlow lists are for this replica.
-        listed: How many it lists.
+        mine: Indexes of this replica's GPUs in the list of TensorFlow.
+        listed: Number of GPUs that TensorFlow lists.
         expected: Number of GPUs of the replica; None if unknown.
         driver: The answer of the driver.
-        build: The TensorFlow.
+        build: The TensorFlow of this image.
         nodes: The GPUs with device nodes in this container.
     """
     if expected == 0:
@@ -128,7 +128,7 @@ def _not_seen(
     build: Build,
     nodes: Sequence[str],
 ) -> Problem:
-    """Say where the GPUs were lost on their way to TensorFlow, from the image to the node."""
+    """Explain why TensorFlow does not see the GPUs, from the image to the node."""
     names = ", ".join(gpu.name for gpu in driver.gpus)
     if not build.with_cuda:
         why = f"TensorFlow {build.version} of this image is built without CUDA"
@@ -147,7 +147,7 @@ def _not_seen(
         fix = "repair the node, or place the pod on a different one"
     elif driver.cuda[0] < build.cuda[0]:
         why = f"the driver of the node supports CUDA up to {_dotted(driver.cuda)}"
-        fix = f"use nodes with a driver for CUDA {build.cuda[0]}, best {_dotted(build.cuda)}"
+        fix = f"use nodes with a driver for CUDA {build.cuda[0]}, preferably {_dotted(build.cuda)}"
     elif listed < len(driver.gpus):
         why = f"the driver shows {names}, but TensorFlow cannot load the CUDA libraries"
         fix = f"install tensorflow[and-cuda]=={build.version} in train_image"
@@ -204,10 +204,10 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
     """Choose the GPUs of this replica and set them up, before TensorFlow uses any.
 
     Returns:
-        The GPUs this replica uses; none when it is to train on the CPU.
+        The GPUs of this replica; none if it trains on the CPU.
 
     Raises:
-        ConfigurationError: There are fewer than it was given, or they cannot be used.
+        ConfigurationError: There are fewer than expected, or they cannot be used.
     """
     import tensorflow as tf
 
@@ -238,15 +238,15 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
 
 
 def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int) -> None:
-    """Tell the other replicas which GPUs are ours, and stop all of them if that cannot work.
+    """Tell the other replicas which GPUs this one uses; stop all replicas if GPUs conflict.
 
-    To be called by every replica, right after the strategy is built.
+    Every replica must call this right after the strategy is built.
 
     Args:
-        gpus: Of this replica.
-        name: Of this replica.
-        index: Of this process.
-        processes: How many there are.
+        gpus: The GPUs of this replica.
+        name: The name of this replica.
+        index: The index of this process.
+        processes: The number of processes.
 
     Raises:
         ConfigurationError: A GPU is used twice, or their numbers differ.
@@ -257,7 +257,7 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
     # Through the coordination service, because a collective of NCCL would fail here.
     service = context.context()
     content = json.dumps({"name": name, "gpus": [gpu.uuid for gpu in gpus]})
-    service.delete_config_key_value(f"kfp_tfjob_gpus/{index}")  # of this process before a restart
+    service.delete_config_key_value(f"kfp_tfjob_gpus/{index}")  # left from before a restart
     service.set_config_key_value(f"kfp_tfjob_gpus/{index}", content)
     wait = _EXCHANGE_SECONDS * 1000
     everyone = [
@@ -272,11 +272,11 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
 
 
 class GpuSampler:
-    """Looks at the GPUs of this replica every few seconds, on a thread of its own.
+    """Samples the GPUs of this replica every few seconds in a thread.
 
     Args:
-        meter: Reads them.
-        seconds: Between two looks.
+        meter: Reads the GPUs.
+        seconds: Seconds between two samples.
     """
 
     def __init__(self, meter: Meter, seconds: float = _SAMPLE_SECONDS) -> None:
@@ -287,7 +287,7 @@ class GpuSampler:
 
     @classmethod
     def start(cls, gpus: tuple[Gpu, ...]) -> GpuSampler | None:
-        """Return a sampler, or None where there are no GPUs or nothing can be read of them."""
+        """Return a sampler, or None without GPUs or if they cannot be read."""
         if not gpus:
             return None
         try:
@@ -297,7 +297,7 @@ class GpuSampler:
             return None
 
     def latest(self) -> dict[str, Any]:
-        """Return `gpu_percent` and `gpu_memory_mib` as of a moment ago: one number for each GPU."""
+        """Return `gpu_percent` and `gpu_memory_mib` of the last sample: one number per GPU."""
         return {
             "gpu_percent": [item["percent"] for item in self._latest],
             "gpu_memory_mib": [item["memory_mib"] for item in self._latest],

@@ -1,4 +1,4 @@
-"""Batches for the replicas of this process, from the records of a split."""
+"""Builds the batches for the replicas of this process from the records of a split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
     """Return the records of a split.
 
     Raises:
-        DataError: There are not as many as schema.json says.
+        DataError: Their number differs from schema.json.
     """
     shards = dataset.shards(split)
     if missing := [path.name for path in shards if not path.exists()]:
@@ -56,11 +56,11 @@ def distribute(
     """Return an endless iterator over the batches of the replicas of this process.
 
     Args:
-        strategy: Of the job.
-        dataset: For the names and types of the columns.
-        records: Of the split.
-        slices: Returns, replica by replica and step by step, the rows to take.
-        size: Rows of every slice; None when they differ.
+        strategy: The strategy of the job.
+        dataset: The dataset, for the columns and the labels.
+        records: The records of the split.
+        slices: Returns the rows to take, step by step and replica by replica.
+        size: Rows of every slice; None if they differ.
         weights: (classes,) weight of a row by its class; None for no weights.
 
     Returns:
@@ -88,8 +88,8 @@ def distribute(
         return shaped[0], shaped[1], () if weights is None else shaped[2]
 
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:
-        # Without an end the replicas need not ask each other at every step whether there is more.
-        # This takes half the time of Dataset.from_generator for an element.
+        # It is endless, so the replicas need not ask each other at every step if there is more.
+        # Per element, it takes half the time of Dataset.from_generator.
         return tf.data.Dataset.from_tensors(0).repeat().map(batch).prefetch(2)
 
     batches = iter(strategy.distribute_datasets_from_function(pipeline))

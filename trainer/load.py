@@ -14,8 +14,8 @@ def load(gpus: int | None) -> None:
     """Import TensorFlow and Keras.
 
     Args:
-        gpus: How many GPUs this replica was given; with 0 it sees none, even on a machine that has
-            some. None if unknown.
+        gpus: Number of GPUs of this replica; with 0 it sees none, even if the machine has some.
+            None if unknown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if gpus == 0:
@@ -34,7 +34,7 @@ def load(gpus: int | None) -> None:
             import tensorflow as tf
 
             if gpus == 0:
-                tf.config.list_physical_devices()  # this search prints the complaints about CUDA
+                tf.config.list_physical_devices()  # this search prints the warnings about CUDA
     finally:
         if hidden:
             del sys.modules["sklearn"]

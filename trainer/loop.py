@@ -1,8 +1,8 @@
-"""The training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
+"""Runs the training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
 
-All replicas go through the same steps in the same order. After every few steps, a second's worth,
-they agree on the next action in one small sum, the control vector: whether any replica must stop,
-and from the chief the number of the following steps and whether to save or to report.
+All replicas run the same steps in the same order. About once a second, they agree on the next
+action in one small sum, the control vector. It says if any replica must stop. The chief adds the
+number of steps to run next, and if it is time to save or to report.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class TrainingResult:
     """How a training ended.
 
     Attributes:
-        position: Where.
-        metrics: Of the last epoch.
-        trained_weights_sha256: Of the weights in memory, equal on all processes.
+        position: The position at the end.
+        metrics: Metrics of the last epoch.
+        trained_weights_sha256: SHA-256 of the weights in memory, equal on all processes.
     """
 
     position: Position
@@ -65,14 +65,14 @@ class Training:
     Args:
         config: The configuration of this replica.
         dataset: The training data.
-        model: Compiled, checked, built in the scope of the strategy.
-        replicas: Of the job.
+        model: The model, compiled, checked, and built in the scope of the strategy.
+        replicas: The replicas of the job.
         stop: Returns whether this process must stop.
-        own_callbacks: Returns the user's; called on the chief only.
+        own_callbacks: Returns the user's callbacks; called on the chief only.
 
     Raises:
         ConfigurationError: The batch, an option or a callback does not fit.
-        DataError: There are too few rows, or fewer than the schema says.
+        DataError: There are too few rows, or fewer than in the schema.
     """
 
     def __init__(
@@ -177,11 +177,11 @@ class Training:
         """Write the last line of progress.jsonl: the training ended and the model is written.
 
         Args:
-            result: Of the training.
-            start: Seconds from the start of this process to that of `run`.
+            result: The result of the training.
+            start: Seconds from the start of this process to the start of `run`.
             train: Seconds of `run`.
-            export: Seconds after it.
-            gpus: How busy those of every process have been; nothing without any.
+            export: Seconds after `run`.
+            gpus: Utilization of the GPUs of every process; empty without GPUs.
         """
         if self._progress:
             self._progress.final(
@@ -205,7 +205,7 @@ class Training:
             self.model.reset_metrics()
             self._call("on_epoch_begin", epoch)
         while (at := self._position.step_in_epoch) < self.steps_per_epoch:
-            if self.model.stop_training and at > 0:  # an epoch that began has one step at least
+            if self.model.stop_training and at > 0:  # a started epoch has at least one step
                 break
             self._run_steps()
         metrics = self._steps.results()
@@ -224,7 +224,7 @@ class Training:
         return metrics
 
     def _run_steps(self) -> None:
-        """Train as many steps as were agreed on, but none beyond the next call of batch hooks."""
+        """Train the agreed number of steps, but none beyond the next call of batch hooks."""
         before = self._position
         at, every = before.step_in_epoch, self._callbacks.train_steps
         if every and at % every == 0:
@@ -286,13 +286,13 @@ class Training:
         """Agree with the other replicas on the next action.
 
         Args:
-            run: The last steps.
-            steps: How many they were.
+            run: The times of the last steps.
+            steps: The number of those steps.
             save: On the chief, whether it is time for a checkpoint.
-            running: The state to save beside the variables, if it is not the current one.
+            running: The state to save with the variables; None for the current state.
 
         Returns:
-            Whether to save and whether to report, and (processes, 3) the words of all `StepTimes`.
+            Whether to save, whether to report, and the (processes, 3) words of all `StepTimes`.
 
         Raises:
             StoppedError: A replica got a stop signal.
@@ -330,14 +330,14 @@ class Training:
             self._progress.pace.add([StepTimes.from_words(words) for words in runs])
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of the callbacks; every process has to."""
+        """Call a hook of the callbacks; every process must do this."""
         with self._time.spent_on("callbacks"):
             if self._callbacks.call(hook, *arguments):
                 self._state.share_weights()
 
     def _save(self, running: EvaluationState) -> None:
         with self._time.spent_on("checkpoint"):
-            # The others would take as long as a copy, and get the same updates everywhere.
+            # Trained weights get equal updates, and comparing them would take as long as a copy.
             compare_weights(self.replicas, self.model.non_trainable_weights)
             self._state.save(self._position, running)
         self._saved = time.monotonic()
@@ -360,7 +360,7 @@ class Training:
         batch = train_batch_size(rows, given, replicas)
         if batch != given:
             log.warning(
-                "a step has %d rows instead of %d, because there are only %d", batch, given, rows
+                "a step uses %d rows instead of %d: the split train has only %d", batch, given, rows
             )
         return batch
 
@@ -392,7 +392,7 @@ def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:
 
 
 class _Evaluation:
-    """The split validation: every row once in each pass. It is false when there are no rows."""
+    """The batches of the split validation: every row once per pass. False without rows."""
 
     def __init__(self, dataset: Dataset, replicas: Replicas, batch: int) -> None:
         records = open_split(dataset, "validation")

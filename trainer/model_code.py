@@ -1,7 +1,7 @@
-"""The user's model code: where it is, whether its function can be called, and the run's own copy.
+"""Finds the user's model code, checks its function, and reads its files for the run's own copy.
 
-It is parsed here, never imported: the image of this step has no TensorFlow, and no code of a user
-should run before the parameters are checked. `rehearsal.py` builds the model after that.
+The code is parsed, never imported: the image of this step has no TensorFlow, and user code must not
+run before the parameters are checked. `rehearsal.py` builds the model after that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ModelCode:
         """Parse the parameter.
 
         Raises:
-            ConfigurationError: It has not the form `source:function`.
+            ConfigurationError: It does not have the form `source:function`.
         """
         source, colon, function = str(text).strip().rpartition(":")
         path = source.rstrip("/")
@@ -57,12 +57,12 @@ class ModelCode:
                     path="model_code",
                 )
             )
-        # `folder/` is no module, and must not become one without its slash.
+        # `folder/` is not a module, and must not look like one without its slash.
         return cls(path if path == source or "/" in path else f"./{path}", function)
 
     @property
     def in_image(self) -> bool:
-        """Whether the code is a module of the image, so that there is nothing to copy."""
+        """Whether the code is a module of the image and needs no copy."""
         parts = self.source.split(".")
         return all(part.isidentifier() for part in parts) and parts[-1] not in ("py", "zip")
 
@@ -75,7 +75,7 @@ class ModelCode:
         """Return the files of the code.
 
         Raises:
-            ConfigurationError: There is no code there, or it cannot be imported under a name.
+            ConfigurationError: There is no code, or it cannot be imported under its name.
         """
         if self.in_image:
             return Code(self.source, _image_files(self.source), in_image=True)
@@ -90,7 +90,7 @@ class ModelCode:
                 raise ConfigurationError(no_path("model_code", Path(self.source), expected))
             raise ConfigurationError(
                 Problem(
-                    "model_code names no code",
+                    "model_code does not contain code",
                     received=f"{self.source}: 0 files",
                     expected=expected,
                     fix="correct the path in model_code; on a cluster it must be an s3:// address",
@@ -103,10 +103,10 @@ class ModelCode:
 
 
 def as_path(text: str) -> str:
-    """Return model_code in a form that no module of an image has, where it is in this folder.
+    """Return model_code as a path if it names a file or folder in the current folder.
 
-    A folder, or a .py file without its ending, may be called like a module. A person who names one
-    that is here means it; where a job runs there are other folders.
+    A folder, or a .py file without its suffix, may have the same name as a module. A user who names
+    one that exists here means it. The job runs in a different folder.
     """
     source, _, function = text.strip().rpartition(":")
     if source.isidentifier() and function:
@@ -117,18 +117,18 @@ def as_path(text: str) -> str:
 
 
 def _name(source: str) -> str:
-    """Return the name of a file or folder; `.` is called like the folder it stands for."""
+    """Return the name of a file or folder; `.` has the name of its folder."""
     return PurePosixPath(source if "://" in source else os.path.abspath(source)).name
 
 
 @dataclass(frozen=True)
 class Code:
-    """Code as the trainer will find it.
+    """Code in the form in which the trainer gets it.
 
     Attributes:
         module: The module to import, with the folder of the files first on the path.
         files: Content by relative path; for a module of the image, only the files found here.
-        in_image: Whether it is in the image, so that there is nothing to copy.
+        in_image: Whether it is in the image and needs no copy.
     """
 
     module: str
@@ -136,7 +136,7 @@ class Code:
     in_image: bool = False
 
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
-        """Check that `function` is there and takes the dataset and the hyperparameters."""
+        """Check that `function` exists and takes the dataset and the hyperparameters."""
         stem = self.module.replace(".", "/")
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
         if not path:
@@ -287,13 +287,13 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
 
 
 def _inner_folder(files: Mapping[str, bytes]) -> str:
-    """Return the one folder that all files are in; nothing where there is none."""
+    """Return the one folder that contains all files, or an empty text."""
     tops = {path.partition("/")[0] for path in files if "/" in path}
     return tops.pop() if len(tops) == 1 and all("/" in path for path in files) else ""
 
 
 def _image_files(module: str) -> dict[str, bytes]:
-    """Return the source of a module that this image has too, or nothing."""
+    """Return the source of a module if this image has it too, else nothing."""
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""Sample models. A model of your own looks the same: a function of the dataset that compiles."""
+"""Sample models. Your own model looks the same: a function that returns a compiled model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def mlp(
     Args:
         dataset: The training data.
         hidden: Units of each hidden layer.
-        dropout: Share of units left out after each hidden layer, 0 for none.
-        learning_rate: Of Adam.
+        dropout: Share of units to drop after each hidden layer, 0 for none.
+        learning_rate: Learning rate of Adam.
 
     Returns:
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
@@ -51,19 +51,19 @@ def cnn(
 
     Args:
         dataset: The training data.
-        height: Pixels; 0 for a square image.
-        width: Pixels; 0 for a square image.
-        channels: Values of a pixel, side by side.
-        filters: Of each convolution; the image is halved after it.
+        height: Height in pixels; 0 for a square image.
+        width: Width in pixels; 0 for a square image.
+        channels: Values per pixel, side by side.
+        filters: Filters of each convolution; a pooling layer after it halves the image.
         dense: Units of the hidden layer before the output.
-        dropout: Share of its units left out, 0 for none.
-        learning_rate: Of Adam.
+        dropout: Share of its units to drop, 0 for none.
+        learning_rate: Learning rate of Adam.
 
     Returns:
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
 
     Raises:
-        ConfigurationError: The columns are not such an image.
+        ConfigurationError: The columns do not form such an image.
     """
     height, width = _image_size(dataset.num_features, height, width, channels)
     inputs = keras.Input((dataset.num_features,))
@@ -80,7 +80,7 @@ def cnn(
 
 
 def _normalised(dataset: Dataset, inputs: keras.KerasTensor) -> keras.KerasTensor:
-    """Normalise inside the model, so that clients send the raw columns."""
+    """Normalize inside the model, so that clients send raw columns."""
     return keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
 
 

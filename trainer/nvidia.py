@@ -1,7 +1,7 @@
 """Queries NVIDIA's libraries about the GPUs, without TensorFlow and without a new process.
 
-libcuda says which GPUs a program would get, in its order, and NVML how busy they are. Both belong
-to the driver, and the container runtime brings them from the node.
+libcuda lists the GPUs that a program gets, in order. NVML reports their utilization. Both belong to
+the driver; the container runtime mounts them from the node.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Gpu:
     """A GPU, or a MIG slice of one.
 
     Attributes:
-        name: Of the product.
-        uuid: Unique among all GPUs and slices there are.
+        name: Product name.
+        uuid: Unique among all GPUs and slices.
         capability: Compute capability: (major, minor).
     """
 
@@ -46,8 +46,8 @@ class Driver:
 
     Attributes:
         gpus: The GPUs of this environment, in order; CUDA_VISIBLE_DEVICES applies.
-        cuda: The newest version of CUDA it can run: (major, minor); (0, 0) without a driver.
-        error: Why nothing can be said of GPUs; empty when it can.
+        cuda: The newest version of CUDA it supports: (major, minor); (0, 0) without a driver.
+        error: Why the GPUs are unknown; empty if they are known.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -61,7 +61,7 @@ def device_nodes() -> list[str]:
 
 
 def ask_driver() -> Driver:
-    """Ask libcuda; no memory of a GPU is touched."""
+    """Ask libcuda; this uses no GPU memory."""
     try:
         return _ask(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
@@ -87,7 +87,7 @@ def _describe(cuda: Any, ordinal: int) -> Gpu:
     identity = (ctypes.c_ubyte * 16)()
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
     cuda.cuDeviceGetName(name, len(name), device)
-    # The second version gives a MIG slice an identity of its own; drivers before 11.4 lack it.
+    # The second version gives a MIG slice its own identity; drivers before 11.4 lack it.
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     get_uuid(ctypes.byref(identity), device)
     capability = tuple(_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
@@ -111,10 +111,10 @@ class _Memory(ctypes.Structure):
 
 
 class Meter:
-    """Reads how busy GPUs are.
+    """Reads the utilization of GPUs.
 
     Args:
-        gpus: Which ones.
+        gpus: The GPUs to read.
 
     Raises:
         OSError: This container has no NVML.

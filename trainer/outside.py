@@ -8,7 +8,7 @@ import keras
 
 from kfp_tfjob.trainer.replicas import parts_of
 
-# Operations that draw from a generator inside TensorFlow; those of Keras have names of their own.
+# Operations that draw from a generator inside TensorFlow; those of Keras have different names.
 _DRAWS = {
     *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
     *("RandomShuffle", "Multinomial", "RandomGamma", "RandomPoissonV2"),

@@ -13,10 +13,10 @@ import numpy as np
 
 
 class TimeSplit:
-    """Where the time of this process went.
+    """The time of this process, split by activity.
 
     Attributes:
-        seconds: By activity: `start` until the first step is done, waiting for `data`,
+        seconds: Seconds by activity: `start` until the first step is done, waiting for `data`,
             for the gradients of others (`communication`), for a `checkpoint`, for `callbacks`.
     """
 
@@ -51,9 +51,9 @@ class StepTimes:
     """The times of some steps in one process.
 
     Attributes:
-        seconds: From their start to their end, nearly equal in all processes.
-        data: Of those, waiting for batches.
-        communication: Of those, waiting for the gradients of others.
+        seconds: Seconds from start to end, nearly equal in all processes.
+        data: The part of them spent waiting for batches.
+        communication: The part of them spent waiting for the gradients of others.
     """
 
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class StepTimes:
     communication: float = 0.0
 
     def __add__(self, other: StepTimes) -> StepTimes:
-        """Return both together."""
+        """Return the sum of both."""
         return StepTimes(
             self.seconds + other.seconds,
             self.data + other.data,
@@ -69,13 +69,13 @@ class StepTimes:
         )
 
     def to_words(self) -> np.ndarray:
-        """Return (3,) int32, in microseconds, which hold for half an hour."""
+        """Return (3,) int32 microseconds, enough for half an hour."""
         found = np.array([self.seconds, self.data, self.communication]) * 1e6
         return np.minimum(found, np.iinfo(np.int32).max).astype(np.int32)
 
     @classmethod
     def from_words(cls, words: np.ndarray) -> StepTimes:
-        """Return the times that `to_words` has packed."""
+        """Return the times that `to_words` packed."""
         return cls(*(words / 1e6).tolist())
 
 
@@ -84,7 +84,7 @@ class Pace:
     """The times of all processes since the last progress line, on the chief.
 
     Args:
-        processes: Of the job.
+        processes: Number of processes of the job.
     """
 
     processes: int
@@ -104,14 +104,15 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Of all steps since then, as the chief saw them."""
+        """Seconds of all steps since the last line, as measured on the chief."""
         return self._runs[0].seconds
 
     def figures(self) -> dict[str, Any]:
-        """Return `data_share`, of the time of steps over all processes, and `slowest`.
+        """Return `data_share` and `slowest`.
 
-        The latter is {"replica": name, "slower": by how much of the time the others need without
-        waiting for each other, as a median}; it is None for a process that is alone.
+        `data_share` is the share of step time that all processes waited for data. `slowest` is
+        {"replica": name, "slower": extra time}. The extra time is a fraction of the median time of
+        the others, without communication. `slowest` is None for a single process.
         """
         seconds = sum(run.seconds for run in self._runs)
         share = sum(run.data for run in self._runs) / seconds if seconds else 0.0

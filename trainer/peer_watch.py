@@ -1,9 +1,9 @@
-"""A connection between the process of each worker and the chief, to notice the death of a process.
+"""Detects the death of a process through a connection between each worker and the chief.
 
-TensorFlow notices a killed process late, after many seconds if others wait for it in a sum. The
-kernel closes the connections of a killed process at once. So each worker
-has one to the chief. It carries only keepalives, and a farewell from a process that ends
-with an error or result of its own. If it closes without a farewell, the other process restarts.
+If other processes wait in a sum, TensorFlow detects a killed process only after many seconds. The
+kernel closes the connections of a killed process at once, so each worker has one to the chief. It
+carries only keepalives, and a farewell from a process that ends with its own error or result. If it
+closes without a farewell, the other process restarts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 _TOKEN, _PORT, _NAME = 16, 2, 32  # bytes
-_GREETING_SECONDS = 60.0  # a process that builds its model may not get round to it sooner
-_QUIET_SECONDS = 30.0  # networks close connections on which nothing is said
+_GREETING_SECONDS = 60.0  # a process that builds its model may answer late
+_QUIET_SECONDS = 30.0  # networks close idle connections
 _ALIVE, _FAREWELL = b".", b"!"
 
 
 class PeerMonitor:
-    """Ends this process when one that it depends on has died.
+    """Ends this process when a process that it depends on dies.
 
     Args:
-        name: Of this replica.
+        name: Name of this replica.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,12 +43,12 @@ class PeerMonitor:
         self._over = False
 
     def start(self, replicas: Replicas, chief: tuple[str, int]) -> None:
-        """Begin to watch; every process has to call this.
+        """Start to watch; every process must call this.
 
         If the network does not let the workers connect, only TensorFlow detects lost peers.
 
         Args:
-            replicas: Of the job.
+            replicas: The replicas of the job.
             chief: Host and port of the chief in TF_CONFIG; only the host counts.
         """
         if replicas.processes == 1:
@@ -67,7 +67,7 @@ class PeerMonitor:
         self._in_background(self._accept, server, token)
 
     def end(self, farewell: bool = True) -> None:
-        """Watch no longer.
+        """Stop watching.
 
         Args:
             farewell: Whether the others continue without this process.
@@ -82,7 +82,7 @@ class PeerMonitor:
         threading.Thread(target=function, args=arguments, daemon=True).start()
 
     def _accept(self, server: socket.socket, token: bytes) -> None:
-        """Let the workers in."""
+        """Accept the connections of the workers."""
         while True:
             with suppress(ConnectionError):
                 peer, _ = server.accept()
@@ -107,7 +107,7 @@ class PeerMonitor:
         self._watch(peer, said[_TOKEN:])
 
     def _join(self, address: tuple[str, int], token: bytes) -> None:
-        """Connect to the chief, and watch it once it knows this worker."""
+        """Connect to the chief, and watch it after it accepts this worker."""
         try:
             peer = socket.create_connection(address, _GREETING_SECONDS)
             with self._lock:
@@ -118,12 +118,12 @@ class PeerMonitor:
                 peer.sendall(token + self._name)
             chief = _read(peer, _NAME)
         except OSError as error:
-            log.warning("no connection to the chief, so its loss will be noticed later: %s", error)
+            log.warning("no connection to the chief, so its loss is detected later: %s", error)
             return
         self._watch(peer, chief)
 
     def _watch(self, peer: socket.socket, name: bytes) -> None:
-        """Return when the process at the other end has said farewell; if it dies, die too."""
+        """Return at the farewell of the other process; if it dies, end this process too."""
         peer.settimeout(_QUIET_SECONDS)
         said = _ALIVE
         while said:
@@ -136,7 +136,7 @@ class PeerMonitor:
                 said = b""
             if _FAREWELL in said:
                 return
-        with self._lock:  # to the end, so that this process cannot end otherwise meanwhile
+        with self._lock:  # held to the end, so that no other thread ends this process meanwhile
             if self._over:
                 return
             error = PeerLostError(
@@ -150,16 +150,16 @@ class PeerMonitor:
 
 
 def _read(peer: socket.socket, size: int) -> bytes:
-    """Return the first `size` bytes that are said.
+    """Return the first `size` bytes that arrive.
 
     Raises:
-        OSError: They do not come.
+        OSError: They do not arrive.
     """
     data, deadline = b"", time.monotonic() + _GREETING_SECONDS
     while len(data) < size:
         peer.settimeout(max(deadline - time.monotonic(), 0.001))
         more = peer.recv(size - len(data))
         if not more:
-            raise ConnectionResetError("it was closed")
+            raise ConnectionResetError("the connection was closed")
         data += more
     return data

@@ -1,4 +1,4 @@
-"""Progress of a training: log lines for users, progress.jsonl for programs, TensorBoard."""
+"""Writes the progress of a training: log lines, progress.jsonl for programs, TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two progress lines
-_EPOCH_LINE_SECONDS = 0.5  # short epochs are not all worth a line
-_WORTH_SAYING = 0.05  # smaller shares are in progress.jsonl only
+_EPOCH_LINE_SECONDS = 0.5  # not every short epoch gets a line
+_WORTH_SAYING = 0.05  # smaller shares appear only in progress.jsonl
 
 
 class ProgressWriter:
-    """Of the chief.
+    """Writes the progress on the chief.
 
     Args:
         output: OUTPUT_DIR.
         start: Where the training begins; entries of later steps are removed from the files.
-        epochs: Of the whole training.
-        steps: Of the whole training.
+        epochs: Epochs of the whole training.
+        steps: Steps of the whole training.
         batch: Rows of a step, over all replicas.
-        replicas: Over which a batch is divided.
+        replicas: The replicas that share a batch.
         board: Whether to write for TensorBoard.
 
     Attributes:
-        running: Whether the clock was started.
-        pace: Of all processes since the last line.
+        running: Whether the clock is running.
+        pace: The times of all processes since the last line.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class ProgressWriter:
         return self.running and time.monotonic() - self._reported >= SECONDS
 
     def start_clock(self, position: Position) -> None:
-        """Measure from here on: the first step includes building the graph."""
+        """Start to measure, after the first step: it includes building the graph."""
         self._start = (time.monotonic(), position.step)
         self._measure_from(position)
         self.running = True
 
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
-        """Say how far an epoch is."""
+        """Report the progress of an epoch."""
         figures = self._figures(position.step)
         self._write("progress", position, metrics=dict(metrics), **figures, **self._gpu_use())
         self._say(position, metrics, figures)
         self._measure_from(position)
 
     def end_epoch(self, position: Position, metrics: Mapping[str, float]) -> None:
-        """Say how an epoch ended, with the metrics of both splits."""
+        """Report the end of an epoch, with the metrics of both splits."""
         figures = self._figures(position.step)
         self._write("epoch", position, metrics=dict(metrics), **figures)
         for name, value in metrics.items():
@@ -101,14 +101,14 @@ class ProgressWriter:
                     tag = f"epoch_{name.removeprefix('val_')}"
                     tf.summary.scalar(tag, value, position.epoch)
         for writer in self._writers.values():
-            writer.flush()  # or it is not on the disk when the next checkpoint is
+            writer.flush()  # so that it is on disk before the next checkpoint
         last = position.epoch + 1 == self.epochs
         if last or time.monotonic() - self._said >= _EPOCH_LINE_SECONDS:
             self._say(position, metrics, figures)
         self._measure_from(position)
 
     def final(self, position: Position, **content: Any) -> None:
-        """Say how the training ended."""
+        """Report the end of the training."""
         self._write("final", position, **content)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class ProgressWriter:
     def _figures(self, step: int) -> dict[str, Any]:
         """Return the measurements since the last line, and the remaining seconds."""
         if done := step - self._mark:
-            # The time of the steps alone: an evaluation or a checkpoint makes them no slower.
+            # Only the time of the steps: evaluation and checkpoints do not make them slower.
             speed = done * self.batch / max(self.pace.seconds, 1e-6)
             self._measured = {
                 "examples_per_second": round(speed, 1),
@@ -153,7 +153,7 @@ class ProgressWriter:
         parts, speed = [values], f"{figures['examples_per_second']:.0f} examples/s"
         if self.replicas > 1:
             speed += f" ({figures['examples_per_second_per_replica']:.0f} per replica)"
-        if figures["examples_per_second"]:  # an epoch of one step has not measured it yet
+        if figures["examples_per_second"]:  # not yet measured after one step
             parts.append(speed)
         if figures["data_share"] >= _WORTH_SAYING:
             parts.append(f"waiting for data {figures['data_share']:.0%}")
@@ -172,7 +172,7 @@ class ProgressWriter:
 
 
 def to_json(line: Any) -> str:
-    """Return a line as every program can read it: JSON has no NaN and no infinity, but null."""
+    """Return a line of valid JSON: NaN and infinity, which JSON lacks, become null."""
     return json.dumps(_finite(line), allow_nan=False)
 
 
@@ -185,9 +185,9 @@ def _finite(value: Any) -> Any:
 
 
 def _writer(folder: Path, epoch: int) -> Any:
-    """Return a writer for TensorBoard, which drops entries of older files from this epoch on.
+    """Return a writer for TensorBoard that drops entries of older files from this epoch on.
 
-    The process that wrote them may have come further than its checkpoint.
+    The process that wrote them may have trained beyond its last checkpoint.
     """
     writer = tf.summary.create_file_writer(str(folder))
     begin = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
@@ -197,10 +197,10 @@ def _writer(folder: Path, epoch: int) -> Any:
 
 
 def _truncate(path: Path, start: Position) -> None:
-    """Keep the lines of work that is not repeated.
+    """Keep only the lines of work that is not repeated.
 
-    The evaluation at the end of an epoch follows its checkpoint, so the line about the epoch of
-    the very step that was restored will be written again.
+    An epoch is evaluated after its checkpoint. If that checkpoint is restored, the epoch's line is
+    written again.
     """
     if not path.exists():
         return
@@ -213,5 +213,5 @@ def _truncate(path: Path, start: Position) -> None:
             ):
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
-            continue  # an end by force cuts the last line off
+            continue  # a kill cuts off the last line
     files.write(path, "".join(kept))

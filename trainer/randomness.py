@@ -1,8 +1,8 @@
-"""Random numbers: different on every replica, and the same again after an interruption.
+"""Gives every replica its own random numbers, which are the same again after an interruption.
 
-Keras keeps them in the states of SeedGenerators, which are variables of the model: a checkpoint has
-those of replica 0, and those of the others follow from them. Operations without a seed use one
-global generator of Keras, which no model contains; here every model gets its own.
+Keras keeps their states in SeedGenerators, as variables of the model. A checkpoint has the states
+of replica 0; those of the other replicas are derived from them. Operations without a seed use one
+global generator of Keras, which belongs to no model. Here every model gets its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from keras.src.random import seed_generator as of_keras  # operations without a seed ask it for one
+from keras.src.random import seed_generator as of_keras  # for operations without a seed
 
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
@@ -24,8 +24,8 @@ _outside_functions = of_keras.global_seed_generator
 class _Unseeded(keras.random.SeedGenerator):
     """Draws one number after the other, as the generators of layers do.
 
-    Keras' own mixes the seed with every number, and the seeds of two replicas would not stay apart
-    by the same amount.
+    The global generator of Keras mixes its seed with every number, so the seeds of two replicas
+    would not keep their distance.
     """
 
     def next(self, ordered: bool = True) -> tf.Tensor:
@@ -33,21 +33,21 @@ class _Unseeded(keras.random.SeedGenerator):
 
 
 def adopt_unseeded(model: keras.Model, seed: int) -> None:
-    """Give a model a generator for all that names no seed, and let Keras use it.
+    """Give a model a generator for operations without a seed, and make Keras use it.
 
-    Numbers that are drawn outside of compiled functions, by a callback on the chief for instance,
-    do not come from it: the replicas would no longer agree on how many were drawn.
+    Code outside compiled functions does not use it. If a callback on the chief did, the replicas
+    would disagree on how many numbers were drawn.
 
     Args:
-        model: Built, in the scope of the strategy.
-        seed: Of the training.
+        model: The model, built in the scope of the strategy.
+        seed: The seed of the training.
     """
-    # Another one than that of the training, which the user's layers may have too.
+    # Not the seed of the training: the user's layers may have the same one.
     own = random.Random(f"{UNSEEDED} {seed}").randrange(2**32)
     generator = _Unseeded(own, name=UNSEEDED)
     model._seed_generators.append(generator)
-    # Not Keras' global attribute: other threads, and so several GPUs, do not see it, and
-    # set_random_seed and clear_session in the user's code remove it.
+    # Not the global attribute of Keras: it is not visible to other threads, and so to several GPUs,
+    # and set_random_seed and clear_session in the user's code remove it.
     of_keras.global_seed_generator = lambda: (
         generator if tf.inside_function() else _outside_functions()
     )
@@ -61,10 +61,10 @@ def states(model: keras.Model) -> Iterator[keras.Variable]:
 
 
 def separate(model: keras.Model, replicas: Replicas) -> None:
-    """Give every replica random numbers of its own; Keras gives all of them the same.
+    """Give every replica its own random numbers; Keras gives all replicas the same.
 
-    It is called when the states of all replicas are those of replica 0: after the model was built
-    and after a checkpoint was restored.
+    Call it while all replicas have the states of replica 0: after the model is built and after a
+    checkpoint is restored.
     """
     for state in states(model):
         for replica, part in zip(replicas.mine, parts_of(state), strict=True):

@@ -1,7 +1,7 @@
-"""Random access to the records of TFRecord files, and the order in which they are read.
+"""Reads records of TFRecord files in any order, and defines that order.
 
-The order depends only on the seed and the epoch. So it is the same for any number of replicas, and
-a resumed training finds its place without reading earlier rows.
+The order depends only on the seed and the epoch. It is the same for any number of replicas, and a
+resumed training finds its place without reading earlier rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TFRecords:
 
 
 def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows,) int64 where the records of a file begin, and (rows,) their lengths."""
+    """Return the (rows,) int64 offsets and (rows,) lengths of the records of a file."""
     size = len(content)
     length = _LENGTH.unpack_from(content)[0] if size >= _LENGTH.size else 0
     stride = _BEFORE + length + _AFTER
@@ -94,9 +94,9 @@ def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
     """Return the rows of a step: the batch, or fewer for a small split.
 
     Args:
-        rows: Of the training split.
-        batch_size: As configured, over all replicas.
-        replicas: Over which a batch is divided evenly.
+        rows: Rows of the training split.
+        batch_size: The configured batch over all replicas.
+        replicas: Number of replicas; they share a batch evenly.
 
     Raises:
         DataError: There is not even one row for each replica.
@@ -127,17 +127,18 @@ def split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:
 def train_slices(
     rows: int, batch: int, seed: int, start: tuple[int, int], mine: range, replicas: int
 ) -> Iterator[np.ndarray]:
-    """Yield without end the rows of each step for the replicas of this process, one by one.
+    """Yield the rows of each step for the replicas of this process, one by one, without end.
 
-    The rows of an epoch that do not fill a batch are left out; the next order has others there.
+    Rows that do not fill a batch at the end of an epoch are left out. The order of the next epoch
+    differs, so it leaves out different rows.
 
     Args:
-        rows: Of the training split.
+        rows: Rows of the training split.
         batch: Rows of a step, a multiple of `replicas`.
-        seed: Of the order.
+        seed: Seed of the order.
         start: Epoch and step within it to begin with.
         mine: The numbers of the replicas of this process.
-        replicas: All replicas of the job.
+        replicas: Number of replicas of the job.
     """
     size = batch // replicas
     epoch, step = start
@@ -152,13 +153,13 @@ def train_slices(
 def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndarray]]:
     """Return the rows of each evaluation step for each replica: every row exactly once.
 
-    The steps have nearly equal sizes, and so have the slices of one step; none is empty, because
-    metrics over no rows are not defined.
+    The steps have nearly equal sizes, and so do the slices of one step. No slice is empty, because
+    metrics over zero rows are undefined.
 
     Args:
-        rows: Of the split.
-        batch: The most rows of a step, at least `replicas`.
-        replicas: All replicas of the job.
+        rows: Rows of the split.
+        batch: Maximum rows of a step, at least `replicas`.
+        replicas: Number of replicas of the job.
 
     Raises:
         DataError: There are rows, but not one for each replica.

@@ -1,10 +1,10 @@
 """`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
-The environment is that of a replica, and standard input has the columns of the header. Everything
-else in a dataset needs the rows, so the model is built on several different stand-ins. It is
-refused only for an error that the training would certainly meet: a mistake in the code, or a shape
-that Keras rejects, which is the same on every stand-in and does not depend on made-up values. The
-training reports anything else.
+It gets the environment of a replica, and the columns of the header on standard input. Everything
+else in a dataset needs the rows, so it builds the model on several different stand-ins. It reports
+only errors that the training would certainly meet: a mistake in the code, or a shape that Keras
+rejects. Such an error is the same on every stand-in and does not depend on made-up values. The
+training reports all other errors.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class StandIn(Dataset):
 
     @classmethod
     def of(cls, features: list[str], label: str, classes: int, mean: float, std: float) -> StandIn:
-        """Make one up.
+        """Create a stand-in.
 
         Args:
             features: The columns.
             label: The label column.
-            classes: How many; 0 for a regression.
-            mean: Of every column, and of the label of a regression.
-            std: Of the same.
+            classes: Number of classes; 0 for a regression.
+            mean: Mean of every column, and of the label of a regression.
+            std: Standard deviation of the same.
         """
         width = len(features)
         found = cls(
@@ -77,7 +77,7 @@ class StandIn(Dataset):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are; unlike their names this is no reason to be careful."""
+        """Number of classes; unlike the names, it is not recorded in `asked`."""
         return len(object.__getattribute__(self, "class_names"))
 
     def __getattribute__(self, name: str) -> Any:
@@ -96,11 +96,11 @@ def rehearse(
     """Return the problems that the training would certainly refuse.
 
     Args:
-        config: Of a replica; nothing of it is opened but the code in its job_dir.
+        config: The configuration of a replica; only the code in its job_dir is opened.
         features: The columns.
         label: The label column.
-        task: `classification`, `regression`, or anything else where only the rows tell.
-        replicas: Of the job.
+        task: `classification`, `regression`, or anything else if only the rows decide.
+        replicas: Number of replicas of the job.
     """
     from kfp_tfjob.trainer import user_code
 
@@ -123,7 +123,7 @@ def rehearse(
 def _rehearse_task(
     config: Config, function: Any, features: list[str], label: str, task: str, replicas: int
 ) -> tuple[Problem | str, ...]:
-    """Return the problems that all stand-ins of a task have in common; none when one has none."""
+    """Return the problems common to all stand-ins of a task; none if one has no problem."""
     common = ""
     for classes, mean, std in _KINDS:
         classes = classes if task == CLASSIFICATION else 0
@@ -160,7 +160,7 @@ def _failure(
 
 
 def _is_all_named(model: Any) -> bool:
-    """Tell whether loss and metrics are Keras' own, called by their names."""
+    """Tell whether all losses and metrics are those of Keras, given by name."""
     import keras
 
     metrics = model._compile_metrics
@@ -171,19 +171,19 @@ def _is_all_named(model: Any) -> bool:
 
 
 def _is_mistake(error: ConfigurationError) -> bool:
-    """Tell whether an error is one of the code or of shapes, whatever the rows are."""
+    """Tell whether an error comes from the code or from shapes, for any rows."""
     cause = error.__cause__
     if cause is None:
-        return True  # we saw it ourselves
+        return True  # one of our own checks
     if isinstance(cause, ValueError):
-        # One of Keras is about shapes and arguments; one of the user's code may be about the rows.
+        # From Keras, it concerns shapes and arguments. From user code, it may concern the rows.
         return "site-packages" in traceback.extract_tb(cause.__traceback__)[-1].filename
     return isinstance(cause, _MISTAKES) and not isinstance(cause, UnboundLocalError)
 
 
 def main() -> None:
     """Write the problems as JSON to the file that the header names."""
-    load(0)  # meanwhile the rest is checked
+    load(0)  # preflight checks the rest meanwhile
     header: Mapping[str, Any] = json.loads(sys.stdin.readline())
     os.environ["MODEL_CODE"] = header["model_entry"]
     alone = {"TF_CONFIG": "", "EXPECTED_REPLICAS": ""}  # this process has no peers

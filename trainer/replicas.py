@@ -1,4 +1,4 @@
-"""The replicas of the job: the strategy, and their messages beside gradients.
+"""Connects the replicas of the job: the strategy, and messages other than gradients.
 
 All replicas must call every function that communicates, in the same order, from the main thread.
 """
@@ -24,22 +24,22 @@ from kfp_tfjob.trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
-_LEAVING_SECONDS = 0.5  # from the death of a worker to that of the chief, at most
-_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two looks whether the chief listens
-_CHUNK = 16 << 20  # bytes of one broadcast; a whole model at once would need its size three times
+_LEAVING_SECONDS = 0.5  # longest time from the death of a worker to that of the chief
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two attempts to reach the chief
+_CHUNK = 16 << 20  # bytes of one broadcast; a whole model would need three times its size
 
 
 class Replicas:
-    """The strategy, and which part of it this process is.
+    """The strategy, and the part of this process in it.
 
     Args:
-        strategy: Of TensorFlow; the default one for a process that is alone.
-        gpus: Of this process.
+        strategy: A strategy of TensorFlow; the default one for a single process.
+        gpus: The GPUs of this process.
 
     Attributes:
-        count: Replicas of the job: GPUs, or processes without any.
-        processes: Chief and workers.
-        index: Of this process.
+        count: Number of replicas of the job: its GPUs, or its processes without GPUs.
+        processes: Number of processes: chief and workers.
+        index: Index of this process.
         mine: The numbers of the replicas of this process.
     """
 
@@ -63,10 +63,10 @@ class Replicas:
 
         Args:
             config: The configuration of this replica.
-            chief_leaves: Whether the chief may still be the one that has just lost this replica.
+            chief_leaves: Whether the old chief, which lost this replica, may still be running.
 
         Raises:
-            ConfigurationError: There are fewer GPUs than the job was given, or they are of no use.
+            ConfigurationError: There are fewer GPUs than expected, or they cannot be used.
         """
         gpus = prepare(config)
         if not gpus:
@@ -102,9 +102,9 @@ class Replicas:
     def part(self) -> None:
         """Return when this process may end without counting as lost.
 
-        A sum would not do: who has it leaves, while others still fetch it from there. At the first
-        barrier the workers learn from the chief that the model is written; at the second one the
-        chief learns that they know.
+        A sum is not enough: a process that has the result would leave while others still fetch it.
+        At the first barrier, the workers learn that the chief has written the model. At the second,
+        the chief learns that they know.
         """
         if self.processes == 1:
             return
@@ -120,7 +120,7 @@ class Replicas:
             context.context().wait_at_barrier("left", _FAREWELL)
 
     def tell(self, message: str) -> None:
-        """Fail all later communication between the other processes with this message."""
+        """Make all later communication of the other processes fail with this message."""
         if self.processes == 1:
             return
         with suppress(tf.errors.OpError):  # the other processes have ended
@@ -131,7 +131,7 @@ class Replicas:
 
         Args:
             data: On the chief, `size` bytes; ignored elsewhere.
-            size: The same everywhere.
+            size: Number of bytes, the same on every process.
         """
         if self.processes == 1:
             return data or b""
@@ -139,12 +139,12 @@ class Replicas:
         return b"".join(parts)
 
     def share(self, data: bytes) -> bytes:
-        """Return the chief's bytes on every process; only the chief knows how many they are."""
+        """Return the chief's bytes on every process; only the chief knows their number."""
         size = int(self.sum(np.array([len(data) if self.chief else 0], np.int32))[0])
         return self.broadcast(data, size)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return the bytes of every process, which must be equally many, by index."""
+        """Return the bytes of every process by index; all must have the same length."""
         size = len(data)
         everyone = bytearray(size * self.processes)
         everyone[self.index * size : (self.index + 1) * size] = data
@@ -152,11 +152,11 @@ class Replicas:
         return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
 
     def gpu_use(self) -> dict[str, Any]:
-        """Return how busy the GPUs of this process are; nothing without any."""
+        """Return the utilization of the GPUs of this process; empty without GPUs."""
         return self._sampler.latest() if self._sampler else {}
 
     def gpu_summaries(self) -> list[dict[str, float | None]]:
-        """Return how busy the GPUs of every process have been, by index; nothing without any."""
+        """Return the GPU utilization of every process, by index; empty without GPUs."""
         if not self.gpus:
             return []
         mine = self._sampler.summary() if self._sampler else {"percent": None, "memory_mib": None}
@@ -175,14 +175,14 @@ class Replicas:
         return self._sum_bytes(mine)
 
     def _sum_bytes(self, data: bytes) -> bytes:
-        # Only one process has nonzero bytes at a place, so the sum of words moves bytes.
+        # At each place only one process has nonzero bytes, so the sum copies them.
         words = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
         return self.sum(words).tobytes()[: len(data)]
 
     def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
         def reduce(values: tf.Tensor) -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            # A process counts once, however many GPUs it has.
+            # A process counts once, for any number of GPUs.
             number = tf.convert_to_tensor(context.replica_id_in_sync_group)
             counts = tf.cast(number % len(self.mine) == 0, tf.int32)
             return context.all_reduce(tf.distribute.ReduceOp.SUM, values * counts)
@@ -198,13 +198,13 @@ def parts_of(variable: object) -> Iterator[tf.Variable]:
 
 
 def _share_cores(replicas: int) -> None:
-    """Use as many threads as this process has cores for, beside the others of this machine."""
+    """Limit the threads of this process to its share of the cores of this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     tf.config.threading.set_intra_op_parallelism_threads(max(1, (cores or 1) // replicas))
 
 
 def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distribute.Strategy:
-    """Build the strategy, which returns only once every replica has done so."""
+    """Build the strategy; this returns when every replica has done so."""
     implementation = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if gpus else implementation.RING
@@ -222,9 +222,9 @@ def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distri
 def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
     """Return when the chief listens, after a restart.
 
-    A first attempt of TensorFlow that is refused, or taken by a chief that is about to end, costs a
-    second: so long gRPC waits before the next one. At the first start that does not matter, and
-    that this replica listens before the chief does tells its peers that it is there.
+    If the first attempt of TensorFlow is refused, or accepted by a chief that is about to end, gRPC
+    waits a second before the next one. At the first start this does not matter: there the replica
+    must listen before the chief does, to show its peers that it exists.
 
     Args:
         address: Host and port.
@@ -234,7 +234,7 @@ def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
     while True:
         try:
             with socket.create_connection(address, 1) as chief:
-                # Between two chiefs, its port may be closed for too short a time to notice.
+                # Between two chiefs, the port may be closed too briefly to notice.
                 if not leaves or not _hangs_up(chief, _LEAVING_SECONDS):
                     return
         except OSError:

@@ -25,8 +25,8 @@ class Rows:
     """The rows of a split.
 
     Args:
-        dataset: For the number of the columns and the kind of the label.
-        records: Of the split.
+        dataset: The dataset, for the number of columns and the kind of label.
+        records: The records of the split.
     """
 
     def __init__(self, dataset: Dataset, records: TFRecords) -> None:
@@ -57,7 +57,7 @@ class Rows:
         """Return (rows,) the labels of the whole split.
 
         Raises:
-            DataError: As `take` does.
+            DataError: The same as `take`.
         """
         end = len(self._records)
         parts = (
@@ -96,10 +96,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where in a record the values are.
+    """The places of the values in a record.
 
     Attributes:
-        record: One with the right bytes between the values.
+        record: A record with the right bytes between the values.
         features: [start, end) of the packed floats.
         label: [start, end) of the label.
         is_class: Whether the label is a varint; else it is a float.
@@ -112,7 +112,7 @@ class _Layout:
 
     @classmethod
     def of(cls, record: bytes, columns: int, label_kind: int) -> _Layout | None:
-        """Return the layout of a record; None when it is not one that can be taken apart here."""
+        """Return the layout of a record; None if this class cannot handle it."""
         try:
             places = dict(_places(record))
             kind, *features = places["features"]
@@ -175,9 +175,9 @@ def _unreadable(received: object, expected: str = "a tf.train.Example") -> DataE
 
 
 def _places(record: bytes) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Yield the name of each entry of an Example: the field of its list, and [start, end) in it.
+    """Yield for each entry of an Example its name, the field of its list, and [start, end).
 
-    An entry is one of a map: {1: name, 2: Feature {kind: list {1: packed values}}}.
+    Each is an entry of a map: {1: name, 2: Feature {kind: list {1: packed values}}}.
     """
     entries = _only(_fields(record, 0, len(record)))
     for number, *entry in _fields(record, *entries):

@@ -1,4 +1,4 @@
-"""Tests at the start: sums over replicas must be right with this Keras and this model.
+"""Tests at the start that sums over replicas are right with this Keras and this model.
 
 Without these tests, the training would silently give a different result than one replica.
 """
@@ -66,14 +66,14 @@ def check_loss(
 ) -> None:
     """Compare the loss of a few random rows with the losses of their halves.
 
-    A loss that is no mean over rows, or a compute_loss that leaves the number of replicas out, is
-    different with several replicas than with one.
+    A loss that is not a mean over rows, or a compute_loss that ignores the number of replicas, has
+    a different value with several replicas than with one.
 
     Args:
-        model: Built.
+        model: The model, built.
         dataset: The training data.
-        replicas: Of the job.
-        options: Whether rows have weights, and the micro-batches of a step.
+        replicas: The replicas of the job.
+        options: TRAIN_OPTIONS, for the weights of rows and the micro-batches of a step.
 
     Raises:
         ConfigurationError: They differ.
@@ -96,7 +96,7 @@ def check_loss(
     finally:
         model.reset_metrics()
     if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
-        return  # it is random, or not finite: random rows say nothing about this loss
+        return  # it is random or not finite: random rows cannot test it
     mean = sum(parts) * replicas.count / 2
     total = sum(parts) if micro_batches == 1 else mean  # of a loss that is a sum over rows
     sixteen = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
@@ -123,12 +123,12 @@ def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> N
     aggregation given to `add_variable`. With a maximum, that is wrong.
 
     Args:
-        model: Built.
+        model: The model, built.
         dataset: The training data.
-        replicas: Of the job.
+        replicas: The replicas of the job.
 
     Raises:
-        ConfigurationError: Some differ; all of them at once.
+        ConfigurationError: Some differ. It lists all of them.
     """
     own = [item for item in getattr(model._compile_metrics, "metrics", ()) if _is_own(item)]
     if replicas.count == 1 or not own:
@@ -160,7 +160,7 @@ def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> N
 
 
 class _MetricTrial:
-    """Updates a metric on every replica with the same rows, without asking other processes."""
+    """Updates a metric on every replica with the same rows, without other processes."""
 
     def __init__(
         self, metric: keras.Metric, replicas: Replicas, y: tf.Tensor, predicted: tf.Tensor
@@ -179,7 +179,7 @@ class _MetricTrial:
         self._empty = self._state()
 
     def of(self, *parts: tuple[tf.Tensor, tf.Tensor]) -> np.ndarray:
-        """Return (n,) the result when each part is on a replica of its own."""
+        """Return the (n,) result with each part on its own replica."""
         states = []
         for y, predicted in parts:
             self._set(self._shares(len(parts)))
@@ -190,7 +190,7 @@ class _MetricTrial:
         return np.array([np.mean(item) for item in tf.nest.flatten(result)], np.float64)
 
     def _shares(self, replicas: int) -> list[np.ndarray]:
-        """Return the initial values of the variables: TensorFlow divides them when it sums."""
+        """Return the initial values of the variables, divided as TensorFlow does for sums."""
         return [
             value / replicas if item.aggregation == "sum" else value
             for item, value in zip(self._metric.variables, self._empty, strict=True)
@@ -216,7 +216,7 @@ def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -
 
 
 def _is_own(metric: keras.Metric) -> bool:
-    """Tell whether a metric is code of the user, which may be anything; those of Keras are sums."""
+    """Tell whether a metric is user code; the metrics of Keras are known to be sums."""
     code = (type(metric), getattr(metric, "_fn", keras.Metric))
     return not all(str(item.__module__).startswith("keras.") for item in code)
 
@@ -240,7 +240,7 @@ def _numbers(values: np.ndarray) -> str:
 
 @contextmanager
 def _unchanged(model: keras.Model) -> Iterator[None]:
-    """Give the variables that no optimizer changes, but a call may, their values back."""
+    """Restore the non-trainable variables at the end, because a call may change them."""
     state = [item for item in model.variables if not item.trainable]
     before = [item.numpy() for item in state]
     try:
@@ -263,7 +263,7 @@ def _loss(model: keras.Model, rows: tuple[tf.Tensor, ...]) -> float:
 
 
 def _example(dataset: Dataset, weighted: bool) -> tuple[tf.Tensor, ...]:
-    """Return random rows, their labels, and weights that differ where there are some."""
+    """Return random rows, their labels, and different weights if wanted."""
     random, rows = np.random.default_rng(0), 2 * _ROWS
     noise = random.normal(size=(rows, dataset.num_features))
     x: Any = (dataset.mean + dataset.std * noise).astype(np.float32)

@@ -40,7 +40,7 @@ class Task:
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> Task:
-        """Take it from schema.json."""
+        """Return the task that schema.json describes."""
         names = [feature["name"] for feature in schema["features"]]
         classes = schema["label"].get("classes") or []
         return cls(schema["task"], tuple(names), tuple(str(name) for name in classes))
@@ -50,7 +50,7 @@ class ServedModel:
     """A loaded SavedModel.
 
     Args:
-        folder: Of the SavedModel.
+        folder: The folder of the SavedModel.
         task: The prediction task.
         name: Its name in messages, for instance `the model`.
 
@@ -63,7 +63,7 @@ class ServedModel:
 
         self.task, self.name = task, name
         try:
-            self._loaded = tf.saved_model.load(str(folder))  # kept: signatures hold no variables
+            self._loaded = tf.saved_model.load(str(folder))  # keeps variables alive
         except Exception as error:
             raise self._unusable("cannot be loaded", error) from error
         self._mapping = signature_columns.read(folder)
@@ -104,7 +104,7 @@ class ServedModel:
         return self._probabilities(values, rows)
 
     def _feeding(self, signature: str, inputs: dict[str, Any]) -> Any:
-        """Return how packed rows become the arguments of the signature."""
+        """Return the function from packed rows to the arguments of the signature."""
         import tensorflow as tf
 
         columns = _columns(self.task.features, inputs, self._mapping)
@@ -203,14 +203,14 @@ class ServedModel:
 def _columns(
     features: tuple[str, ...], inputs: dict[str, Any], mapping: dict[str, str]
 ) -> dict[str, int]:
-    """Return the column of each input; nothing when inputs and columns do not match one to one.
+    """Return the column of each input; empty if they do not match one to one.
 
     Args:
         features: The names of the columns.
-        inputs: Of the signature, by name.
-        mapping: The input of each column as the model says; without it an input is called like its
-            column, as the trainer would call it, or as TensorFlow does, which replaces by `_` what
-            no Python name may have.
+        inputs: The inputs of the signature, by name.
+        mapping: The input of each column according to the model. Without it, an input may have the
+            name of its column, the name that the trainer would choose, or that of TensorFlow, which
+            replaces characters that are invalid in Python names by `_`.
     """
     ways = [[mapping.get(name, "") for name in features]] if mapping else []
     replaced = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in features]

@@ -1,4 +1,4 @@
-"""The name of each column among the arguments of a signature, and the file that maps them.
+"""Names the arguments of a signature after columns, and writes the file that maps them.
 
 TensorFlow keeps an argument's name only if it starts with an ASCII letter, continues with ASCII
 letters, digits and _, is not a Python keyword, and differs from the others by more than its case.
@@ -20,7 +20,7 @@ COLUMNS = "assets.extra/columns.json"  # below the folder of a SavedModel
 
 
 def argument_names(columns: Sequence[str]) -> list[str]:
-    """Return the argument of each column: its own name, where TensorFlow keeps it.
+    """Return the argument of each column: its own name, if TensorFlow keeps it.
 
     In other names, letters lose their accents, other characters outside ASCII become their code
     points, and the rest except for letters, digits and _ becomes _. A name that does not start with
@@ -28,7 +28,7 @@ def argument_names(columns: Sequence[str]) -> list[str]:
     later one gets a number, so the order of the columns does not matter.
 
     Args:
-        columns: The names of the columns, each of them once.
+        columns: The names of the columns, without duplicates.
     """
     wanted = {column: _plain(column) for column in columns}
     own = [column for column in columns if wanted[column] == column]
@@ -58,7 +58,7 @@ def to_json(columns: Sequence[str]) -> str:
 
 
 def read(model: Path) -> dict[str, str]:
-    """Return the argument of each column of a SavedModel; nothing where it does not say.
+    """Return the argument of each column of a SavedModel; empty if it has no mapping.
 
     Args:
         model: The folder of the SavedModel.
@@ -85,7 +85,7 @@ def read(model: Path) -> dict[str, str]:
 
 
 def _plain(column: str) -> str:
-    """Return a name that TensorFlow keeps; other columns may have the same."""
+    """Return a name that TensorFlow keeps; other columns may get the same one."""
     text = "".join(map(_ascii, column))
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     if not name[:1].isalpha() or keyword.iskeyword(name) or name.lower() == "self":

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 def is_for_training(key: str) -> bool:
     """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
 
-    A program that could read the test rows would be evaluated on rows it has trained on.
+    Replicas do not get the test rows: a program could train on the rows that evaluate it.
     """
     return not key.startswith("test-")
 
 
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
-    """Bring a dataset to this machine, proven by its manifest; the test rows stay away.
+    """Fetch a dataset without its test rows, and verify it with its manifest.
 
-    Files that an earlier start of this replica fetched are kept if they verify.
+    Files from an earlier start of this replica are kept if they are intact.
 
     Args:
-        store: Where from.
-        dataset: The directory in the store.
-        folder: Where to.
+        store: The store of the dataset.
+        dataset: The address of the dataset.
+        folder: The target folder.
 
     Returns:
-        Its manifest.
+        The manifest of the dataset.
 
     Raises:
-        DataError: Objects are missing or are not those of the manifest.
+        DataError: Objects are missing or do not match the manifest.
         ConfigurationError: The disk is too small, or cannot be written to.
     """
     try:
@@ -47,10 +47,10 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
 
 
 def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
-    """Check that every process has brought the same dataset; every process has to call this.
+    """Check that every process has the same dataset; every process must call this.
 
     Raises:
-        DataError: It was replaced between two downloads.
+        DataError: The dataset was replaced between two downloads.
     """
     found = [item.hex() for item in replicas.gather(bytes.fromhex(manifest.digest))]
     if len(set(found)) > 1:
@@ -65,10 +65,10 @@ def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
 
 
 def check_writable(output: Path) -> None:
-    """Check that OUTPUT_DIR takes files, which only shows after the first epoch otherwise.
+    """Check that OUTPUT_DIR is writable. The first write comes only after an epoch.
 
     Raises:
-        ConfigurationError: It does not.
+        ConfigurationError: It is not writable.
     """
     probe = output / ".writable.tmp"
     try:

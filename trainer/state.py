@@ -1,4 +1,4 @@
-"""The state of a training: saved by the chief, restored on all replicas, compared between them."""
+"""Saves the state of a training on the chief, and restores it on all replicas."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class EvaluationState(NamedTuple):
     """The state that changes during an evaluation, while the weights stay the same.
 
     Attributes:
-        metric_sums: The running sums of the metrics of this process, to the last bit.
-        callbacks: What the callbacks remember; empty on workers.
-        random: The states of the random numbers of replica 0, by their place among the variables:
-            an evaluation that is repeated must draw the same numbers.
+        metric_sums: The running sums of the metrics of this process, bit by bit.
+        callbacks: The state of the callbacks; empty on workers.
+        random: The random states of replica 0, by their index among the variables. A repeated
+            evaluation must draw the same numbers.
     """
 
     metric_sums: bytes
@@ -45,13 +45,13 @@ class State:
     """Variables, running sums of the metrics, and the state of callbacks.
 
     Args:
-        model: With all variables created.
-        replicas: Of the job.
-        callbacks: Of the training.
-        folder: Of the checkpoints; only the chief's counts.
+        model: The model, with all variables created.
+        replicas: The replicas of the job.
+        callbacks: The callbacks of the training.
+        folder: The folder of the checkpoints; only the chief uses it.
         settings: Values that must be equal in a checkpoint of this training.
-        keep: How many of the newest checkpoints stay.
-        best: Finds the best of them, which stays too; None for no such thing.
+        keep: Number of newest checkpoints to keep.
+        best: Finds the best checkpoint, which is kept too; None to find none.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class State:
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
     def running(self) -> EvaluationState:
-        """Return the state of this moment beside the variables."""
+        """Return the current state other than the variables."""
         random = {at: self._variables[at][1].numpy() for at in self._random}
         return EvaluationState(self._metric_sums(), self._callbacks.state(), random)
 
@@ -90,20 +90,20 @@ class State:
 
     @property
     def best_checkpoint(self) -> Mapping[str, Any]:
-        """Which checkpoint is the best, on the chief: metric, step and value; else empty."""
+        """Metric, step and value of the best checkpoint, on the chief; empty without one."""
         return self._best.state if self._best else {}
 
     def save(self, position: Position, running: EvaluationState) -> None:
-        """Begin to write a checkpoint on the chief; every process has to call this.
+        """Start to write a checkpoint on the chief; every process must call this.
 
-        It returns when the state is copied and a checkpoint that was still being written is there.
+        It returns when the previous checkpoint is written and the state is copied.
 
         Args:
-            position: Where the training stands.
+            position: The position of the training.
             running: The result of `running` at that position.
 
         Raises:
-            StepError: The checkpoint before could not be written.
+            StepError: The previous checkpoint could not be written.
         """
         everyone = self._replicas.gather(running.metric_sums)
         if not self._replicas.chief:
@@ -134,18 +134,18 @@ class State:
         self._writer.wait()
 
     def judge(self, position: Position, metrics: Mapping[str, float]) -> None:
-        """Remember on the chief whether the checkpoint of an epoch is the best so far.
+        """Record on the chief if the checkpoint of an epoch is the best so far.
 
         Args:
             position: The end of the epoch.
-            metrics: Of the epoch, with those of the evaluation.
+            metrics: The metrics of the epoch and of its evaluation.
         """
         if self._best and self._replicas.chief and position.step == self._saved_step:
             self._best.judge(position.step, metrics)
             self._writer.best_step = self._best.step
 
     def restore(self) -> Position:
-        """Bring every process to the chief's newest checkpoint, if there is one; begin callbacks.
+        """Restore the chief's newest checkpoint on every process, if any; begin callbacks.
 
         Returns:
             Where the training resumes.
@@ -171,7 +171,7 @@ class State:
             return Position()
         content = json.loads(header)
         position = Position(**content["position"])
-        # Before the variables, which already contain the changes of callbacks at their start.
+        # Before the variables: those already contain the changes that callbacks make at the start.
         state = CallbackState(found.callbacks, found.callback_arrays) if found else None
         self._callbacks.begin(position, state)
         values = [value for _, value in found.variables] if found else None
@@ -188,7 +188,7 @@ class State:
     def trained_weights_sha256(self) -> str:
         """Log and return the SHA-256 of the weights in memory, in the order of the model.
 
-        The hash that evaluate and publish show is of the variables in the exported SavedModel.
+        Evaluate and publish show a different hash: of the variables in the exported SavedModel.
         """
         digest = sha256()
         for item in self._weights:
@@ -206,7 +206,7 @@ class State:
     def _assign(self, variables: Sequence[Any], values: Sequence[np.ndarray] | None) -> None:
         """Assign the chief's values on every process, on all its devices.
 
-        Some variables at a time: a buffer for all of a large model would need its size again.
+        It sends some variables at a time: one buffer for a large model would double its memory.
         """
         for pack in _packs(variables):
             mine = values[pack.start : pack.stop] if values is not None else ()
@@ -225,7 +225,7 @@ class State:
         if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
             log.warning(
                 "the checkpoint has a different number of replicas: the metrics of this epoch"
-                " start in its middle"
+                " cover only its remaining steps"
             )
             return
         data, at = everyone[self._replicas.index], 0
@@ -237,9 +237,9 @@ class State:
 
 
 def _with_unseeded(found: Checkpoint, variables: Sequence[tuple[str, Any]]) -> Checkpoint:
-    """Return a checkpoint with the random numbers that name no seed, which older ones lack.
+    """Add the generator for operations without a seed, which older checkpoints lack.
 
-    They start from zero then.
+    It then starts from zero.
     """
     name = f"model/{randomness.UNSEEDED}/seed_generator_state"
     at = [it for it, _ in variables].index(name)
@@ -257,7 +257,7 @@ def _header(found: Checkpoint | None) -> bytes:
 
 
 def _packs(variables: Sequence[Any]) -> Iterator[range]:
-    """Yield the variables in ranges of about a broadcast's size; a larger one is alone."""
+    """Yield ranges of variables with about the size of a broadcast; a larger one is alone."""
     start = size = 0
     for at, variable in enumerate(variables):
         if size and size + _bytes_of(variable) > _PACK:

@@ -1,7 +1,7 @@
-"""What the trainer tells its supervisor, and how it waits as a warm spare.
+"""Reports the trainer's state to its supervisor, and waits as a warm spare.
 
-The supervisor reads lines from a pipe (`supervisor/child.py`): it has to know how long to wait for
-the peers, and whether a trainer that died had made progress. Without a supervisor there is no pipe.
+The supervisor reads lines from a pipe (`supervisor/child.py`). It needs to know how long to wait
+for the peers, and whether a dead trainer had made progress. Without a supervisor there is no pipe.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ _PIPE = "SUPERVISOR_PIPE"
 
 
 def waiting() -> None:
-    """Say that this process waits for its peers from now on, and cannot be told anything."""
+    """Say that this process now waits for its peers and cannot handle signals."""
     _say("waiting")
 
 
 def started() -> None:
-    """Say that the peers are there, and that SIGTERM from now on means to save and stop."""
+    """Say that the peers are there, and that SIGTERM now means: save and stop."""
     _say("started")
 
 
 def steps(done: int, last: int) -> None:
-    """Say that `done` steps are done, and that those up to `last` follow."""
+    """Say that `done` steps are done, and that the steps up to `last` follow."""
     _say(f"steps {done} {last}")
 
 
 def is_spare() -> bool:
-    """Tell whether this process has to wait until the trainer before it has died."""
+    """Tell whether this process must wait for the death of the current trainer."""
     return os.environ.get("WAIT_FOR_GO") == "1"
 
 
 def wait_for_go() -> int:
-    """Return when this process is to take over; end it when it never will.
+    """Return when this process must take over; exit if it is not needed.
 
     Returns:
-        The exit code of the process before it.
+        The exit code of the previous process.
     """
     line = sys.stdin.buffer.readline()
     if not line:
@@ -49,7 +49,7 @@ def _say(line: str) -> None:
     if not pipe:
         return
     try:
-        os.set_inheritable(int(pipe), False)  # what this process starts has nothing to say
+        os.set_inheritable(int(pipe), False)  # child processes must not write to it
         os.write(int(pipe), f"{line}\n".encode())
     except (OSError, ValueError):
         del os.environ[_PIPE]

@@ -1,8 +1,8 @@
-"""One step on every replica: gradients summed over all of them, then clipped, then applied.
+"""Runs a step on every replica: sums the gradients over all replicas, then clips and applies them.
 
-Keras clips and checks for infinities before it sums over replicas, which is wrong for clipping and
-a deadlock for loss scaling when only one replica overflows. So this module sums once and
-disables the sum of Keras, the only private method of an optimizer that this project relies on.
+Keras clips and checks for infinities before it sums over replicas. That is wrong for clipping, and
+a deadlock for loss scaling when only one replica overflows. So this module sums once and disables
+the sum of Keras, the only private method of an optimizer that this project relies on.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ INSTALL = "install the versions of uv.lock"
 class StepsResult(NamedTuple):
     """The result of some steps.
 
-    The seconds are those of this process, taken inside the compiled loop.
+    The seconds are those of this process, measured inside the compiled loop.
 
     Attributes:
-        done: Steps that were done.
-        loss: Of the last step, over all replicas.
-        data_seconds: From asking for a batch to having it.
-        communication_seconds: From having the gradients to having their sum over all replicas. It
-            includes waiting for slower replicas. It is 0 with one replica, and on GPUs, where the
-            sum runs beside the computation and the host cannot see its end.
+        done: Number of steps done.
+        loss: Loss of the last step, over all replicas.
+        data_seconds: Seconds from the request for a batch to its arrival.
+        communication_seconds: Seconds from the gradients to their sum over all replicas, with the
+            wait for slower replicas. It is 0 with one replica, and on GPUs, where the sum runs in
+            parallel with the computation and the host cannot see its end.
     """
 
     done: int
@@ -45,21 +45,21 @@ class StepsResult(NamedTuple):
 
 
 class TrainSteps:
-    """The compiled functions over some steps.
+    """The compiled functions that train and evaluate several steps at once.
 
     Args:
-        model: Compiled, built in the scope of the strategy.
-        replicas: Of the job.
+        model: The model, compiled, and built in the scope of the strategy.
+        replicas: The replicas of the job.
         batch: Rows of a training step over all replicas, a multiple of their number.
-        micro_batches: In how many parts a replica takes its rows, one after the other, so that only
-            one part has to fit into memory. There is still one sum and one update in a step, and
-            the result is that of the whole batch.
+        micro_batches: Number of parts in which a replica processes its rows, so that only one part
+            must fit into memory. A step still has one sum and one update, and the same result as
+            with the whole batch.
         jit_compile: Whether XLA compiles the forward and the backward pass. The sum over replicas
             stays outside: XLA on CPUs has none.
 
     Raises:
         ConfigurationError: The rows of a replica are not a multiple of `micro_batches`.
-        StepError: This version of Keras is not one that the step is right with.
+        StepError: The step would be wrong with this version of Keras.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        # Converting Python to a graph takes much of the time of a restart.
+        # No autograph: converting Python to a graph takes much of the time of a restart.
         self._train = tf.function(self._train_in_graph, autograph=False)
         self._evaluate = tf.function(self._evaluate_in_graph, autograph=False)
         self._results = tf.function(lambda: model.get_metrics_result(), autograph=False)
@@ -101,7 +101,7 @@ class TrainSteps:
         return StepsResult(int(done), float(loss), float(data), float(communication))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
-        """Update the metrics with some steps of a different split."""
+        """Update the metrics with some steps of the evaluation split."""
         self._evaluate(iterator, tf.constant(steps))
 
     def results(self) -> dict[str, float]:
@@ -174,7 +174,7 @@ class TrainSteps:
         loss, predicted, gradients = self._gradients(x, y, weight)
         gradients, total, seconds = self._sum(gradients, loss)
         variables = self.model.trainable_variables
-        if variables:  # as in model.fit, which only evaluates a model that is frozen as a whole
+        if variables:  # as in model.fit, which only evaluates a fully frozen model
             self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predicted, weight, loss)
         return total, seconds
@@ -222,13 +222,13 @@ class TrainSteps:
         return self.model(x)
 
     def _loss(self, x: Any, y: Any, predicted: Any, weight: Any, training: bool) -> tf.Tensor:
-        # Keras divides by the number of replicas here, so that a sum over them is the mean.
+        # Keras divides by the number of replicas here, so the sum over them is the mean.
         return self.model._compute_loss(
             x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
         )
 
     def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
-        """Return the gradients and the loss over all replicas, and the seconds that took."""
+        """Return the gradients and the loss over all replicas, and the seconds of the sum."""
         nothing = tf.constant(0.0, tf.float64)
         if self.replicas.count == 1:
             return gradients, loss, nothing
@@ -256,7 +256,7 @@ class TrainSteps:
 
 
 def jit_compile_here(wanted: bool) -> bool:
-    """Return whether XLA is to compile on this machine: when it is wanted and there are GPUs."""
+    """Return whether XLA compiles on this machine: if it is wanted and there are GPUs."""
     if wanted and not tf.config.list_logical_devices("GPU"):
         log.warning("jit_compile is ignored: without a GPU it makes a step several times slower")
         return False
@@ -264,10 +264,10 @@ def jit_compile_here(wanted: bool) -> bool:
 
 
 def leave_sums_to_us(optimizer: Any) -> list[str]:
-    """Make an optimizer take gradients as they come.
+    """Make an optimizer use gradients without summing them.
 
     Returns:
-        The names of the optimizers that have asked for a sum since; it grows.
+        The names of the optimizers that asked for a sum since this call; the list grows.
 
     Raises:
         StepError: This version of Keras sums somewhere else.
@@ -287,7 +287,7 @@ def leave_sums_to_us(optimizer: Any) -> list[str]:
 
 
 def innermost(optimizer: Any) -> Iterator[Any]:
-    """Yield the optimizers that update variables, out of loss scaling and MultiOptimizer."""
+    """Yield the optimizers that update variables, inside loss scaling and MultiOptimizer."""
     inside: Sequence[Any] = getattr(optimizer, "optimizers", ())
     if hasattr(optimizer, "inner_optimizer"):
         inside = [optimizer.inner_optimizer]
@@ -312,7 +312,7 @@ def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
 
 
 def _flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the metrics, also those that are several numbers with names, as Keras does."""
+    """Yield the metrics; a dict of named numbers yields each number, as in Keras."""
     for name, value in results.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -325,9 +325,10 @@ def _added(first: Any, second: Any) -> Any:
 
 
 def _timed(tensors: Any) -> tuple[Any, tf.Tensor]:
-    """Return these tensors, and () float64, the time in seconds when all of them were there.
+    """Return these tensors, and () float64, the time in seconds when all of them were ready.
 
-    What uses them waits for the clock to be read: on one core, it would be read much later.
+    Operations that use the tensors wait until the clock is read. Otherwise one core would read it
+    much later.
     """
     parts = tf.nest.flatten(tensors, expand_composites=True)
     with tf.control_dependencies(parts):

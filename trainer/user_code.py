@@ -1,4 +1,4 @@
-"""The user's model: found, built, and checked before anything is trained with it."""
+"""Finds, builds and checks the user's model before the training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kfp_tfjob.trainer.train_step import innermost
 log = logging.getLogger(__name__)
 
 BuildModel = Callable[..., keras.Model]
-# A sys.exit() of the user's code would end this process as if the model were trained.
+# A sys.exit() in the user's code would end this process as if the model were trained.
 FAILURES = (Exception, SystemExit)
 LABELS_DO_NOT_FIT = "the loss or the metrics of the model do not fit the labels"
 
@@ -42,7 +42,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
         folder: Searched before everything else.
 
     Raises:
-        ConfigurationError: The module does not import, or has no such function.
+        ConfigurationError: The module cannot be imported, or has no such function.
     """
     said, _, function = model_code.partition(":")
     sys.path.insert(0, str(folder))
@@ -56,8 +56,8 @@ def find(model_code: str, folder: Path) -> BuildModel:
             Problem(
                 f"the model code {name} cannot be imported",
                 received=where(error),
-                expected="a module that imports in the trainer image",
-                fix="correct the code; other packages have to be in train_image",
+                expected="a module that can be imported in the trainer image",
+                fix="correct the code; install its other packages in train_image",
             )
         ) from error
     own, imported = folder / f"{name}.py", getattr(module, "__file__", None)
@@ -66,7 +66,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
             Problem(
                 f"the model code {own.name} has the name of a different module",
                 received=imported,
-                expected="a name that nothing else in the image has",
+                expected="a name that no other module in the image has",
                 fix=f"rename {own.name}, and correct model_code",
             )
         )
@@ -77,14 +77,14 @@ def find(model_code: str, folder: Path) -> BuildModel:
 
 
 def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
-    """Return what the function `callbacks` of the user's module returns, if there is one.
+    """Return the result of the function `callbacks` in the user's module, if it exists.
 
     Args:
         model_code: As in MODEL_CODE, found before.
         dataset: The function's only argument.
 
     Raises:
-        ConfigurationError: It is no function, fails, or returns no list.
+        ConfigurationError: It is not a function, fails, or does not return a list.
     """
     name = old_names.model_module(model_code.partition(":")[0])
     found = getattr(sys.modules[name], "callbacks", None)
@@ -104,7 +104,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             received = f"{type(returned).__name__}: {returned!r:.100}"
     raise ConfigurationError(
         Problem(
-            "the model code returns no list of callbacks",
+            "the model code does not return a list of callbacks",
             received=received,
             expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
             fix=f"correct callbacks in {name}, or give it a different name",
@@ -113,7 +113,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
 
 
 def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, Any]) -> Any:
-    """Return what the user's function returns.
+    """Call the user's function and return its result.
 
     Raises:
         ConfigurationError: It does not take these hyperparameters, or fails.
@@ -144,15 +144,15 @@ def check(
     """Check that a model can be trained on a dataset, and create all its variables.
 
     Args:
-        model: What the user's function returned; with the option `sync_batch_norm` its layers
-            BatchNormalization become synchronized ones.
-        function: For messages.
-        dataset: What it is trained on.
-        replicas: Of the job.
-        options: Those of TRAIN_OPTIONS that change what a step computes, and the seed.
+        model: The result of the user's function. The option `sync_batch_norm` synchronizes its
+            layers BatchNormalization.
+        function: The user's function, for messages.
+        dataset: The training data.
+        replicas: Number of replicas of the job.
+        options: TRAIN_OPTIONS.
 
     Raises:
-        ConfigurationError: It cannot; all reasons that can be seen at once.
+        ConfigurationError: It cannot be trained. Where possible, it lists several reasons.
     """
     name = _name(function)
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
@@ -168,11 +168,11 @@ def check(
     if made_before := _made_before(model):
         raise ConfigurationError(
             Problem(
-                f"{name} returned a model with parts that were made before it was called",
+                f"{name} returned a model with parts that were created before the call",
                 received=f"{len(made_before)} variables, for instance {made_before[0]}",
-                expected=f"layers, optimizer and metrics that are made within {name}: with several"
-                " replicas their variables have to know of these",
-                fix=f"move what is made at the top of the module into {name}",
+                expected=f"layers, optimizer and metrics that are created in {name}: with several"
+                " replicas, the strategy must create their variables",
+                fix=f"move the code that creates them into {name}",
             )
         )
     if options.sync_batch_norm:
@@ -203,7 +203,7 @@ def check(
 
 
 def _made_before(model: keras.Model) -> list[str]:
-    """Return the variables of a model that were not made in the scope of the strategy."""
+    """Return the variables of a model that were not created in the scope of the strategy."""
     if not tf.distribute.has_strategy():
         return []
     compiled = keras.tree.flatten(model._compile_metrics and model._compile_metrics._user_metrics)
@@ -218,10 +218,10 @@ def _made_before(model: keras.Model) -> list[str]:
 
 
 def _check_saves(model: keras.Model) -> None:
-    """Check that model.save will work, which would only show after the training."""
+    """Check before the training that model.save works."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Keras says of lambdas comes when it saves
+            warnings.simplefilter("ignore")  # Keras warns about lambdas when it saves
             json.dumps(keras.saving.serialize_keras_object(model))
     except Exception as error:
         raise ConfigurationError(
@@ -229,7 +229,7 @@ def _check_saves(model: keras.Model) -> None:
                 "the model cannot be saved",
                 received=_last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
-                fix="give the class that is named a get_config() that returns the arguments of"
+                fix="give the class in this error a get_config() that returns the arguments of"
                 " its __init__, as numbers, texts and lists",
             )
         ) from error
@@ -270,7 +270,7 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
     problems += [
         Problem(
             f"{_name(function)} needs the hyperparameter {item.name!r}",
-            fix=f"give it in model_hyperparameters, or give {item.name!r} a default",
+            fix=f"set it in model_hyperparameters, or give {item.name!r} a default",
         )
         for item in parameters[1:]
         if item.kind in named and item.default is kinds.empty and item.name not in given
@@ -279,12 +279,12 @@ def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> No
 
 
 def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
-    """Return what this trainer would silently compute differently than Keras does."""
+    """Return the parts that this trainer would silently compute differently from Keras."""
     problems = [
         Problem(
-            f"the model has a {name} of its own",
+            f"the model has its own {name}",
             received=f"{type(model).__name__}.{name}",
-            expected=f"the {name} of keras.Model, or an own compute_loss",
+            expected=f"the {name} of keras.Model, or your own compute_loss",
             fix="move it into compute_loss, or train with your own program (train_options.command)",
         )
         for name in ("train_step", "test_step")
@@ -298,18 +298,18 @@ def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> 
 
 
 def _of_optimizer(model: keras.Model) -> list[Problem]:
-    """Return what Keras cannot do within a step of several replicas."""
+    """Return the options that Keras cannot apply in a step of several replicas."""
     inner = list(innermost(model.optimizer))
     accumulates = [item.gradient_accumulation_steps or 0 for item in inner]
     overwrites = [item.ema_overwrite_frequency or 0 for item in inner if item.use_ema]
     found = {
         "accumulate gradients": (
             f"gradient_accumulation_steps={max(accumulates, default=0)}",
-            "give the train option micro_batches, which takes a batch in as many parts",
+            "use the train option micro_batches, which divides a batch into as many parts",
         ),
         "overwrite weights with their averages": (
             f"ema_overwrite_frequency={max(overwrites, default=0)}",
-            "leave it out: with use_ema=True the averages are the weights of the finished model",
+            "remove it: with use_ema=True the averages are the weights of the finished model",
         ),
     }
     return [
@@ -331,17 +331,17 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
                 received=_last_line(error),
                 expected=f"one input of shape (batch, {dataset.num_features}), float32: the"
                 " columns in the order of dataset.feature_names",
-                fix=f"start with keras.Input(({dataset.num_features},)); a Reshape layer makes"
-                " images of it",
+                fix=f"start with keras.Input(({dataset.num_features},)); a Reshape layer turns"
+                " the rows into images",
             )
         ) from error
     return getattr(output, "shape", output)
 
 
 def _keep_statistics(model: keras.Model) -> None:
-    """Build layers again that Keras has left with tensors of a graph that is gone.
+    """Rebuild layers that Keras left with tensors of a deleted graph.
 
-    It does so with the mean of a Normalization in a model that is a class of the user.
+    This happens to the mean of a Normalization in a user's subclass of keras.Model.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Normalization) and tf.is_symbolic_tensor(layer.mean):
@@ -363,7 +363,7 @@ def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:
 
 
 def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
-    """Return what a batch looks like, without any rows."""
+    """Return symbolic tensors with the shapes and types of a batch."""
     label = "int64" if dataset.task == CLASSIFICATION else "float32"
     return (
         keras.KerasTensor((None, dataset.num_features), "float32"),
@@ -392,7 +392,7 @@ def _no_function(module: ModuleType, function: str) -> Problem:
 
 
 def where(error: BaseException) -> str:
-    """Return the last line of a traceback, with the place in the user's code it came from."""
+    """Return the last line of a traceback, with its place in the user's code."""
     if isinstance(error, SyntaxError):
         return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -408,7 +408,7 @@ def where(error: BaseException) -> str:
 
 
 def _name(function: BuildModel) -> str:
-    """Return what messages call a function; not everything that can be called has a name."""
+    """Return the name of a function for messages; not every callable has one."""
     return getattr(function, "__name__", "the function of MODEL_CODE")
 
 

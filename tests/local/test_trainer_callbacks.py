@@ -260,7 +260,7 @@ def refused() -> dict[str, tuple[Any, str]]:
     return {
         "backup": (of_keras.BackupAndRestore("b"), "BackupAndRestore cannot work here.*newest"),
         "averages": (of_keras.SwapEMAWeights(), "SwapEMAWeights cannot work here.*use_ema"),
-        "a text": ("x", "something that is no callback.*str: 'x'"),
+        "a text": ("x", "something that is not a callback.*str: 'x'"),
         "our file": (of_keras.CSVLogger("progress.jsonl"), "CSVLogger cannot write there"),
         "outside": (of_keras.TensorBoard("../x"), "TensorBoard cannot write there"),
         "schedule": (

@@ -135,7 +135,7 @@ def test_the_model_of_a_program_is_asked_to_predict(
 ) -> None:
     fits = by_subject(with_tensorflow(environment, _finished(tmp_path / "fits")))
     assert [item.state for item in fits.values()] == [OK, OK, OK]
-    assert fits["model"].text == "it answers classification with the shape (3, 3) for 3 rows"
+    assert fits["model"].text == "its classification output for 3 rows has the shape (3, 3)"
 
     other = by_subject(with_tensorflow(environment, _finished(tmp_path / "other", COLUMNS + 1)))
     assert "does not take the columns of the data" in str(other["model"].problem)

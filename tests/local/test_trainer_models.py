@@ -82,8 +82,7 @@ def test_code_with_the_name_of_another_module_is_refused(
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "json.py").write_text("def build_model(dataset): pass")
-    said = "json.py has the name of a different module.* rename"
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match="json.py has the name of a different .* rename"):
         user_code.find("json:build_model", tmp_path)
 
 
@@ -167,7 +166,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "do not fit the labels.*sparse_categorical_crossentropy",
     ),
     "no config": (_unsaved, r"cannot be saved.*Object Scale.*give the class .* a get_config\(\)"),
-    "own step": (_own_step, "a train_step of its own"),
+    "own step": (_own_step, "the model has its own train_step"),
     "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
 
@@ -207,7 +206,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
             (compiled(optimizer=optimizer), "adam"),
             (compiled(metrics=[metric]), "early"),
         ]:
-            words = f"made before it was called.*variables, for instance .*{part}.*into compiled"
+            words = f"created before the call.*variables, for instance .*{part}.*into compiled"
             with pytest.raises(ConfigurationError, match=words):
                 user_code.check(model, compiled, classes, 2)
     user_code.check(whole, compiled, classes, 1)
@@ -362,8 +361,8 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("callbacks = [1]\n", r"no list of callbacks.*callbacks = \[1\]"),
-        ("def callbacks(dataset): ...\n", "no list of callbacks.*NoneType: None"),
+        ("callbacks = [1]\n", r"not return a list of callbacks.*callbacks = \[1\]"),
+        ("def callbacks(dataset): ...\n", "not return a list of callbacks.*NoneType: None"),
         ("def callbacks(dataset):\n    1 / 0\n", r"ZeroDivisionError.*own.*\.py, line 2\)"),
         ("def callbacks(): return []\n", "takes 0 positional arguments but 1 was given"),
     ],

@@ -144,7 +144,7 @@ def test_a_dataset_that_was_replaced_is_not_trained_on_further(
     tiny_dataset.send(store, _with_other_rows(tmp_path / "other"), address)
     again = jobs("replaced", data=address.key, folder=first.folder)
     assert again.end() == [2], again.log()
-    assert f"the checkpoint of step {STEPS} was made with another dataset" in again.words()
+    assert f"the checkpoint of step {STEPS} was written with a different dataset" in again.words()
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_a_tensorflow_built_for_a_gpu_may_use_it() -> None:
         ),
         (0, 2, Driver(error="no driver"), STOCK, [], "no device node.*device plugin"),
         (0, 1, Driver((), NEW, "broken"), STOCK, ["/dev/nvidia0"], "broken.*different one"),
-        (0, 1, Driver((H100,), (11, 8)), STOCK, [], "CUDA up to 11.8.*CUDA 12, best 12.5"),
+        (0, 1, Driver((H100,), (11, 8)), STOCK, [], "CUDA up to 11.8.*CUDA 12, preferably 12.5"),
         (0, 1, Driver((H100,), NEW), STOCK, [], "shows NVIDIA H100, but TensorFlow cannot load"),
         (
             1,

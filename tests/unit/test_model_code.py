@@ -171,7 +171,7 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_missing_code_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="model_code names no code"):
+    with pytest.raises(ConfigurationError, match="model_code does not contain code"):
         read(tmp_path)
     (tmp_path / "model.py").write_bytes(GOOD)
     with pytest.raises(

@@ -122,7 +122,7 @@ def test_another_model_is_refused_with_the_variables_that_differ() -> None:
     assert (seed.received, seed.expected) == (1, 2)
     assert model.received == "a (6, 64) float64; gone (2,) float64; no new"
     assert model.expected == "a (6, 5) float64; no gone; new (3,) float32"
-    assert "hyperparameters the run was started with" in model.fix
+    assert "original model code and hyperparameters of this run" in model.fix
     then.check_fits(then.variables, SETTINGS)
     with pytest.raises(ConfigurationError, match="from a different model"):
         then.check_fits(list(reversed(then.variables)), SETTINGS)
