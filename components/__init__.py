@@ -1,1 +1,1 @@
-"""The steps of the pipeline, one folder each: its KFP interface, component.py, and its engine."""
+"""The pipeline steps, one folder each with the KFP interface (component.py) and the engine."""

@@ -1,7 +1,8 @@
-"""The two images the compiled pipeline names, and the user its steps run as.
+"""Defines the two images of the compiled pipeline, and the user its steps run as.
 
-`kfp-tfjob compile --tools-image --trainer-image --run-as-user` bakes others in: none of them can be
-a run parameter on every Kubeflow Pipelines back end, and a run must not depend on a moving tag.
+`kfp-tfjob compile --tools-image --trainer-image --run-as-user` compiles other values in. Not every
+Kubeflow Pipelines back end accepts them as run parameters, and a run must not depend on a moving
+tag.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""What every step does around its engine: open the store, and leave a record when it fails.
+"""Wraps the engine of every step: opens the store, and writes a record if the step fails.
 
-KFP flattens a step's exit code to "failed" and loses the outputs of a failed step. So the cause
-travels as `runs/<run_id>/failure.json` {step, code, verdict, message}; on one machine also as the
-file that the environment names, because the store itself may be what failed.
+KFP reduces a step's exit code to "failed" and drops the outputs of a failed step. So the cause is
+stored as `runs/<run_id>/failure.json` {step, code, verdict, message}. A local run also writes it to
+the file that the environment names, because the store itself may have failed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.text import lines, log_to
 
-# Set by the local run, which cannot get at a step's exit code either.
+# Set by the local run, which does not get a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
-# Set by the local run: kfp.local invents an id that cannot be known beforehand.
+# Set by the local run: kfp.local generates an id that is not known in advance.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
-# The step in the record of a run that was ended from outside, which no step caused.
+# The step in the record of a run that was ended from outside and not by a step.
 WHOLE_RUN = "run"
-# Whose log lines a step prints.
+# The logger that a step prints.
 LOGGER = "kfp_tfjob"
 _IN_LOG = "failure.json "
-_MOST_IN_LOG = 8000  # characters of a message: a log is read by lines of at most 64 KiB
+_MOST_IN_LOG = 8000  # characters of a message: a log is read in lines of at most 64 KiB
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Failure:
 
     @property
     def final(self) -> bool:
-        """Whether trying again cannot help: the user has to do something first."""
+        """Whether a retry cannot help until the user changes something."""
         return self.code in (2, 3, 4, SurpassedError.code) or self.verdict == "user_error"
 
     def to_bytes(self) -> bytes:
@@ -64,7 +64,7 @@ class Failure:
         return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
     def to_line(self) -> str:
-        """Return the record as a line of a log, for an exit task that cannot read the store."""
+        """Return the record as a log line, for an exit task that cannot read the store."""
         record = asdict(replace(self, message=self.message[:_MOST_IN_LOG]))
         return f"{_IN_LOG}{json.dumps(record)}"
 
@@ -75,7 +75,7 @@ class Failure:
 
     @classmethod
     def from_line(cls, text: str) -> Failure | None:
-        """Read a record back from a line of a log; None when the line is a different one."""
+        """Read a record back from a log line; None if the line is not a record."""
         if not text.startswith(_IN_LOG):
             return None
         try:
@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Step:
-    """What an engine is given.
+    """The context of an engine.
 
     Attributes:
         name: The step, for instance `prepare_data`.
@@ -121,7 +121,7 @@ def open_step(
     storage_region: str = "",
     patience: Patience | None = None,
 ) -> Step:
-    """Return what the engine of a step needs; nothing is asked of the store yet.
+    """Return what the engine of a step needs, without a request to the store.
 
     Raises:
         ConfigurationError: output_uri or storage_endpoint is not an address.
@@ -140,14 +140,14 @@ def step(
         name: The step, for instance `prepare_data`.
         run_id: The id of the run as KFP gives it.
         output_uri: As in the form.
-        storage_endpoint: As in the form; empty for what the Secret or AWS says.
+        storage_endpoint: As in the form; empty for the value from the Secret or AWS.
         storage_region: As in the form.
 
     Yields:
         What the engine needs.
 
     Raises:
-        SystemExit: The body failed; the code is that of the error, and failure.json is written.
+        SystemExit: The body failed; it has the exit code of the error, and failure.json is written.
     """
     with reported(name) as report:
         report.step = open_step(name, run_id, output_uri, storage_endpoint, storage_region)
@@ -162,7 +162,7 @@ def reported(name: str) -> Iterator[FailureReport]:
         The report, whose `step` the body sets as soon as it knows the store.
 
     Raises:
-        SystemExit: As of `step`.
+        SystemExit: As for `step`.
     """
     log_to_stdout()
     report = FailureReport()
@@ -174,37 +174,35 @@ def reported(name: str) -> Iterator[FailureReport]:
         _fail(Failure(name, error.code, error.verdict, str(error)), report.step)
     except Exception as error:
         print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
-        message = (
-            f"{type(error).__name__}: {error}. This is a defect of the step, not of the input."
-        )
+        message = f"{type(error).__name__}: {error}. This is a bug in the step, not in the input."
         _fail(Failure(name, 1, "failed", message), report.step)
 
 
 def log_to_stdout() -> None:
-    """Print what the project logs; KFP's executor has the root logger for itself."""
+    """Print the project's log lines; KFP's executor uses the root logger."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [log_to(sys.stdout)], False
     logger.setLevel(logging.INFO)
 
 
 def _not_again(name: str) -> None:
-    """End at once when this step has failed for good: kfp.local repeats a step on any error."""
+    """Exit at once if this step has failed for good: kfp.local retries a step on any error."""
     failure = local_failure(name)
     if failure and failure.final:
         raise SystemExit(failure.code)
 
 
 def local_failure(name: str) -> Failure | None:
-    """Return how a step of a local run has failed, or None: KFP has no such record."""
+    """Return the failure of a step in a local run, or None; on KFP there is no such file."""
     path = Path(os.environ.get(FAILURE_FILE) or os.devnull)
     failure = Failure.from_bytes(path.read_bytes()) if path.is_file() else None
     return failure if failure and failure.step == name else None
 
 
 def _forget(name: str, context: Step | None) -> None:
-    """Remove the record of an earlier failure that a person has tried again.
+    """Remove the record of an earlier failure after a manual retry has succeeded.
 
-    It is from this step, or from a run that was ended and now resumes.
+    The record is from this step, or from a run that was ended and now resumes.
     """
     if context:
         address = context.run.failure("json")
@@ -213,13 +211,13 @@ def _forget(name: str, context: Step | None) -> None:
                 context.store.delete(context.run.failure("md"))
                 context.store.delete(address)
         except ObjectNotFoundError:
-            return  # as it should be
+            return  # no earlier failure
         except (StepError, ValueError, TypeError) as error:
-            log.warning("%s is not removed: %s", address, error)
+            log.warning("cannot remove %s: %s", address, error)
 
 
 def _fail(failure: Failure, context: Step | None) -> None:
-    """Store and log the record of a failure as far as possible, and end the process."""
+    """Store the record of a failure if possible, log it, and end the process."""
     if path := os.environ.get(FAILURE_FILE):
         Path(path).write_bytes(failure.to_bytes())
     if context:
@@ -227,7 +225,7 @@ def _fail(failure: Failure, context: Step | None) -> None:
             context.store.write(context.run.failure("json"), failure.to_bytes())
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
-    # The local run shows the message itself, as the last thing a person reads.
+    # The local run shows the message itself, as its last output.
     message = "" if path else f": {failure.message}"
     if not path:
         print(failure.to_line(), flush=True)

@@ -1,7 +1,7 @@
-"""The result of a run, in Markdown for a panel 500 px wide.
+"""Renders the result of a run, in Markdown for a panel 500 px wide.
 
-The last step of a green run carries it: the exit task never runs twice, so after a retry its page
-may speak of an earlier try. Everything is read from what the steps left in the store.
+The last step of a successful run shows it: the exit task never runs twice, so after a retry its
+page may describe an earlier attempt. All data comes from the steps' records in the store.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def summary(step: Step, model_name: str) -> str:
     """Return the summary of a run that has a verdict.
 
-    A store that does not answer makes it shorter and fails nothing: by then the model may be
-    published.
+    If the store does not answer, the summary is shorter but the step does not fail: the model may
+    already be published.
 
     Args:
         step: The step that shows it.
@@ -36,16 +36,16 @@ def summary(step: Step, model_name: str) -> str:
     parts: list[str] = []
     try:
         for part in _parts(step, model_name):
-            parts.append(part)  # what is known by then stays
+            parts.append(part)  # parts before an error are kept
     except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the summary of the run is not complete: %s", error)
+        log.warning("the summary of the run is incomplete: %s", error)
         parts = parts or [f"# Run {code(step.run_id)}"]
         parts.append(f"All its output: {code(step.run.base)}")
     return "\n\n".join(parts) + "\n"
 
 
 def tensorboard_command(step: Step) -> str:
-    """Return what a person types to see the curves of a run while it trains, and afterwards."""
+    """Return the command that shows the curves of a run, during and after training."""
     endpoint = ["--endpoint", step.store.endpoint] if step.store.endpoint else []
     return shlex.join(["kfp-tfjob", "tensorboard", str(step.run.base), *endpoint])
 

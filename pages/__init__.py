@@ -1,1 +1,1 @@
-"""HTML and Markdown pages: one shell, one style sheet, one set of plots. Steps bring templates."""
+"""Renders HTML and Markdown pages from templates of the steps, with one style and set of plots."""

@@ -1,4 +1,4 @@
-"""Plots as inline SVG, in the colors of pages/style.css, so that they follow light and dark.
+"""Draws plots as inline SVG in the colors of pages/style.css, so they follow light and dark mode.
 
 They are drawn by hand because no library fits. matplotlib takes more than a second to import and
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB
@@ -19,10 +19,10 @@ from kfp_tfjob.storage.text import line, short
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
 _WIDTH, _LEFT, _RIGHT = 420, 58, 14
-_TOP, _BOTTOM = 28, 46  # the legend is above the lines, wherever they go
+_TOP, _BOTTOM = 28, 46  # the legend is above the lines
 _TALL, _FLAT = 360, 250
 _MOST_NAME = 16  # characters of a class beside a confusion matrix
-_MOST_IN_TIP = 40  # characters of a class in the tip of a cell: there may be 900 cells
+_MOST_IN_TIP = 40  # characters of a class in the tooltip of a cell: there may be 900 cells
 _MOST_IN_LEGEND = 24
 _SMALL, _SMALL_HEIGHT = 160, 36  # of a plot in the row of a table
 
@@ -42,7 +42,7 @@ def by_epoch(metric: str, series: Mapping[str, Sequence[Point]]) -> Markup:
 
     Args:
         metric: Its name.
-        series: (epoch, value) pairs by what the line is called, for instance `training`.
+        series: (epoch, value) pairs by name of the line, for instance `training`.
     """
     points = [point for line in series.values() for point in line]
     epochs, values = [x for x, _ in points], [y for _, y in points]
@@ -53,7 +53,7 @@ def by_epoch(metric: str, series: Mapping[str, Sequence[Point]]) -> Markup:
 
 
 def roc(curves: Mapping[str, Iterable[Point]]) -> Markup:
-    """Draw ROC curves, which are (false positive rate, true positive rate) by name."""
+    """Draw ROC curves from points (false positive rate, true positive rate) by name."""
     plot = _Plot("ROC curve", (0, 1), (0, 1), _TALL)
     plot.axes("false positive rate", "true positive rate")
     plot.line([(0, 0), (1, 1)], "line dashed c")
@@ -77,10 +77,10 @@ def histogram(title: str, what: str, edges: Sequence[float], counts: Sequence[in
     """Draw how many rows fall between two edges.
 
     Args:
-        title: Of the plot.
-        what: The horizontal axis measures.
-        edges: One more than counts.
-        counts: Of rows.
+        title: The title of the plot.
+        what: The name of the horizontal axis.
+        edges: The edges of the bars, one more than counts.
+        counts: The number of rows in each bar.
     """
     plot = _Plot(title, (edges[0], edges[-1]), (0, max(*counts, 1)), _FLAT)
     plot.axes(what, "rows")
@@ -95,10 +95,10 @@ def histogram(title: str, what: str, edges: Sequence[float], counts: Sequence[in
 
 
 def confusion_matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Markup:
-    """Draw counts; a row is a true class, its shade the share of the row.
+    """Draw counts; a row is a true class, and the shade of a cell is its share of the row.
 
     Args:
-        names: Of the classes.
+        names: The names of the classes.
         counts: One row for each true class, one column for each predicted class.
     """
     cell = 34 if len(names) <= 12 else 20
@@ -182,7 +182,7 @@ class _Plot:
         Args:
             x: Name of the horizontal axis.
             y: Name of the vertical axis.
-            ticks: Numbers of the horizontal axis; without any its ends and its middle.
+            ticks: Numbers on the horizontal axis; if empty, its ends and its middle.
         """
         for value in (self.y[0], _middle(self.y), self.y[1]):
             left, here = self.at(self.x[0], value)
@@ -209,7 +209,7 @@ class _Plot:
             left += 44 + 6 * len(label)
 
     def line(self, points: Iterable[Point], style: str) -> None:
-        """Draw a line, and a dot where there is one point only."""
+        """Draw a line, and a dot if there is only one point."""
         places = [self.at(*point) for point in points]
         shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         _add(self.svg, "polyline", points=shown, class_=style)
@@ -236,7 +236,7 @@ def _between(values: Sequence[float], room: float) -> tuple[float, float]:
 
 
 def _whole(first: float, last: float) -> Sequence[float]:
-    """Return at most six whole numbers, the first and the last among them."""
+    """Return at most six whole numbers, including the first and the last."""
     first, last = int(first), int(last)
     step = max(-(-(last - first) // 5), 1)
     inner = [number for number in range(first, last, step) if last - number >= step / 2]

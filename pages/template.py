@@ -1,8 +1,8 @@
-"""Pages from templates, in which every value is safe for the page by itself.
+"""Renders pages from templates, and makes every value safe for the page.
 
-A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it, and is named
-by its path from the root of the project. HTML templates extend `pages/base.html.j2`, so a page has
-no script, fetches nothing, and adapts to light and dark.
+A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it. Its name is
+its path from the root of the project. HTML templates extend `pages/base.html.j2`, so a page has
+no script, fetches nothing, and follows light and dark mode.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from markupsafe import Markup
 
 from kfp_tfjob.storage import text
 
-# The folder that holds the rooms: the root of a checkout, or the package `kfp_tfjob` of a wheel.
+# The folder of the packages: the root of a checkout, or the package `kfp_tfjob` of a wheel.
 _ROOT = Path(__file__).resolve().parents[1]
 
 
 class Markdown(str):
-    """Text that is Markdown already."""
+    """Text that is already Markdown."""
 
 
 def render(template: str, /, **values: Any) -> str:
     """Return a page.
 
-    Text is made safe by `storage.text`: control characters are shown, length is bounded, and
-    nothing in it becomes markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`,
-    `digits` and `literal` (Markdown) are taken as they are.
+    `storage.text` makes text safe: it shows control characters, limits the length and escapes
+    markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`, `digits` and `literal`
+    (Markdown) are used unchanged.
 
     Args:
         template: For instance `components/evaluate/report.html.j2`.
-        values: What the template names; a missing name is an error.
+        values: The values that the template uses; a missing one is an error.
     """
     return _ENVIRONMENT.get_template(template).render(values)
 
@@ -45,7 +45,7 @@ def _is_html(template: str | None) -> bool:
 
 @pass_eval_context
 def _safe(context: EvalContext, value: Any) -> Any:
-    """Return the value of an expression as it may stand on the page."""
+    """Return the value of an expression in a form that is safe for the page."""
     if isinstance(value, Markup if context.autoescape else Markdown):
         return value
     if context.autoescape:

@@ -1,4 +1,7 @@
-"""What Kubeflow Pipelines shows: small, finite, and of Python's own types, or it fails the task."""
+"""Builds the metrics and plots that Kubeflow Pipelines shows.
+
+They must be small, finite and of built-in Python types, or Kubeflow Pipelines fails the task.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _DIGITS = 6
 
 
 def kfp_metrics(scored: Mapping[str, Scored]) -> dict[str, float]:
-    """Return finite numbers: the model's by name, the others' with `champion_` or `baseline_`."""
+    """Return the finite metrics; those of other models start with `champion_` or `baseline_`."""
     found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
     for who, one in scored.items():
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
@@ -38,7 +41,7 @@ def confusion(
 def roc(predictions: Predictions) -> tuple[list[float], list[float], list[float]] | None:
     """Return (false positive rate, true positive rate, threshold), at most 100 points each.
 
-    None unless there are two classes and rows of both.
+    None unless there are two classes and both have rows.
     """
     if not isinstance(predictions, ClassPredictions) or predictions.classes != 2:
         return None

@@ -1,10 +1,10 @@
-"""Two models on the same test rows: is the challenger better, beyond chance?
+"""Compares two models on the same test rows: is the challenger better, beyond chance?
 
-The difference of a metric is estimated from the paired rows (metrics.py), so that what is hard for
-both models cancels out. For the AUC this is the paired test of DeLong; for the accuracy it is the
-test of McNemar with its continuity correction, without which equal models that disagree on a few
-rows only would be promoted too often; for the others it is the paired t test. Nothing is drawn at
-random.
+The difference in a metric is estimated from paired rows (metrics.py), so rows that are hard for
+both models cancel out. For the AUC, this is DeLong's paired test. For the accuracy, it is McNemar's
+test with the continuity correction: without the correction, equal models that disagree on only a
+few rows would be promoted too often. For the other metrics, it is the paired t-test. There is no
+random sampling.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from kfp_tfjob.components.evaluate.metrics import (
 from kfp_tfjob.components.evaluate.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
-# Below this a standard error is itself a guess.
+# With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10
-# The smallest detectable difference is the one that would be detected this often.
+# The probability of detecting the smallest detectable difference.
 _POWER = 0.8
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The challenger against another model, by one metric.
+    """The challenger compared with one other model, by one metric.
 
     Attributes:
         metric: The metric.
         challenger: Its value for the challenger.
         other: Its value for the other model.
         gain: How much better the challenger is; above 0 is better for every metric.
-        low: One-sided lower bound of the gain at `confidence`; NaN when it cannot be known.
+        low: One-sided lower bound of the gain at `confidence`; NaN when unknown.
         high: One-sided upper bound.
         detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
-        support: The rows the metric is based on: of the smaller class for the AUC.
-        confidence: Of each bound.
+        support: The number of rows behind the metric; for the AUC, those of the smaller class.
+        confidence: The confidence of each bound.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def known(self) -> bool:
-        """Whether the rows allow a bound."""
+        """Whether there are enough rows for a bound."""
         return math.isfinite(self.low)
 
 
@@ -73,8 +73,8 @@ def compare(
         challenger: The new model's predictions.
         other: The predictions of the champion or of the trivial baseline.
         metric: A metric of the task.
-        confidence: Of each one-sided bound, for instance 0.95.
-        classes: The names of the classes, for the metrics of one class.
+        confidence: The confidence of each one-sided bound, for instance 0.95.
+        classes: The names of the classes, for per-class metrics.
     """
     ours = estimate(challenger, metric, classes)
     theirs = estimate(other, metric, classes)
@@ -94,13 +94,13 @@ def compare(
 def _reach(
     ours: Estimate, theirs: Estimate, gain: float, support: int, confidence: float
 ) -> tuple[float, float]:
-    """Return how far the one-sided bound is from the gain, and the standard error."""
+    """Return the distance from the gain to the one-sided bound, and the standard error."""
     difference = ours.influence - theirs.influence
     rows = len(difference)
     error = root_sum_of_squares(difference) / rows
     if ours.metric != "accuracy":
         return t_quantile(confidence, support - 1) * error, error
-    # Under the hypothesis that both are equal the variance is the share of rows they disagree on.
+    # If both models are equal, the variance is the share of rows they disagree on.
     error = math.hypot(error, gain / math.sqrt(rows))
     step = 1 / rows if error else 0.0
     return NormalDist().inv_cdf(confidence) * error + step, error

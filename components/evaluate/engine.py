@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What evaluate found.
+    """The result of evaluate.
 
     Attributes:
         blessed: Whether the model is to be published.
@@ -51,7 +51,7 @@ class Evaluation:
         html: The report.
         confusion: (names, counts) with at most 30 classes; None for a regression.
         roc: (false positive rate, true positive rate, threshold), at most 100 points; None unless
-            there are two classes and test rows of both.
+            there are two classes and both have test rows.
     """
 
     blessed: bool
@@ -70,7 +70,7 @@ def run(
     Args:
         step: The run and its store.
         dataset_uri: The prepared dataset.
-        model_name: The name under which the champion is looked up.
+        model_name: The name used to look up the champion.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         gate: As in the form.
 
@@ -79,7 +79,7 @@ def run(
 
     Raises:
         ConfigurationError: gate or an address is wrong.
-        DataError: The model or the dataset is missing, damaged, or does not fit the other.
+        DataError: The model or the dataset is missing or damaged, or they do not match.
     """
     options = parse_gate(gate)
     model = S3Address.parse(model_uri, "model_uri")
@@ -144,7 +144,7 @@ def _one_pass(data: TestData, challenger: Scorer, opponent: Opponent | None) -> 
 
 
 def _run_of(model: S3Address) -> S3Address:
-    """Return the run that a model belongs to; its manifest proves the model."""
+    """Return the run that a model belongs to; its manifest verifies the model."""
     key = model.key.removesuffix(f"/{RUN_MODEL}")
     if key == model.key:
         raise ConfigurationError(
@@ -152,7 +152,7 @@ def _run_of(model: S3Address) -> S3Address:
                 "model_uri is not the output of a run",
                 received=str(model),
                 expected=f"s3://BUCKET/PREFIX/runs/RUN_ID/{RUN_MODEL}",
-                fix="give evaluate what sync_output returned",
+                fix="pass evaluate the model_uri that sync_output returned",
             )
         )
     return S3Address(model.bucket, key)
@@ -168,7 +168,7 @@ def _require_model(manifest: Manifest, run: S3Address) -> None:
             Problem(
                 f"{run} has no SavedModel",
                 received=f"{len(manifest.objects)} objects, none below {RUN_MODEL}/",
-                expected="a SavedModel, which the training leaves in $OUTPUT_DIR/model",
+                expected="a SavedModel that the training exports to $OUTPUT_DIR/model",
                 fix="make the training command export its model there",
             )
         )

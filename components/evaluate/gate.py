@@ -1,6 +1,6 @@
-"""The gate: a pure function from what was measured to a verdict.
+"""Decides whether a model is blessed: a pure function from measurements to a verdict.
 
-It fails closed: what is missing, is not a number, or cannot be compared never passes.
+It fails closed: a value that is missing, not a number or not comparable never passes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Rival:
     """The champion as the gate sees it.
 
     Attributes:
-        name: What messages call it, for instance `champion 3`.
+        name: Its name in messages, for instance `champion 3`.
         same_weights: Whether its weights are identical to the challenger's.
-        obstacle: Why it cannot be compared, as the rest of a sentence; empty when it can.
+        obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
         predictions: Its predictions for the test rows; None when it cannot be compared.
     """
 
@@ -40,12 +40,12 @@ class Check:
 
     Attributes:
         name: What is checked: `threshold`, `champion`, `baseline`, `same_model`, ...
-        metric: The metric it is about; empty for none.
-        value: The value that was judged; for a comparison the gain, above 0 is better.
-        interval: Its confidence interval; for a comparison the two one-sided bounds.
-        threshold: What it was compared with.
+        metric: The metric that is checked; empty if none.
+        value: The value that is checked; for a comparison, the gain (above 0 is better).
+        interval: Its confidence interval; for a comparison, the two one-sided bounds.
+        threshold: The limit for the value.
         passed: Whether it passes.
-        explanation: A clause that a person understands.
+        explanation: The result as a clause for people.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Check:
 
 @dataclass(frozen=True)
 class GateDecision:
-    """What the gate decided.
+    """The decision of the gate.
 
     Attributes:
         blessed: Whether the challenger becomes the champion.
-        reasons: What decided: every check that failed, or what made it pass.
-        primary_metric: The metric that the models were compared by.
+        reasons: Every check that failed, or the check that made the model pass.
+        primary_metric: The metric used to compare the models.
         mode: The mode of the gate; empty for an empty gate.
         checks: Every check.
-        comparison: Against the champion or the baseline; None when there was none.
-        against: What `comparison` is against: `champion 3` or `the baseline`; else empty.
+        comparison: With the champion or the baseline; None when there was none.
+        against: The other model of `comparison`: `champion 3` or `the baseline`; else empty.
     """
 
     blessed: bool
@@ -131,7 +131,7 @@ def decide(
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
-    # The last check is the comparison, or what stands in its place.
+    # The last check is the comparison, or the check that replaces it.
     reasons = failed or (checks[-1].explanation,)
     blessed = not failed
     return GateDecision(blessed, reasons, metric, options.mode, tuple(checks), comparison, against)
@@ -156,7 +156,7 @@ def _finite(
 
 
 def _why_unknown(metric: str, predictions: Predictions, classes: list[str] | None) -> str:
-    """Say why a metric has no value."""
+    """Return why a metric has no value."""
     if not predictions.finite:
         return "has no value: the model predicts numbers that are not finite"
     classifier = isinstance(predictions, ClassPredictions)
@@ -165,8 +165,8 @@ def _why_unknown(metric: str, predictions: Predictions, classes: list[str] | Non
         return "has no value on these test rows: not enough test data"
     name = metric.partition("/")[2]
     if classifier and name in (classes or []):
-        return f"has no value: the test rows have no row of class {name}"
-    return f"has no value: it is not a metric of this task, which has {', '.join(task)}"
+        return f"has no value: there are no test rows of class {name}"
+    return f"has no value: it is not a metric of this task (available: {', '.join(task)})"
 
 
 def _threshold(
@@ -190,7 +190,7 @@ def _threshold(
 def _incompatible(champion: Rival, first: bool) -> Check:
     text = f"{champion.name} cannot be compared: {champion.obstacle}"
     if first:
-        return Check("champion", True, f"{text}; the model counts as the first one")
+        return Check("champion", True, f"{text}; the model is treated as the first one")
     fix = 'set "incompatible_champion": "treat_as_first" in gate to replace it anyway'
     return Check("champion", False, f"{text}; {fix}")
 

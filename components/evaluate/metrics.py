@@ -1,9 +1,9 @@
-"""Metrics with their uncertainty, in numpy alone.
+"""Computes metrics and their uncertainty, with numpy alone.
 
 Each metric is estimated together with its influence values: how much each row moves it. Their mean
-is zero and sqrt(sum of squares) / rows is the standard error; the difference of two models on the
-same rows has the difference of their influence values. One rule thus gives every interval and every
-paired comparison, and for the AUC it is exactly DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
+is zero, and sqrt(sum of squares) / rows is the standard error. For the difference between two
+models on the same rows, subtract their influence values. So one rule gives every interval and every
+paired comparison. For the AUC, it is exactly DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kfp_tfjob.components.evaluate.predictions import (
 )
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 
-# Kubeflow Pipelines draws 15 pixels a class, and a task's metadata must stay small.
+# Kubeflow Pipelines draws 15 pixels per class, and a task's metadata must stay small.
 MOST_SHOWN_CLASSES = 30
 _RANGES = {"log_loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
 _RANGES["r2"] = (-math.inf, 1.0)
@@ -38,8 +38,8 @@ class Estimate:
         value: The value; NaN where the rows do not define it.
         influence: (rows,) float64, scaled so that sqrt(sum of squares) / rows is the standard
             error of the value; empty when the value is NaN.
-        support: The number of rows the value is based on: of the smaller class for the AUC.
-        proportion: Whether it is a share of `support` rows, which gets Wilson's interval.
+        support: The number of rows behind the value; for the AUC, those of the smaller class.
+        proportion: Whether it is a share of `support` rows; a share gets Wilson's interval.
     """
 
     metric: str
@@ -54,7 +54,7 @@ class Estimate:
         return root_sum_of_squares(self.influence) / max(len(self.influence), 1)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return the two-sided interval, within what the metric can be; NaN where unknown."""
+        """Return the two-sided interval, clipped to the metric's range; NaN where unknown."""
         if not math.isfinite(self.value) or self.support < 2:
             return math.nan, math.nan
         level = (1 + confidence) / 2
@@ -67,7 +67,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measured:
-    """A metric as it is shown: its value and its two-sided interval, NaN where unknown."""
+    """A metric for display: its value and its two-sided interval, NaN where unknown."""
 
     value: float
     low: float
@@ -89,13 +89,13 @@ def estimate(predictions: Predictions, metric: str, classes: list[str] | None = 
 
     Args:
         predictions: The model's predictions.
-        metric: A name of CLASSIFICATION or REGRESSION, or `precision/<class>`, `recall/<class>`,
+        metric: A name from CLASSIFICATION or REGRESSION, or `precision/<class>`, `recall/<class>`,
             `f1/<class>`.
-        classes: The names of the classes, for the metrics of one class.
+        classes: The names of the classes, for per-class metrics.
 
     Returns:
-        Its value is NaN when the metric does not belong to the task, when a prediction is not a
-        finite number, and when the test rows cannot define it (an AUC with one class only).
+        The estimate. Its value is NaN if the metric does not belong to the task, a prediction is
+        not finite, or the test rows do not define the metric (an AUC with only one class).
     """
     if predictions.rows == 0 or not predictions.finite:
         return _unknown(metric)
@@ -117,7 +117,7 @@ def summary(
 
     Args:
         predictions: The model's predictions.
-        confidence: Of the two-sided intervals, for instance 0.95.
+        confidence: The confidence of the two-sided intervals, for instance 0.95.
         classes: The names of the classes.
         each_class: Whether to include precision, recall and F1 of every class.
     """
@@ -134,8 +134,8 @@ def roc_curve(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return (false positive rate, true positive rate, threshold), each (at most `points`,).
 
-    The points are thinned evenly along the curve. The first threshold is above every score by 1
-    and not infinite, which Kubeflow Pipelines cannot store.
+    The points are thinned evenly along the curve. The first threshold is the highest score plus 1,
+    because Kubeflow Pipelines cannot store infinity.
     """
     positive = np.asarray(labels).astype(bool)
     scores = np.asarray(scores, np.float64)
@@ -161,9 +161,9 @@ def condense(
     """Reduce a confusion matrix to at most `most` classes: the most confused ones and `other`.
 
     Args:
-        matrix: (classes, classes) counts, rows are true classes.
+        matrix: (classes, classes) counts; rows are true classes.
         classes: The names of the classes.
-        most: How many may be left, `other` included.
+        most: The largest number of classes to keep, including `other`.
     """
     if len(classes) <= most:
         return list(classes), matrix
@@ -179,7 +179,7 @@ def condense(
 def t_quantile(level: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
 
-    The error of the value is below 0.5 % from 4 degrees of freedom on.
+    The error is below 0.5 % for 4 or more degrees of freedom.
     """
     z = NormalDist().inv_cdf(level)
     terms = (
@@ -235,7 +235,7 @@ def _of_class(predictions: ClassPredictions, metric: str, index: int) -> Estimat
     below = {"precision": predicted, "recall": true, "f1": true + predicted}[kind]
     above = true * predicted * (2 if kind == "f1" else 1)
     if not true.any():
-        return _unknown(metric)  # the test rows say nothing about a class they do not have
+        return _unknown(metric)  # there are no test rows of this class
     share = below.mean()
     value = above.sum() / below.sum() if share else 0.0
     influence = (above - value * below) / share if share else np.zeros(len(true))
@@ -243,7 +243,7 @@ def _of_class(predictions: ClassPredictions, metric: str, index: int) -> Estimat
 
 
 def _macro_f1(predictions: ClassPredictions) -> Estimate:
-    """Average the F1 of the classes that the test rows have, the same ones for every model."""
+    """Average the F1 over the classes in the test rows, which are the same for every model."""
     matrix, rows = predictions.confusion(), predictions.rows
     hits, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
     present = true > 0
@@ -257,7 +257,7 @@ def _macro_f1(predictions: ClassPredictions) -> Estimate:
 
 
 def _auc(predictions: ClassPredictions) -> Estimate:
-    """Return the AUC of class 1, or the mean of one-versus-rest over the classes present."""
+    """Return the AUC of class 1, or the mean one-versus-rest AUC of the classes present."""
     found = []
     for index, scores in predictions.scored_classes():
         positive = predictions.labels == index
@@ -275,8 +275,8 @@ def _one_auc(
 ) -> tuple[float, NDArray[np.float64], int]:
     """Return the AUC, its influence values and the rows of the smaller class.
 
-    A row's placement is the share of the other class that it is ranked rightly against, where a tie
-    counts half; the AUC is the mean placement.
+    A row's placement is the share of the other class that it is ranked correctly against; a tie
+    counts half. The AUC is the mean placement.
     """
     high, low = scores[positive], scores[~positive]
     above = _below(high, np.sort(low))
@@ -313,5 +313,5 @@ def _wilson(share: float, count: int, z: float) -> tuple[float, float]:
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values that are numbers: metadata of Kubeflow Pipelines holds no others."""
+    """Return the finite values; metadata of Kubeflow Pipelines cannot hold others."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}

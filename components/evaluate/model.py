@@ -1,4 +1,4 @@
-"""The model that is judged: its predictions, and the digest that identifies it."""
+"""Runs the model under evaluation, and computes the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Scorer:
     """A loaded SavedModel.
 
     Args:
-        folder: Of the SavedModel.
-        task: What it has to predict.
-        name: What messages call it, for instance `the model`.
+        folder: The folder of the SavedModel.
+        task: What the model must predict.
+        name: Its name in messages, for instance `the model`.
 
     Raises:
-        DataError: It cannot be loaded, or its signature does not fit the task.
+        DataError: The model cannot be loaded, or its signature does not match the task.
     """
 
     def __init__(self, folder: Path, task: Task, name: str) -> None:
@@ -41,7 +41,7 @@ class Scorer:
             labels: (batch,) the true classes or values.
 
         Raises:
-            DataError: The model failed, or does not return what the task asks for.
+            DataError: The model failed, or its output does not match the task.
         """
         predicted = self._model.predict(features)
         if self._task.name == "regression":
@@ -50,10 +50,10 @@ class Scorer:
 
 
 def exported_weights_sha256(folder: Path) -> str:
-    """Return the SHA-256 of the variables in a SavedModel, which is equal for equal models.
+    """Return the SHA-256 of the variables in a SavedModel; equal models have equal digests.
 
-    Every variable counts by name, type, shape and bytes, in the order of the names. A model without
-    variables counts by its graph.
+    The digest covers the name, type, shape and bytes of every variable, in order of name. For a
+    model without variables, it covers the graph.
 
     Raises:
         DataError: The variables cannot be read.
@@ -66,7 +66,7 @@ def exported_weights_sha256(folder: Path) -> str:
         if (folder / "variables" / "variables.index").exists():
             reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
             shapes = reader.get_variable_to_shape_map()
-        # The object graph is stored with the variables; it describes a model, it does not make one.
+        # The object graph is stored with the variables, but it is not a weight.
         names = sorted(name for name in shapes if name != "_CHECKPOINTABLE_OBJECT_GRAPH")
         for name in names:
             value = np.ascontiguousarray(reader.get_tensor(name))

@@ -1,4 +1,4 @@
-"""The champion in a comparison: if its files are wrong, its part ends, not the step."""
+"""Scores the champion for the comparison; if its files are wrong, the step runs without it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 
 class Opponent:
-    """The champion, loaded where it can be compared.
+    """The champion, loaded if it can be compared.
 
     Args:
         step: The run and its store.
-        model_name: The name under which it is the champion.
-        champion: Its record.
-        exported_weights_sha256: Of the challenger.
-        schema: Of the dataset.
-        task: What a model has to predict.
-        folder: For its files.
+        model_name: The name of the model.
+        champion: The record of the champion.
+        exported_weights_sha256: The digest of the challenger's weights.
+        schema: The schema of the dataset.
+        task: What a model must predict.
+        folder: Where its files are downloaded.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Opponent:
                 self._scorer = Scorer(folder / MODEL, task, self.name)
 
     def predict(self, features: Any, labels: Any) -> None:
-        """Score a batch as `Scorer.predict` does, unless the champion has failed already."""
+        """Score a batch as `Scorer.predict` does, unless the champion has already failed."""
         if self._scorer:
             with self._guarded():
                 self._parts.append(self._scorer.predict(features, labels))
 
     def rival(self) -> Rival:
-        """Return the champion as the gate sees it, once all rows were scored."""
+        """Return the champion as the gate sees it, once all rows are scored."""
         predictions = None
         if self._scorer and self._parts:
             predictions = type(self._parts[0]).join(self._parts)
@@ -77,7 +77,7 @@ class Opponent:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Record what is wrong with the champion's files; an unavailable store is no obstacle."""
+        """Record an error in the champion's files; an unavailable store still fails the step."""
         try:
             yield
         except DataError as error:

@@ -1,7 +1,7 @@
-"""A model's predictions for the test rows, collected by batch and kept by row.
+"""Collects a model's predictions for the test rows by batch, and keeps them by row.
 
-Every metric is computed from these rows at the end, so no result depends on the batch size, and two
-models that are compared were asked about the same rows in the same order.
+Every metric is computed from these rows at the end, so no result depends on the batch size. Two
+compared models predict the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# The areas under the curve need the scores of every class: 4 bytes a row and class. Beyond this
-# many classes only what the other metrics need is kept, and there is no AUC.
+# The AUC needs the scores of every class: 4 bytes per row and class. With more classes than this,
+# only the data for the other metrics is kept, and there is no AUC.
 MOST_SCORED_CLASSES = 30
-# The smallest step of float32 at 1, as scikit-learn clips: log(0) would outweigh all other rows.
+# The float32 epsilon, at which scikit-learn clips too: log(0) would outweigh all other rows.
 _LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
@@ -25,12 +25,12 @@ class ClassPredictions:
 
     Attributes:
         labels: (rows,) int32, the true class of each row.
-        predicted: (rows,) int32, the most probable class; the first one of a tie.
+        predicted: (rows,) int32, the most probable class; the first one in a tie.
         true_probability: (rows,) float32, the probability given to the true class; NaN where any
             probability of the row is not a number.
-        scores: float32, (rows, 1) with the probability of class 1 when there are two classes,
-            (rows, classes) up to 30 classes, (rows, 0) beyond.
-        classes: How many classes there are.
+        scores: float32, (rows, 1) with the probability of class 1 for two classes,
+            (rows, classes) for up to 30 classes, (rows, 0) for more.
+        classes: The number of classes.
     """
 
     labels: NDArray[np.int32]
@@ -41,7 +41,7 @@ class ClassPredictions:
 
     @classmethod
     def of(cls, labels: ArrayLike, probabilities: ArrayLike) -> ClassPredictions:
-        """Take (rows,) labels and (rows, classes) probabilities."""
+        """Build from (rows,) labels and (rows, classes) probabilities."""
         labels = np.asarray(labels, np.int32)
         probabilities = np.asarray(probabilities, np.float32)
         classes = probabilities.shape[1]
@@ -61,7 +61,7 @@ class ClassPredictions:
 
     @classmethod
     def join(cls, parts: Sequence[ClassPredictions]) -> ClassPredictions:
-        """Put batches together."""
+        """Concatenate batches."""
         return cls(
             np.concatenate([part.labels for part in parts]),
             np.concatenate([part.predicted for part in parts]),
@@ -72,12 +72,12 @@ class ClassPredictions:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.labels)
 
     @property
     def finite(self) -> bool:
-        """Whether every probability is a number."""
+        """Whether every probability is finite."""
         return bool(np.isfinite(self.true_probability).all())
 
     @property
@@ -87,7 +87,7 @@ class ClassPredictions:
         return -np.log(np.clip(probability, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
 
     def scored_classes(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (class, scores) for every class that gets a curve: only class 1 of two."""
+        """Yield (class, scores) for every class with a curve; of two classes, only class 1."""
         first = 1 if self.classes == 2 else 0
         for column in range(self.scores.shape[1]):
             yield first + column, self.scores[:, column]
@@ -104,7 +104,7 @@ class ValuePredictions:
 
     Attributes:
         labels: (rows,) float32, the true values.
-        values: (rows,) float32, the predicted ones.
+        values: (rows,) float32, the predicted values.
     """
 
     labels: NDArray[np.float32]
@@ -112,12 +112,12 @@ class ValuePredictions:
 
     @classmethod
     def of(cls, labels: ArrayLike, values: ArrayLike) -> ValuePredictions:
-        """Take (rows,) labels and (rows,) values."""
+        """Build from (rows,) labels and (rows,) values."""
         return cls(np.asarray(labels, np.float32), np.asarray(values, np.float32))
 
     @classmethod
     def join(cls, parts: Sequence[ValuePredictions]) -> ValuePredictions:
-        """Put batches together."""
+        """Concatenate batches."""
         return cls(
             np.concatenate([part.labels for part in parts]),
             np.concatenate([part.values for part in parts]),
@@ -125,12 +125,12 @@ class ValuePredictions:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.labels)
 
     @property
     def finite(self) -> bool:
-        """Whether every predicted value is a number."""
+        """Whether every predicted value is finite."""
         return bool(np.isfinite(self.values).all())
 
     @property

@@ -1,4 +1,4 @@
-"""The report of an evaluation: one HTML file that needs nothing else."""
+"""Renders the report of an evaluation as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class _Class(NamedTuple):
 
 
 def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored]) -> str:
-    """Return the report as HTML, below 1 MB and without any external reference.
+    """Return the report as HTML, below 1 MB and without external references.
 
     Args:
-        verdict: What verdict.json holds.
-        task: What the model has to predict.
-        scored: `model`, the champion by its name where it was compared, and `baseline`.
+        verdict: The content of verdict.json.
+        task: What the model must predict.
+        scored: `model`, `baseline`, and the champion by its name if it was compared.
     """
     return fill(
         "components/evaluate/report.html.j2",
@@ -92,9 +92,9 @@ def _roc(predictions: ClassPredictions) -> list[charts.Point]:
 
 
 def _binned(errors: NDArray[np.float64]) -> tuple[list[float], list[int]]:
-    """Return the edges of a histogram's bars, and how many errors each bar stands for."""
+    """Return the edges of a histogram's bars, and the number of errors in each bar."""
     low, high = float(errors.min()), float(errors.max())
-    # Where float64 has no room for the edges of so many bars, and where all errors are equal.
+    # Widen the range if all errors are equal, or too close for float64 to separate the edges.
     least = 2 * _BARS * np.spacing(max(-low, high))
     if high - low < least:
         low, high = low - max(least, 0.5), high + max(least, 0.5)

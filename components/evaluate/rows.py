@@ -1,4 +1,4 @@
-"""The prepared dataset as evaluate reads it: its schema, its statistics and its test rows."""
+"""Reads the prepared dataset for evaluate: its schema, statistics and test rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestData:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         shards: The TFRecord files of the test split, in order.
-        rows: How many rows they have.
+        rows: The number of rows in them.
     """
 
     digest: str
@@ -41,10 +41,10 @@ class TestData:
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
-        """Download the test split to `folder`, verified.
+        """Download the test split to `folder` and verify it.
 
         Raises:
-            DataError: The dataset is not complete, or it has no test rows.
+            DataError: The dataset is incomplete, or it has no test rows.
         """
         pull(store, dataset, folder, lambda key: key.endswith(".json"))
         schema = json.loads((folder / SCHEMA).read_bytes())
@@ -67,7 +67,7 @@ class TestData:
         """Yield (features, labels): (batch, features) float32 tensor and (batch,) array.
 
         Raises:
-            DataError: A record does not parse, or the rows are not as many as the schema says.
+            DataError: A record does not parse, or the number of rows differs from the schema.
         """
         import tensorflow as tf
 
@@ -91,14 +91,14 @@ class TestData:
                     )
                 yield batch["features"], labels
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise self._corrupt(error.message[:500], "records as schema.json says") from error
+            raise self._corrupt(error.message[:500], "records that match schema.json") from error
         if rows != self.rows:
             raise self._corrupt(f"{rows} rows", f"{self.rows} rows")
 
     def _corrupt(self, received: str, expected: str) -> DataError:
         return DataError(
             Problem(
-                f"the test rows of dataset {self.digest} are not what its schema says",
+                f"the test rows of dataset {self.digest} do not match its schema",
                 received=received,
                 expected=expected,
                 fix="delete the dataset from the store; prepare_data then writes it again",

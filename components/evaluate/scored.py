@@ -1,4 +1,4 @@
-"""A model together with its metrics on the test rows."""
+"""Combines a model's predictions with its metrics on the test rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Scored:
     """A model's predictions for the test rows, and their metrics.
 
     Attributes:
-        predictions: Of all test rows.
+        predictions: For all test rows.
         measured: Its metrics.
         classes: Precision, recall and F1 of each class, up to 30 classes.
     """

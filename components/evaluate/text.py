@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, in the log, the verdict and the report."""
+"""Formats numbers for people, in the log, the verdict and the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float | None) -> str:
-    """Return a metric with the digits that matter; a dash where it is unknown."""
+    """Return a metric with its significant digits; a dash if it is unknown."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)

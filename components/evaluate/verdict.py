@@ -1,4 +1,4 @@
-"""verdict.json: every check with value, interval and threshold, and what exactly was judged."""
+"""Builds verdict.json: every check with value, interval and threshold, and the judged model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FORMAT = "kfp-tfjob/verdict/1"
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """What a verdict is about; publish refuses it for anything else.
+    """The model that a verdict judges; publish refuses the verdict for any other.
 
     Attributes:
-        model_name: The name under which the champion was looked up.
+        model_name: The name used to look up the champion.
         model_uri: The SavedModel.
         run_id: The run that trained it.
-        model_digest: Of the manifest of that run.
-        exported_weights_sha256: Of the variables in the SavedModel.
-        dataset_digest: Of the dataset.
-        schema_digest: Of its schema.
+        model_digest: The digest of that run's manifest.
+        exported_weights_sha256: The digest of the variables in the SavedModel.
+        dataset_digest: The digest of the dataset.
+        schema_digest: The digest of its schema.
         gate: As in the form.
     """
 
@@ -47,13 +47,13 @@ def build(
     champion: Champion | None,
     rival: Rival | None,
 ) -> dict[str, Any]:
-    """Return the content of verdict.json; what is not a finite number is null.
+    """Return the content of verdict.json; a number that is not finite becomes null.
 
     Args:
-        decision: Of the gate.
-        judged: What it is about.
-        scored: `model`, `baseline`, and the champion by its name where it was compared.
-        confidence: Of the intervals.
+        decision: The decision of the gate.
+        judged: The judged model.
+        scored: `model`, `baseline`, and the champion by its name if it was compared.
+        confidence: The confidence of the intervals.
         champion: The record of the champion; None when there is none.
         rival: The champion as the gate saw it.
     """
@@ -100,7 +100,7 @@ def _values(scored: Scored) -> dict[str, float]:
 def _champion(
     champion: Champion | None, rival: Rival | None, scored: Mapping[str, Scored]
 ) -> dict[str, Any] | None:
-    """Return what the verdict says of the champion; publish relies on `number`."""
+    """Return the champion's part of the verdict; publish relies on `number`."""
     if champion is None or rival is None:
         return None
     found = scored.get(rival.name)
@@ -117,7 +117,7 @@ def _champion(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value in a form that JSON can hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""The exit task: runs on every end and says what happened."""
+"""The exit task: runs however a run ends, and reports what happened."""

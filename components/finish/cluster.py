@@ -1,7 +1,7 @@
-"""End what a run has left on the cluster, and keep what its pods can still tell.
+"""Ends the jobs that a run left on the cluster, and keeps what its pods report.
 
-The exit task starts up to half a minute after Terminate and is told nothing it can rely on. So it
-asks the jobs themselves, found by the run's label, and its own Workflow.
+The exit task starts up to half a minute after Terminate, and its inputs are not reliable. So it
+reads the jobs, found by the run's label, and its own Workflow.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 60  # of a job that does not say how long it has
+_GRACE_SECONDS = 60  # for a job without the annotation
 _API_SECONDS = 60.0
 _SHOWN_LINES = 12
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a run had on the cluster when it ended.
+    """The state of a run on the cluster when it ended.
 
     Attributes:
-        ends: What is known of each job, from the cluster.
+        ends: The end of each job, according to the cluster.
         cancelled: The jobs that were still running and were ended here.
-        terminated: Whether a person has ended the run; None where that cannot be found out.
-        trouble: Why the cluster could not be asked, if it could not.
-        failed: The tasks that Argo saw fail, the first one first.
+        terminated: Whether a person ended the run; None if unknown.
+        trouble: Why the cluster could not be read; empty if it could.
+        failed: The tasks that failed according to Argo, the earliest first.
     """
 
     ends: Sequence[AttemptEnd] = ()
@@ -55,12 +55,12 @@ class Left:
 
     @property
     def cause(self) -> Failure | None:
-        """What ended the run, as far as the cluster knows."""
+        """What ended the run, according to the cluster; None if unknown."""
         return cause(self.failed, self.terminated)
 
     @property
     def unexplained(self) -> list[FailedTask]:
-        """The tasks that failed without a message of their own, in a run that no person ended."""
+        """The tasks that failed without a message of their own; none if a person ended the run."""
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 
@@ -74,7 +74,7 @@ def open_cluster() -> ClusterClient:
     """Return the cluster this task runs on, with the patience of an exit task.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: This task does not run on a cluster.
     """
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 
@@ -82,25 +82,25 @@ def open_cluster() -> ClusterClient:
 
 
 def end_jobs(run_id: str) -> Left:
-    """End every job of a run that still runs, and find what failed; never fails."""
+    """End every job of a run that is still running, and find what failed; never raises."""
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
     try:
         api = open_cluster()
     except StepError as error:
-        log.warning("the cluster cannot be asked: %s", error)
+        log.warning("cannot reach the cluster: %s", error)
         return Left(trouble=str(error))
     with KubernetesBackend(api) as backend:
         try:
             left = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
-            log.warning("the jobs of the run cannot be asked for: %s", error)
+            log.warning("cannot list the jobs of the run: %s", error)
             left = Left(trouble=str(error))
         return replace(left, failed=failed_on(api, backend, run_id))
 
 
 def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
-    """End the jobs of a run, of every kind that this cluster has and this account may list."""
+    """End the run's jobs of every kind that this cluster has and this account may list."""
     from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
@@ -121,23 +121,23 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
 
 
 def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:
-    """Return the tasks of the run that Argo saw fail; never fails.
+    """Return the tasks of the run that failed according to Argo; never raises.
 
     Args:
         api: The cluster.
-        backend: The same cluster, which knows the Workflow of this pod.
+        backend: The same cluster, to find the Workflow of this pod.
         run_id: The run.
     """
     try:
         owner = backend.owner()
     except StepError as error:
-        log.warning("the Workflow of the run is not known: %s", error)
+        log.warning("cannot find the Workflow of the run: %s", error)
         owner = None
     return look(api, run_id, owner["name"] if owner else "", backend.tail)
 
 
 def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
-    """End every job of a run that still runs.
+    """End every job of a run that is still running.
 
     Args:
         backend: The cluster.
@@ -159,7 +159,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
     for job in jobs:
         if (name := job["metadata"]["name"]) in found.cancelled:
             seconds = _grace(job)
-            log.info("%s still runs and is ended, within %d s", name, seconds)
+            log.info("%s is still running; ending it within %d s", name, seconds)
             backend.cancel(name, run_label(run_id), seconds)
     return Left(tuple(found.ends), tuple(found.cancelled), terminated)
 
@@ -170,7 +170,7 @@ def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
     names = {replica_of(pod): pod["metadata"]["name"] for pod in pods}
     judgement = judge(job, pods)
     if running:
-        judgement = Judgement(Verdict.CANCELLED, "the job still ran when the run ended")
+        judgement = Judgement(Verdict.CANCELLED, "the job was still running when the run ended")
 
     def last_lines(replica: str, container: str) -> list[str]:
         return backend.tail(names[replica], container, _SHOWN_LINES)

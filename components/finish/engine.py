@@ -1,9 +1,9 @@
-"""Say how a run ended: the decision, or the failure and how to fix it.
+"""Reports how a run ended: the decision, or the failure and how to fix it.
 
-It reads what the steps left in S3 and what the run has left on the cluster, because KFP tells an
-exit task nothing it can rely on: the status it is given says RUNNING for ended runs, and its error
-is always empty. What still runs on the cluster is ended first. Where no step could leave its record
-in the store, the Workflow and the logs of its pods have it.
+It reads the records that the steps left in S3 and the state of the run on the cluster, because the
+status that KFP gives an exit task is not reliable: it says RUNNING for ended runs, and its error is
+always empty. First it ends jobs that are still running. If no step could write its record to the
+store, the Workflow and the logs of its pods have it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from kfp_tfjob.supervisor import exit_codes
 log = logging.getLogger(__name__)
 
 _PATIENCE = Patience(seconds=15, silence=15)  # an exit task is not worth a longer wait
-_SHORT_PATIENCE = Patience(seconds=1, silence=5)  # after a step that has just given up a store
+_SHORT_PATIENCE = Patience(seconds=1, silence=5)  # a step has just given up on the store
 
 CANCELLED = Failure(
     step=WHOLE_RUN,
     code=exit_codes.STOPPED,
     verdict="cancelled",
-    message="The run was ended before it was done; no step recorded a failure."
+    message="The run was ended before it finished; no step recorded a failure."
     " Fix: start it again; the prepared dataset is reused.",
 )
 
@@ -55,8 +55,8 @@ class RunReport:
     """How a run ended.
 
     Attributes:
-        markdown: For people.
-        failure: What ended it; None when it came to its verdict.
+        markdown: The report for people.
+        failure: What ended the run; None if it reached its verdict.
     """
 
     markdown: str
@@ -66,7 +66,7 @@ class RunReport:
 def run_as_exit_task(
     run_id: str, output_uri: str, storage_endpoint: str, storage_region: str, model_name: str
 ) -> str:
-    """Say how a run ended, and also when the store is unreachable.
+    """Report how a run ended, even when the store is unreachable.
 
     Args:
         run_id: The run.
@@ -85,7 +85,7 @@ def run_as_exit_task(
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         return run(step, model_name, left).markdown
     except StepError as error:
-        log.warning("how the run ended cannot be read: %s", error)
+        log.warning("cannot read how the run ended: %s", error)
         about = _lines(page.about(left, f"{output_uri}/{RUNS}/{run_id}")) if left else ""
         left = left or Left()
         if left.cause:
@@ -94,21 +94,21 @@ def run_as_exit_task(
 
 
 def _patience() -> Patience:
-    """Return how long the store is waited for; preflight ends with an answer about it."""
+    """Return how long to wait for the store; a failed preflight has already waited for it."""
     return _SHORT_PATIENCE if local_failure("preflight") else _PATIENCE
 
 
 def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
-    """Read what the run left and say how it ended.
+    """Read the records of the run and report how it ended.
 
-    A run that failed also gets `failure.md` beside `failure.json`, because KFP loses whatever a
-    failed task had to show.
+    A failed run also gets `failure.md` next to `failure.json`, because KFP drops the outputs of a
+    failed task.
 
     Args:
         step: The context of the step.
         model_name: The model of the run.
-        left: What the run had on the cluster when it ended; None without a cluster, where the
-            page is of the last try, because there is no other.
+        left: The state of the run on the cluster; None without a cluster, where the page always
+            describes the last attempt.
 
     Raises:
         StepError: The store cannot be read.
@@ -118,7 +118,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, str(step.run.base))) if left else ""
     left = left or Left()
     done = _is_done(step, model_name, verdict)
-    # evaluate may have been killed after its verdict; what is published stays published.
+    # evaluate may have been killed after its verdict; a published model stays published.
     if failure is None and (not done or (left.cause and not verdict["blessed"])):
         failure = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failure.to_bytes())
@@ -128,7 +128,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)) + about)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     _log(failure)
-    log.info("the same and more is in %s", step.run.failure("md"))
+    log.info("the full report is in %s", step.run.failure("md"))
     return RunReport(markdown, failure)
 
 
@@ -144,7 +144,7 @@ def _where(failure: Failure, step: str) -> str:
 
 
 def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:
-    """Tell whether a run came to its end: publish may have been killed without a word of it."""
+    """Tell whether a run finished: publish may have been killed before it wrote a record."""
     if verdict is None or not verdict["blessed"]:
         return verdict is not None
     record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
@@ -152,7 +152,7 @@ def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> boo
 
 
 def _ends(step: Step, left: Left) -> list[AttemptEnd]:
-    """Return what is known of every attempt: what its launcher recorded, else the cluster."""
+    """Return the end of every attempt: the launcher's record, else the cluster's."""
     known = {end.attempt: end for end in left.ends}
     known |= {at: end for at, end in read_ends(step.store, step.run).items() if end}
     return list(known.values())
@@ -168,10 +168,10 @@ def _failed(step: Step, failure: Failure, left: Left) -> str:
             "|---|---|",
             row("attempts of the training job", str(len(step.store.numbers(step.run.attempts)))),
             row("newest stored checkpoint", _newest_checkpoint(step)),
-            row("everything the run left", code(step.run.base)),
+            row("all output of the run", code(step.run.base)),
             *page.on_cluster(left),
             "",
-            "Nothing was published by this run.",
+            "This run published nothing.",
             "",
             *page.last_words(left.unexplained),
         ]
@@ -179,7 +179,7 @@ def _failed(step: Step, failure: Failure, left: Left) -> str:
 
 
 def _unread(run_id: str, error: StepError, left: Left) -> str:
-    """Return what can be said of a run whose store does not answer."""
+    """Return the report for a run when the store does not answer."""
     known = page.on_cluster(left)
     lines = [
         *([f"# Run {prose(run_id)} failed in {code(left.cause.step)}", ""] if left.cause else []),

@@ -1,4 +1,4 @@
-"""Why a training failed, in Markdown: what the cluster said, and what to paste to see more."""
+"""Explains in Markdown why training failed, with the cluster's messages and useful commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _attempt(end: AttemptEnd) -> Iterator[str]:
                 yield from (f"Last lines of {code(container.name)} of {code(pod.replica)}:", "")
                 yield from (*fence(container.last_lines), "")
     if end.namespace:
-        yield "To see more, as long as the job is there:"
+        yield "To see more while the job still exists:"
         for command in _commands(end):
             yield from ("", code(command))
 

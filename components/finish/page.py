@@ -1,7 +1,7 @@
-"""How a run ended, in Markdown for a panel 500 px wide.
+"""Renders how a run ended, in Markdown for a panel 500 px wide.
 
-There a fenced line does not wrap, a list has no bullets, and an underscore outside backticks turns
-what follows into italics: so a paragraph for each thing, and every name in backticks.
+In that panel, a fenced line does not wrap, a list has no bullets, and an underscore outside
+backticks starts italics. So each item is a paragraph, and every name is in backticks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_LINES = 12
 
 
 def describe(failure: Failure) -> list[str]:
-    """Return what is wrong and what to do, a paragraph for each part of a message."""
+    """Return the failure and its fix, with a paragraph for each part of the message."""
     return [
         f"{code(failure.verdict)} (exit code {failure.code})",
         "",
@@ -33,7 +33,7 @@ def describe(failure: Failure) -> list[str]:
 
 
 def message(said: str) -> Iterator[str]:
-    """Yield the message of an error, one that lists several problems too."""
+    """Yield the lines of an error message, which may list several problems."""
     quoted: list[str] = []
     for text in said.split("\n"):
         if text.startswith(_QUOTED):
@@ -64,10 +64,10 @@ def _block(quoted: Sequence[str]) -> list[str]:
 def about(left: Left, folder: str) -> list[str]:
     """Return which attempt the page describes, and where to read the run's status.
 
-    An exit task runs once: after a person's retry its page still describes the attempt before.
+    An exit task runs once: after a manual retry, its page still describes the earlier attempt.
 
     Args:
-        left: What the run had on the cluster.
+        left: The state of the run on the cluster.
         folder: The folder of the run's output.
     """
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -85,26 +85,26 @@ def about(left: Left, folder: str) -> list[str]:
 
 
 def last_words(tasks: Sequence[FailedTask]) -> list[str]:
-    """Return the last lines of the pods of the tasks that failed."""
+    """Return the last log lines of the failed tasks."""
     shown = []
     for task in tasks:
         what = f"the driver of `{task.step}`" if task.driver else f"`{task.step}`"
         shown += [f"## What {what} left", ""]
-        shown += [f"Argo says: {prose(task.said)}" if task.said else "Argo says nothing.", ""]
+        shown += [f"Argo says: {prose(task.said)}" if task.said else "Argo gives no reason.", ""]
         if words := task.last_words[-_SHOWN_LINES:]:
             shown += ["The last lines of its log:", "", *fence(words), ""]
         if task.pod:
-            shown += ["To see more, as long as the pod is there:", ""]
+            shown += ["To see more while the pod still exists:", ""]
             shown += [code(f"kubectl logs {task.pod} -c main"), ""]
     return shown
 
 
 def on_cluster(left: Left) -> list[str]:
-    """Return the rows of a table that say what was found and done on the cluster."""
+    """Return table rows for what was found and done on the cluster."""
     ended = ", ".join(code(name) for name in left.cancelled)
     return [
         *([row("ended on the cluster", ended)] if ended else []),
-        *([row("the cluster was not asked", prose(left.trouble))] if left.trouble else []),
+        *([row("the cluster could not be read", prose(left.trouble))] if left.trouble else []),
         *([row("a person terminated the run", "yes")] if left.terminated else []),
     ]
 

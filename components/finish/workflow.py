@@ -1,7 +1,7 @@
-"""Which step of a run failed, as its Workflow and the logs of its pods tell it.
+"""Finds the step of a run that failed, from its Workflow and the logs of its pods.
 
-A step that cannot reach the store leaves no failure.json, nor does one that was killed. Argo knows
-which pod failed, and the log of that pod has the record (`Failure.to_line`) or at least last words.
+A step that cannot reach the store, or that was killed, leaves no failure.json. Argo knows which pod
+failed, and the log of that pod has the record (`Failure.to_line`) or at least its last lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN = "pipeline/runid"
 _NODE_ID = "workflows.argoproj.io/node-id"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _MAIN = "main"  # the container of a step; the others are Argo's
-_LINES = 200  # the record stands before the message for people and what KFP's launcher says
+_LINES = 200  # the record comes before the message for people and KFP's launcher's lines
 _FAILED = ("Failed", "Error")
 _TRY = re.compile(r"\(\d+\)$")
 _CODE = re.compile(r"exit code (\d+)")
@@ -34,14 +34,14 @@ _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task of the run that did not end well.
+    """A failed task of the run.
 
     Attributes:
-        step: Our name for it, for instance `launch_tfjob`.
-        driver: Whether the pod is the one that Kubeflow Pipelines runs before the step.
-        said: What Argo says, for instance `Error (exit code 2)`.
-        ended: When, as RFC 3339; empty where Argo does not say.
-        pod: Its pod; empty when that is gone.
+        step: The name of the step, for instance `launch_tfjob`.
+        driver: Whether the pod is the driver that Kubeflow Pipelines runs before the step.
+        said: Argo's message, for instance `Error (exit code 2)`.
+        ended: When it ended, as RFC 3339; empty if Argo has no time.
+        pod: Its pod; empty if the pod is gone.
         lines: The last lines of its log.
     """
 
@@ -54,13 +54,13 @@ class FailedTask:
 
     @property
     def record(self) -> Failure | None:
-        """What the step itself said of its failure."""
+        """The step's own record of its failure; None if it left none."""
         found = [failure for text in self.lines if (failure := Failure.from_line(text))]
         return found[-1] if found else None
 
     @property
     def failure(self) -> Failure:
-        """How the step failed: in its own words, else in those of Argo."""
+        """How the step failed: its own record, else one built from Argo's message."""
         return self.record or Failure(self.step, self._code, self._verdict, str(self._problem))
 
     @property
@@ -90,11 +90,11 @@ class FailedTask:
             return Problem(
                 f"Kubeflow Pipelines could not start {self.step}",
                 received=received,
-                expected="the driver of the task to end with 0",
-                fix="read its last lines, or have the back end looked at",
+                expected="the driver of the task to exit with code 0",
+                fix="read the last lines of its log, or ask an administrator to check the back end",
             )
         return Problem(
-            f"{self.step} ended without saying why",
+            f"{self.step} ended without a message",
             received=received,
             fix="read the last lines of its log, and start the run again",
         )
@@ -103,12 +103,12 @@ class FailedTask:
 def look(
     api: ClusterClient, run_id: str, workflow: str, tail: Callable[[str, str, int], list[str]]
 ) -> list[FailedTask]:
-    """Find the failed tasks of a run and the last lines of each; never fails.
+    """Find the failed tasks of a run and the last log lines of each; never raises.
 
     Args:
         api: The cluster.
         run_id: The run.
-        workflow: The name of its Workflow; empty where it is not known.
+        workflow: The name of its Workflow; empty if unknown.
         tail: Returns the last lines of a pod and container.
     """
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}"))
@@ -123,15 +123,15 @@ def _asked(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except StepError as error:
-        log.warning("the cluster does not say what failed: %s", error)
+        log.warning("cannot find out from the cluster what failed: %s", error)
         return None
 
 
 def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | None:
-    """Return what ended a run: what a step says of itself before what Argo says of it.
+    """Return what ended a run; a step's own record takes precedence over Argo's message.
 
     Args:
-        failed: The tasks that failed, the first one first.
+        failed: The failed tasks, the earliest first.
         terminated: Whether a person ended the run: then tasks fail because they were killed.
     """
     records = [task.record for task in failed if task.record]
@@ -143,16 +143,17 @@ def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | No
 def failed_tasks(
     workflow: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
 ) -> list[FailedTask]:
-    """Return the tasks whose last try failed, the first one first.
+    """Return the tasks that failed in their last try, the earliest first.
 
-    A node is named after its place: `run.root.exit-handler-1.preflight.executor`, and
-    `preflight-driver` for the pod before it. With a retry strategy each level has `(N)`, the number
-    of the attempt: KFP 2.17 ships one for every template. What runs in the exit hook is left out.
+    The name of a node is its path: `run.root.exit-handler-1.preflight.executor`, or
+    `preflight-driver` for the pod before the step. With a retry strategy, which KFP 2.17 sets for
+    every template, each level has `(N)`, the number of the attempt. Nodes of the exit hook are left
+    out.
 
     Args:
-        workflow: As the API server shows it; where Argo keeps its nodes elsewhere because they are
-            many, or where it cannot be read, the pods have to do.
-        pods: Of the run.
+        workflow: As the API server returns it. If Argo stores the nodes elsewhere because there
+            are many, or if the Workflow cannot be read, the pods are used instead.
+        pods: The pods of the run.
     """
     there = {_annotation(pod, _NODE_ID): pod["metadata"]["name"] for pod in pods}
     nodes = list(((workflow.get("status") or {}).get("nodes") or {}).values())
@@ -183,12 +184,12 @@ def _task(path: Sequence[str], node: Mapping[str, Any], pods: Mapping[str, str])
 
 
 def _order(node: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return what grows with every try: the numbers in the node's name."""
+    """Return the attempt numbers in the node's name, which grow with every try."""
     return tuple(int(number) for number in re.findall(r"\((\d+)\)", node.get("name", "")))
 
 
 def _node(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Argo would say of a pod."""
+    """Return the node that Argo would report for a pod."""
     status = pod.get("status") or {}
     ended: Mapping[str, Any] = {}
     for item in status.get("containerStatuses") or []:

@@ -1,4 +1,4 @@
-"""What a run needs of the cluster, asked for in seconds: rights, the kind of job, objects, GPUs."""
+"""Checks in seconds what a run needs from the cluster: rights, the job kind, objects and GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 log = logging.getLogger(__name__)
 
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-# group, resource, verbs: what deploy/rbac.yaml gives.
+# group, resource, verbs: as deploy/rbac.yaml grants them.
 _JOB_VERBS = ("create", "get", "list", "watch", "patch", "delete")
 _NEEDED = (
     ("", "pods", ("get", "list", "watch", "patch")),
@@ -45,11 +45,11 @@ _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 
 def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
-    """Ask the cluster everything, all of it, whatever is found first.
+    """Run every check on the cluster, even after the first problem.
 
     Args:
         api: The cluster, with the patience of a person.
-        spec: What is asked for.
+        spec: The job.
         run_id: The run.
     """
     problems: list[Problem | str] = []
@@ -63,7 +63,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     warnings += _storage_secret(spec, api.namespace)
     nodes = _nodes(api)
     problems += _shared_gpus(spec, nodes or [])
-    # Without the ClusterRole of deploy/rbac-nodes.yaml nothing is known, and nothing is said.
+    # Without the ClusterRole of deploy/rbac-nodes.yaml, nodes cannot be listed: no warning.
     warnings += _too_small(spec, nodes) if nodes is not None else []
     for warning in warnings:
         log.warning("%s", warning)
@@ -85,7 +85,7 @@ def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem 
 
 
 def _missing(api: ClusterClient, group: str, kind: str, verbs: Sequence[str]) -> list[str]:
-    """Return the verbs that the account of this step does not have."""
+    """Return the verbs that the account of this step may not use."""
     resource, _, part = kind.partition("/")
     missing = []
     for verb in verbs:
@@ -102,18 +102,19 @@ def _missing(api: ClusterClient, group: str, kind: str, verbs: Sequence[str]) ->
 
 
 def _terminate_is_late(kind: str, missing: Sequence[str], spec: JobSpec) -> str:
-    """Say what it means for people that a job cannot be stopped in the moment of Terminate."""
+    """Return a warning that Terminate cannot stop the job at once."""
     lacks = f"the service account may not {', '.join(missing)} {kind}"
     fix = "ask an administrator to apply deploy/rbac.yaml and bind it to the account"
     if kind == "pods":
         seconds = spec.pod.of("chief").grace_seconds
         return (
-            f"{lacks}: after Terminate the chief may run for its grace period, {seconds} s; {fix}"
+            f"{lacks}: after Terminate, the chief may run for its grace period, {seconds} s; {fix}"
         )
     seconds = spec.options.orphan_timeout_seconds
     return (
-        f"{lacks}: where the back end ends the exit task with the run, Terminate ends the job only"
-        f" by its heartbeat, train_options.orphan_timeout_seconds ({seconds} s) later; {fix}"
+        f"{lacks}: if the back end ends the exit task with the run, the job stops only when its"
+        " heartbeat times out, train_options.orphan_timeout_seconds"
+        f" ({seconds} s) after Terminate; {fix}"
     )
 
 
@@ -125,7 +126,7 @@ def _version(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem
 
 
 def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
-    """Refuse a cluster that knows no native sidecars: the uploader would never let training start.
+    """Refuse a cluster without native sidecars: the uploader would block training.
 
     Args:
         version: As the API server reports it; some write the minor number as `28+`.
@@ -134,22 +135,22 @@ def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
     if all(number) and tuple(map(int, number)) < (1, 29):
         yield Problem(
             "this cluster is too old",
-            received=f"Kubernetes {'.'.join(number)}, which knows no native sidecars",
+            received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
             expected="Kubernetes 1.29 or later",
             fix="upgrade the cluster: the trainer would wait for the uploader to end",
         )
 
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
-    """Create the job without creating it: schema, webhook and quota are checked."""
+    """Create the job as a dry run, which checks schema, webhook and quota."""
     manifest = build_job(spec, Identity(run_id, 1))
     try:
         kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
     except JobExistsError:
-        return  # the run is started again
+        return  # a retry of the run: the job already exists
     except NotFoundError as error:
         yield Problem(
-            f"this cluster does not know {api.kind.name}s",
+            f"this cluster does not support {api.kind.name}s",
             received=str(error),
             expected="the Kubeflow training operator v1.9",
             fix="ask an administrator to install it",
@@ -165,13 +166,13 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
         )
         return
     except ForbiddenError:
-        return  # said by _rights
+        return  # reported by _rights
     chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
     if not any(item.get("restartPolicy") for item in chief["initContainers"]):
         yield Problem(
             f"the CRD of {api.kind.name}s on this cluster is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
-            expected="that of the training operator v1.9",
+            expected="the CRD of the training operator v1.9",
             fix="apply the CRDs of v1.9 with `kubectl apply --server-side`",
         )
 
@@ -189,20 +190,20 @@ def _objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem
         yield Problem(
             f"{_KINDS[kind]} {name} does not exist in namespace {api.namespace}",
             received=name,
-            expected="its name",
+            expected="the name of an existing object",
             fix=f"create it, or correct {parameter}",
         )
     for kind in sorted(hidden):
-        yield f"{kind} may not be read, so it was not checked that they exist"
+        yield f"{kind} may not be read, so preflight did not check that they exist"
 
 
 def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
-    """Look for the Secret of the store where every step has it: mounted, and empty if missing.
+    """Check the mounted Secret of the store; a missing Secret gives an empty mount.
 
-    The account of a run may not read Secrets, which would be those of everybody in the namespace.
+    The account of a run may not read Secrets: it could then read every Secret in the namespace.
     """
     if not SecretVolume.from_environment().has_keys():
-        # Without it the standard chain of AWS applies, which may be what is wanted.
+        # Without it, the standard AWS credential chain applies, which may be intended.
         yield (
             f"Secret {spec.storage_secret} does not exist in namespace {namespace}, or is empty;"
             " replicas get their keys from the node or the service account"
@@ -216,7 +217,7 @@ _KINDS = {
 
 
 def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, name and parameter of what must be there; what Secrets lack the pods will say."""
+    """Yield kind, name and parameter of each required object; pods report missing Secrets."""
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
     for role in ("all", "chief", "worker", "ps", "evaluator"):
@@ -235,7 +236,7 @@ def _nodes(api: ClusterClient) -> list[Object] | None:
 
 
 def _too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
-    """Compare what replicas ask for with what fitting nodes have; others may appear when needed."""
+    """Compare the replicas' requests with the nodes that fit; more nodes may appear when needed."""
     found = list(_too_small_for_one(spec, nodes))
     yield from found
     together = capacity.lacks_room(build_job(spec, Identity("run", 1)), nodes)
@@ -247,7 +248,7 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     for role, pod, count in _templates(spec):
         gpus, resource = spec.gpus_of(role), str(spec.pod.of(role).gpu_resource)
         if not (gpus or nodes):
-            continue  # a cluster that scales from zero has nodes of every size
+            continue  # a cluster that scales from zero may add nodes of any size
         asked = capacity.of_pod(pod)
         fitting = [node for node in nodes if capacity.fits(node, pod)]
         most = capacity.room(fitting, asked)
@@ -259,13 +260,13 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
             room = "no current node fits its node selector and tolerations"
         elif small := capacity.too_much(fitting, asked) if fitting else {}:
             room = "the largest node that fits is too small: " + "; ".join(
-                f"one {role} asks for {capacity.shown(name, asked[name])} {name} in all, decided by"
+                f"one {role} requests {capacity.shown(name, asked[name])} {name} in all, set by"
                 f" {decided_by(spec, role, name)}, and the node can allocate"
                 f" {capacity.shown(name, largest)}"
                 for name, largest in small.items()
             )
         yield (
-            f"{count} {role}{'s' * (count > 1)}{each} are asked for, and {room}: the pods will wait"
+            f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}: the pods will wait"
             " for nodes"
         )
 
@@ -289,9 +290,9 @@ def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
         sliced = any(item.get(_SHARED, "none") not in ("", "none") for item in labels)
         if "/mig-" in resource or resource.endswith(".shared") or sliced:
             yield Problem(
-                f"a {role} would get a part of a GPU, and all-reduce needs whole ones",
+                f"a {role} would get a part of a GPU, but all-reduce needs whole GPUs",
                 received=resource + (f" on nodes with {_SHARED}" if sliced else ""),
-                expected="whole GPUs, or one replica with one of them",
+                expected="whole GPUs, or one replica with one part of a GPU",
                 fix="correct pod.all.gpu_resource or node_selector, or set train_workers to 0",
             )
             return
@@ -310,7 +311,7 @@ def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
     for name, value in given.items():
         if not value.strip().startswith("s3://"):
             yield Problem(
-                f"{name} is a local path, which a pod of the cluster cannot read",
+                f"{name} is a local path, which a pod on the cluster cannot read",
                 received=value,
                 expected="an address s3://BUCKET/KEY",
                 fix=f"upload it and correct {name}",
@@ -322,6 +323,6 @@ def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
     """Return the cluster this step runs on, with the patience of a person who waits.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: This step does not run on a cluster.
     """
     return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds), kind)

@@ -1,4 +1,4 @@
-"""Check everything a run needs before it costs anything, and keep the run's copy of the code."""
+"""Checks everything a run needs before it costs anything, and stores the run's copy of the code."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from kfp_tfjob.trainer.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 
-# A wrong endpoint should be told within seconds; a store that is away this long now is not there.
+# A wrong endpoint is reported within seconds: a store that is silent this long does not exist.
 _PATIENCE = Patience(seconds=15, silence=15)
 _SECRET_IN_A_PARAMETER = (
-    "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; a variable of `pod`"
-    ' may name a Kubernetes Secret instead: `{{"secret": "NAME", "key": "KEY"}}`'
+    "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; in `pod`, set the"
+    ' variable from a Kubernetes Secret: `{{"secret": "NAME", "key": "KEY"}}`'
 )
 _PLAIN = "kfp_tfjob.trainer.models:mlp"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What later steps are told.
+    """The outputs for later steps.
 
     Attributes:
-        source_digest: Names the content of the source as it was at the start.
+        source_digest: The digest of the source at the start of the run.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image.
         table: Every parameter with its value and meaning, in Markdown.
@@ -68,13 +68,13 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
     """Check a run.
 
     Args:
-        report: Told of the store as soon as the parameters allow it.
+        report: Gets the store as soon as the parameters allow it.
         run_id: The run.
         values: Every run parameter.
 
     Raises:
-        ConfigurationError: Parameters, credentials or code are wrong: all of it, at once.
-        DataError: The source is missing or its header is of no use.
+        ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
+        DataError: The source is missing or its header is unusable.
     """
     try:
         run_parameters.check(values)
@@ -89,7 +89,7 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
     except ConfigurationError as error:
         if not isinstance(error.__cause__, StoreUnavailableError):
             report.step = step
-        # A Secret that is missing is why there are no keys.
+        # The findings may report a missing Secret, which explains the missing keys.
         notes = [*said, *found.warnings]
         raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
     report.step = step
@@ -117,17 +117,17 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
 
 
 def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager[Rehearsal | None]:
-    """Return the process that builds the model beside the other checks; None where none should.
+    """Return the process that builds the model during the other checks; None if not needed.
 
-    What a run has kept is not looked at again, and in the project's MLP with its defaults nothing
-    can be wrong.
+    A run does not check the code that it has already stored, and the project's MLP with its
+    defaults needs no check.
     """
     if values["train_options"].get("command"):
         return nullcontext()
     if not is_local():
         log.info(
             "the model is built for the first time when training starts: this image has no"
-            " TensorFlow, and train_image may hold what the code needs"
+            " TensorFlow, and the code may need packages of train_image"
         )
         return nullcontext()
     plain = values["model_code"] == _PLAIN and not values["model_hyperparameters"]
@@ -143,7 +143,7 @@ def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager
 
 
 def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[tuple[str, ...], str, str]:
-    """Return the features, the label, and the task as far as a person has said it."""
+    """Return the features, the label, and the task as set in data_options."""
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     label = values["data_label"]
     return sources.feature_names(source, label, options), label, options.task
@@ -155,7 +155,7 @@ def _open_step(run_id: str, values: Mapping[str, Any]) -> Step:
 
 
 def _place_of_report(run_id: str, values: Mapping[str, Any]) -> Step | None:
-    """Return where to keep what is wrong with other parameters than those of the store."""
+    """Return where to store the report; None if the parameters of the store are wrong."""
     try:
         return _open_step(run_id, values)
     except StepError:
@@ -163,7 +163,7 @@ def _place_of_report(run_id: str, values: Mapping[str, Any]) -> Step | None:
 
 
 def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
-    """Ask the cluster, and refuse what only the machine of the person has."""
+    """Check the cluster, and refuse paths that exist only on the user's machine."""
     from kfp_tfjob.components.preflight.cluster import check, local_paths, open_cluster
 
     in_image = ModelCode.parse(values["model_code"]).in_image
@@ -197,25 +197,25 @@ def _check_store(step: Step) -> list[str]:
                 f"the store of {step.layout.root} does not support conditional creates",
                 received="a second PUT of one object with If-None-Match: * succeeded",
                 expected="412 Precondition Failed: it decides which run is published",
-                fix="update the store, or name another one in output_uri and storage_endpoint",
+                fix="update the store, or set a different one in output_uri and storage_endpoint",
             )
         )
     log.info("%s can be written and read", step.layout.root)
     if creating is Creating.RACES:
         return [
-            f"the store of {step.layout.root} lets several conditional creates of one object"
-            " succeed that come at the same moment: of two runs that publish one model within"
-            " milliseconds both may be told that theirs is the champion"
+            f"the store of {step.layout.root} lets simultaneous conditional creates of one object"
+            " all succeed: two runs that publish the same model within milliseconds may both"
+            " report that their version is the champion"
         ]
     return []
 
 
 def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
-    """Return the code and what is wrong with it; a user's own command needs no function."""
+    """Return the code and its problems; a user's own command needs no function."""
     wanted = ModelCode.parse(values["model_code"])
     own_command = bool(values["train_options"].get("command"))
     name = old_names.model_module(wanted.source)
-    # An image of the user may have a `trainer.models` of its own, which only the trainer can see.
+    # A user's image may have its own `trainer.models`, which only the trainer can see.
     if name != wanted.source and values["train_image"] == TRAINER:
         log.warning("model_code: %s", old_names.warning(wanted.source))
         wanted = replace(wanted, source=name)
@@ -250,7 +250,7 @@ def _check_data(
 
 
 def _keep_code(step: Step, code: Code) -> str:
-    """Copy the user's code to the run, once: every replica and attempt uses only this copy."""
+    """Copy the user's code to the run once; every replica and attempt uses only this copy."""
     if code.in_image:
         return ""
     if _is_kept(step):
@@ -266,7 +266,7 @@ def _keep_code(step: Step, code: Code) -> str:
 
 
 def _is_kept(step: Step) -> bool:
-    """Tell whether this run has its copy of the code already."""
+    """Tell whether this run already has its copy of the code."""
     try:
         step.store.read_manifest(step.run.code / MANIFEST)
     except ObjectNotFoundError:

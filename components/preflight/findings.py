@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""Holds the problems and warnings that a check finds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Findings:
     """The warnings and problems of a run before it starts.
 
     Attributes:
-        problems: What would make it fail.
-        warnings: What a person should know: clusters scale from zero, and much may be hidden.
+        problems: What would make the run fail.
+        warnings: What may be wrong: a cluster can scale from zero, and may hide some objects.
     """
 
     problems: Sequence[Problem | str] = ()

@@ -1,4 +1,4 @@
-"""The run parameters of one run: their defaults, everything wrong with them, and their table."""
+"""Checks the parameters of a run, and gives their defaults and their table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kfp_tfjob.trainer.model_code import ModelCode
 
 
 def defaults() -> dict[str, Any]:
-    """Return the defaults of all run parameters; one that must be given is empty."""
+    """Return the defaults of all run parameters; a required one is empty."""
     found = {name: "" if it.is_required else it.default for name, it in PARAMETERS.items()}
     return found | {"train_image": TRAINER}
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Check a whole set of run parameters without asking anything outside this process.
+    """Check all run parameters without access to anything outside this process.
 
     Args:
         values: Every parameter by name, as KFP delivers it.
@@ -53,7 +53,7 @@ def check(values: Mapping[str, Any]) -> None:
     if values.get("model_name"):
         problems += check_model_name(str(values["model_name"]))
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
-    for name in ("data_options", "gate"):  # the others are a part of the job
+    for name in ("data_options", "gate"):  # the other groups belong to the job
         group, value = PARAMETERS[name].group, values.get(name, {})
         problems += _problems(partial(parse, group, name, value))
     problems += _problems(lambda: ModelCode.parse(values["model_code"]))
@@ -64,7 +64,7 @@ def check(values: Mapping[str, Any]) -> None:
 def job_spec(values: Mapping[str, Any]) -> JobSpec:
     """Return the typed form of the train_ and pod groups.
 
-    What is checked by itself, and what only a later step knows, is given a valid stand-in.
+    A value that is checked separately, or that only a later step knows, gets a valid placeholder.
 
     Raises:
         ConfigurationError: Everything that is wrong with them.
@@ -79,16 +79,16 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
 
 
 def table(values: Mapping[str, Any], spec: JobSpec) -> str:
-    """Return what the job takes, and every resolved value with its meaning, as Markdown.
+    """Return the size of the job, and every resolved value with its meaning, as Markdown.
 
-    A paragraph each: the panel of Kubeflow Pipelines has no room for a table of three columns.
+    Each value is a paragraph: the panel of Kubeflow Pipelines is too narrow for three columns.
     """
     replicas, gpus = spec.replicas, spec.total_gpus
     return "\n\n".join(
         [
             "# Parameters of this run",
             f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'}"
-            f" in all; {spec.batch_size} rows a step.",
+            f" in all; {spec.batch_size} rows per step.",
             *(
                 f"**{code(name)}:** {code(_written(masked(values[name])))}  \n{it.meaning}"
                 for name, it in PARAMETERS.items()

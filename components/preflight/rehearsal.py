@@ -1,7 +1,7 @@
-"""Asks a process with TensorFlow to build the model before any row is read, in a local run.
+"""In a local run, builds the model in a process with TensorFlow before any row is read.
 
-On a cluster the image of this step has no TensorFlow, and train_image may hold what the code needs:
-there the model is built for the first time when training starts.
+On a cluster, the image of this step has no TensorFlow, and the code may need packages of
+train_image. There, the model is built for the first time when training starts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class Rehearsal:
-    """A process that loads TensorFlow at once and builds the model when it is asked to.
+    """A process that loads TensorFlow at once and builds the model on request.
 
     Args:
         spec: The job.
         run_id: The run.
-        folder: An empty one, for what a replica finds in its volumes.
+        folder: An empty folder, for the files that a replica has in its volumes.
     """
 
     def __init__(self, spec: JobSpec, run_id: str, folder: Path) -> None:
@@ -65,12 +65,12 @@ class Rehearsal:
         label: str,
         task: str,
     ) -> None:
-        """Ask it to build the model; returns at once.
+        """Ask the process to build the model, and return at once.
 
         Args:
-            files: The code, by relative path; none where the image has it.
+            files: The code, by relative path; empty if the image has it.
             entry: `module:function`.
-            features: The columns.
+            features: The feature columns.
             label: The label column.
             task: As in data_options.
         """
@@ -90,24 +90,24 @@ class Rehearsal:
             self._process.stdin.write(json.dumps(header).encode() + b"\n")
             self._process.stdin.close()
         except OSError:
-            return  # it is gone; there will be no answer
+            return  # the process is gone; there will be no answer
 
     def problems(self) -> list[Problem]:
-        """Wait for the answer, for a bounded time, and return what training would refuse."""
+        """Wait a limited time for the answer, and return what training would refuse."""
         try:
             self._process.wait(max(self._deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
-            log.info("building the model takes long; training will say whether it can be built")
+            log.info("building the model takes too long to wait; training will report any problem")
             return []
         if not self._answer.exists():
             lines = self._log.read_text(errors="replace").strip().splitlines()
-            last = lines[-1][:300] if lines else f"code {self._process.returncode}"
+            last = lines[-1][:300] if lines else f"exit code {self._process.returncode}"
             log.info("the model could not be built before training: %s", last)
             return []
         return [Problem(**item) for item in json.loads(self._answer.read_bytes())]
 
     def end(self) -> None:
-        """End the process and what it has started."""
+        """End the process and its children."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -131,16 +131,16 @@ class Rehearsal:
 
 @contextmanager
 def beside(spec: JobSpec, run_id: str) -> Iterator[Rehearsal | None]:
-    """Yield a process that runs beside the checks, and end it; None where it cannot be started.
+    """Yield a process that runs during the checks, and end it; None if it cannot start.
 
     Args:
-        spec: The job; its model_entry may be a stand-in.
+        spec: The job; its model_entry may be a placeholder.
         run_id: The run.
     """
     with TemporaryDirectory(prefix="rehearsal-") as folder:
         try:
             rehearsal = Rehearsal(spec, run_id, Path(folder))
-        except (LookupError, OSError) as error:  # a Secret of pod.env that is not there, say
+        except (LookupError, OSError) as error:  # for instance a missing Secret of pod.env
             log.info("the model is not built before training: %s", error)
             yield None
             return

@@ -1,1 +1,1 @@
-"""The step prepare_data: the source becomes split TFRecord shards, schema and statistics."""
+"""The step prepare_data: turns the source into split TFRecord shards, schema and statistics."""

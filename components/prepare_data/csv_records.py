@@ -1,8 +1,8 @@
-"""A CSV cut into blocks of whole records, with the line in which each begins.
+"""Cuts a CSV into blocks of whole records, with the line number where each record begins.
 
-The grammar is that of RFC 4180, with either line end: a value that begins with a quote continues to
+The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a quote continues to
 the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
-A line that does not follow it is bad, and reading continues at the next line. The result does not
+A line that breaks the grammar is bad, and reading continues at the next line. The result does not
 depend on where the blocks are cut.
 """
 
@@ -31,10 +31,10 @@ class Block:
 
     Attributes:
         data: The records, each with its line end.
-        lines: int64 of shape [records]: the line in which each begins, from 1. Empty lines are not
+        lines: int64 of shape [records]: the line where each begins, from 1. Empty lines are not
             records.
         bad: Line number and text of the first bad lines.
-        lost: How many bad lines there are.
+        lost: The number of bad lines.
     """
 
     data: bytes
@@ -50,7 +50,7 @@ class CsvRecords:
         stream: The bytes of the file.
         name: Name of the file, for messages.
         delimiter: One character.
-        block: How many bytes to read at a time.
+        block: Bytes to read at a time.
     """
 
     def __init__(self, stream: IO[bytes], name: str, delimiter: str, block: int = BLOCK) -> None:
@@ -81,7 +81,7 @@ class CsvRecords:
                 if ended:
                     return
                 continue
-            # While a quote stays open more is read; what is looked at at once stays small.
+            # While a quote stays open, more is read; each quick search still covers little.
             used, block = self._quick(rest[: 2 * self._block])
             if block is None or not used:
                 used, block = self._careful(rest, last=ended)
@@ -91,16 +91,16 @@ class CsvRecords:
                 yield block
 
     def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
-        """Take out the records that are not UTF-8 and have not as many values as there are names.
+        """Remove the records that are not UTF-8 and have the wrong number of values.
 
-        Arrow cannot show such a record to anybody, and gives up.
+        Arrow cannot report such a record as text, and fails.
 
         Args:
             block: The block.
-            columns: How many values a record has.
+            columns: The number of values in a record.
 
         Returns:
-            The rest, and the line and text of each record that was taken out.
+            The remaining records, and the line and text of each record that was removed.
         """
         try:
             block.data.decode()
@@ -123,7 +123,7 @@ class CsvRecords:
         return rest, lost
 
     def _quick(self, data: bytes) -> tuple[int, Block | None]:
-        """Find the records of well-formed data; None as block says that it is not."""
+        """Find the records of well-formed data; the block is None for other data."""
         buffer = np.frombuffer(data, np.uint8)
         newlines = np.flatnonzero(buffer == _NEWLINE)
         ends, quotes = newlines, None
@@ -156,7 +156,7 @@ class CsvRecords:
         )
 
     def _careful(self, data: bytes, last: bool) -> tuple[int, Block]:
-        """Find the records of about one block one by one, and the lines that are none."""
+        """Find the records of about one block one by one, and the bad lines."""
         good: list[bytes] = []
         lines = array("q")
         bad: list[tuple[int, str]] = []
@@ -177,7 +177,7 @@ class CsvRecords:
                 continue
             match = self._record.match(data, position, limit)
             if not match and not last and limit == len(data) < position + LONGEST_RECORD:
-                break  # it may continue in what is not read yet
+                break  # it may continue in data that is not read yet
             end = match.end() if match else data.find(b"\n", position, limit) + 1
             if not end:
                 raise DataError(
@@ -204,6 +204,6 @@ class CsvRecords:
 
 
 def _empty(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Tell of each line, from its start to its newline, whether it holds nothing."""
+    """Tell for each line, given its start and its newline, whether it is empty."""
     length = ends - starts
     return (length == 0) | ((length == 1) & (text[starts] == _RETURN))

@@ -1,4 +1,4 @@
-"""A CSV as a table: blocks are parsed as numbers, and value by value where that does not work."""
+"""Reads a CSV as a table: parses blocks as numbers, and value by value if that fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CsvTable:
     Args:
         stream: Its bytes.
         name: Name of the file, for messages.
-        options: How it is written.
+        options: The typed `data_options`.
         block: Bytes to parse at a time.
     """
 
@@ -37,7 +37,7 @@ class CsvTable:
         self._blocks = iter(self._records)
         self._first = self._take_header()
         self._nulls = frozenset(options.null_values)
-        # A number that means "missing" is seen only where values are still text.
+        # A number that means "missing" can be found only while the values are text.
         self._direct = not any(map(values.plain_number, options.null_values))
 
     def _take_header(self) -> Block:
@@ -55,7 +55,7 @@ class CsvTable:
         try:
             text = header.decode()
             if lost or "\r" in text.rstrip("\r\n"):
-                raise ValueError("quotes or line ends that do not belong there")
+                raise ValueError("misplaced quotes or line ends")
             reader = csv.reader([text], delimiter=self._options.delimiter, strict=True)
             self.names = [name.strip() for name in next(reader)]
         except (ValueError, csv.Error) as error:
@@ -72,7 +72,7 @@ class CsvTable:
         return Block(rest, block.lines[1:], block.bad, block.lost)
 
     def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: in a CSV a type is a matter of each row."""
+        """Return nothing: the columns of a CSV have no types."""
         return []
 
     def rows(self, columns: Columns) -> Iterator[Rows]:
@@ -99,7 +99,7 @@ class CsvTable:
     def _as_numbers(
         self, block: Block, at: list[int], label_at: int
     ) -> tuple[np.ndarray, pa.Array, BlockFaults] | None:
-        """Parse a block without a fault, fast; None when there is one among the features."""
+        """Parse a block fast; None if a feature has a fault."""
         if not self._direct:
             return None
         types = {str(i): pa.float32() for i in at} | {str(label_at): pa.binary()}
@@ -132,7 +132,7 @@ class CsvTable:
         for line, text in undecodable:
             faults.lost(line, "columns", text)
         rows = table.num_rows
-        # One after the other: of many columns with few rows each would cost more than its values.
+        # One array for all columns: with many columns of few rows, the calls would cost the most.
         flat = pa.concat_arrays([_one(table[str(i)]) for i in at])
         text, wrong = values.decode(flat)
         numbers, found = values.numbers(text, pa.array(sorted(self._nulls | {""})))

@@ -1,6 +1,6 @@
-"""A dataset in the store: shards, schema.json, statistics.json and, written last, manifest.json.
+"""Finds and writes datasets: shards, schema.json, statistics.json and, last, manifest.json.
 
-None of them holds a name of a file, an address or a time: equal rows give equal bytes.
+They hold no name of a source file, no address and no time, so equal rows give equal bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Prepared:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the pipeline shows as metrics."""
+        """The metrics that the pipeline shows."""
         found = {f"rows_{split}": count for split, count in self.rows.items()}
         found["features"] = len(self.schema["features"])
         found["classes"] = len(self.schema["label"]["classes"] or ())
@@ -63,7 +63,7 @@ class Prepared:
 
 
 def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
-    """Return a dataset that is complete: its manifest exists, and every object has its size.
+    """Return a complete dataset, or None: its manifest exists, and every object has its size.
 
     Raises:
         DataError: The object at its manifest's address is not a manifest.
@@ -75,9 +75,9 @@ def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
     sizes = {item.address: item.size for item in store.list(base)}
     lost = [item.key for item in found.objects if sizes.get(base / item.key) != item.size]
     if lost:
-        log.warning("dataset %s has lost %s and is written again", base, ", ".join(lost[:5]))
+        log.warning("dataset %s lacks %s and is written again", base, ", ".join(lost[:5]))
         return None
-    # They are as long as the table has columns and labels; the manifest says how long.
+    # They grow with the number of columns and labels, so the usual limit on a read does not apply.
     schema = json.loads(store.read(base / SCHEMA, sizes[base / SCHEMA]))
     statistics = json.loads(store.read(base / STATISTICS, sizes[base / STATISTICS]))
     rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
@@ -97,14 +97,14 @@ def write(
 
     Args:
         store: The store.
-        base: The directory of the dataset; what an interrupted run left there is overwritten.
+        base: The directory of the dataset; files of an interrupted run are overwritten.
         digest: Its name.
         scan: The rows.
-        label: What the label is.
+        label: The label and its classes.
         options: The typed `data_options`.
         folder: Local folder for one shard at a time.
     """
-    store.probe(base)  # checksums that it does not verify itself are verified here from now on
+    store.probe(base)  # from now on, checksums that it does not verify are verified here
     names, rows = scan.columns.features, scan.rows(label)
     encoder = Encoder(len(names), None if label.classes is None else len(label.classes))
     shards = Shards(store, base, folder, encoder, rows)
@@ -113,11 +113,11 @@ def write(
     progress = ProgressLog("wrote")
     for part in scan.spill.bins():
         if label.classes is None:
-            part = part[~np.isnan(part["number"])]  # labels that are text are bad rows
+            part = part[~np.isnan(part["number"])]  # rows with a text label are bad
             labels = part["number"]
         else:
             labels = label.class_of[part["code"]]
-        # By the label too, so that equal rows do not stand as the input happened to have them.
+        # By label too, so the order of rows with equal features does not depend on the input.
         order = np.lexsort((labels, part["hash"]))
         hashes, features, labels = part["hash"][order], part["features"][order], labels[order]
         split = split_of(hashes, fractions)
@@ -152,7 +152,7 @@ def _schema(
     rows: dict[str, int],
     shards: dict[str, list[str]],
 ) -> dict[str, Any]:
-    """Return schema.json; its digest covers what makes two models comparable, and no counts."""
+    """Return schema.json; its digest covers what makes two models comparable, but no counts."""
     comparable = {
         "task": label.task,
         "features": [{"name": name, "type": "float32"} for name in names],

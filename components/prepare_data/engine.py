@@ -1,10 +1,10 @@
-"""prepare_data: from the files of data_uri to a finished dataset in the store.
+"""Turns the files of data_uri into a finished dataset in the store.
 
-1. The dataset has a name that depends on data, label and options; if it exists, it is used.
+1. The name of the dataset depends on data, label and options; an existing dataset is reused.
 2. The source is read once, block by block: rows are checked, hashed and written to local disk,
-   and labels are counted. This settles the task, and whether every split has what it needs.
-3. The rows are read back in the order of their hashes, counted, encoded and stored as shards; then
-   schema.json, statistics.json and, last, manifest.json.
+   and labels are counted. This determines the task, and whether every split has enough rows.
+3. The rows are read back in the order of their hashes, counted, encoded and stored as shards. Then
+   schema.json, statistics.json and, last, manifest.json are written.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def run(
     """Prepare a dataset, or reuse a finished one.
 
     Args:
-        step: Where and in which run.
+        step: The run and its store.
         data_uri: One file or a folder, in S3 or on this machine.
         data_label: The label column.
         data_options: The keys of `options.DataOptions`.
-        source_digest: What preflight found; empty to take the source as it is.
-        block: Bytes of a CSV to parse at a time; it changes nothing in the result.
+        source_digest: The digest from preflight; empty to accept the source as it is.
+        block: Bytes of a CSV to parse at a time; it does not affect the result.
 
     Raises:
         ConfigurationError: The options are wrong.
-        DataError: The source is missing, changed since preflight, does not parse, or is not enough
-            for three splits.
+        DataError: The source is missing, changed since preflight, does not parse, or has too few
+            rows for three splits.
     """
     options = parse(DataOptions, "data_options", data_options)
     source = list_source(step.store, data_uri)

@@ -1,4 +1,4 @@
-"""Rows that do not parse: where each one is, and what to tell the user about all of them."""
+"""Collects the rows that do not parse, and describes them for the user."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kfp_tfjob.storage.errors import Example, Problem, first
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
 _VALUE_LENGTH = 200
-# From this share on, the column is wrong and not its rows.
+# Above this share of bad values, the column is wrong, not its rows.
 _COLUMN_SHARE = 0.5
-# What the rules mean, in the order in which they are counted in messages.
+# The meaning of each rule, in the order of the counts in messages.
 RULES = {
     "text": "not a number",
     "missing": "no value",
@@ -43,9 +43,9 @@ class Fault:
 
     Attributes:
         file: Name of the file.
-        line: Line of the file in which the row begins, from 1 and with the header; of Parquet the
-            row, from 1.
-        column: Name of the column; empty where the row as a whole is at fault.
+        line: Line of the file where the row begins, from 1 and with the header; for Parquet, the
+            number of the row, from 1.
+        column: Name of the column; empty if the row as a whole is at fault.
         value: The value, at most 200 characters.
         rule: A key of RULES.
     """
@@ -57,7 +57,7 @@ class Fault:
     rule: str
 
     def example(self) -> Example:
-        """Describe it."""
+        """Describe the fault and where it is."""
         column = f", column {self.column!r}" if self.column else ""
         return Example(
             f"{self.file}, line {self.line}{column}: {RULES[self.rule]}", received=repr(self.value)
@@ -69,7 +69,7 @@ class BlockFaults:
 
     Args:
         file: Name of the file.
-        lines: int64 of shape [rows], the line in which each row begins.
+        lines: int64 of shape [rows], the line where each row begins.
     """
 
     def __init__(self, file: str, lines: np.ndarray) -> None:
@@ -97,7 +97,7 @@ class BlockFaults:
             mask: Bool of shape [rows].
             rule: A key of RULES.
             column: The column that is at fault.
-            text_at: Returns the text in that column of a row.
+            text_at: Returns the text of that column in a row.
         """
         if not mask.any():
             return
@@ -110,7 +110,7 @@ class BlockFaults:
             self._example(int(self.lines[i]), column, text_at(i), rule)
 
     def lost(self, line: int, rule: str, text: str) -> None:
-        """Count a row that has no values at all."""
+        """Count a row that could not be split into values."""
         self.rows[rule] += 1
         if self.rows[rule] <= MOST_EXAMPLES:
             self._example(line, "", text, rule)
@@ -126,7 +126,7 @@ class Faults:
         seen: Rows read, good or bad.
         rows: Bad rows by rule; a row counts once, by its first fault.
         cells: Bad values by column and rule.
-        examples: Ten bad rows, those of every column and rule before further ones of the same.
+        examples: Up to ten bad rows, with as many columns and rules among them as possible.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Faults:
     def include(
         self, rows: Counter[str], cells: Counter[tuple[str, str]], examples: list[Fault]
     ) -> None:
-        """Add faults of rows that `seen` counts already."""
+        """Add faults of rows that `seen` already counts."""
         self.rows.update(rows)
         self.cells.update(cells)
         self.examples = _of_each([*self.examples, *examples])
@@ -191,7 +191,7 @@ class Faults:
         return problems
 
     def shape_problem(self) -> Problem | None:
-        """Describe a header that does not belong to the rows."""
+        """Describe a header that does not match the rows."""
         if self.rows["columns"] <= _COLUMN_SHARE * self.seen:
             return None
         example = next(fault for fault in self.examples if fault.rule == "columns")
@@ -205,9 +205,9 @@ class Faults:
         )
 
     def problems(self) -> list[Problem]:
-        """Describe what is wrong as a whole, the counts, and ten bad rows."""
+        """Describe the faults of whole columns or files, the counts, and ten bad rows."""
         if shape := self.shape_problem():
-            # A quote that was opened by mistake has taken the place of the header's names.
+            # A quote that was opened by mistake may have swallowed the names of the header.
             return [problem for problem in (self.quote_problem(), shape) if problem]
         columns = self.column_problems()
         rest = [fault for fault in self.examples if fault.column not in columns]
@@ -233,12 +233,12 @@ class Faults:
 
 
 def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:
-    """Return the problems of the first columns, and how many more there are."""
+    """Return the problems of the first columns, and the number of further ones."""
     return first(list(problems.values()), _MOST_COLUMNS, "columns are like these")
 
 
 def _of_each(faults: list[Fault]) -> list[Fault]:
-    """Return the first of each column and rule, then the second of each, and so on: ten, sorted."""
+    """Return ten faults, sorted: the first of each column and rule, then the second, and so on."""
     seen: Counter[tuple[str, str]] = Counter()
     ranked = []
     for fault in sorted(faults):

@@ -1,4 +1,4 @@
-"""The files of a source, each as a stream that fails if the file changes while it is read."""
+"""Opens the files of a source as streams that fail if a file changes while it is read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SourceFile:
     """One file of the source.
 
     Attributes:
-        name: Relative to data_uri, with `/`; for a single file its own name.
-        size: Bytes.
+        name: Its path relative to data_uri, with `/`; for a single file, its own name.
+        size: Its size in bytes.
         location: Its address or path.
-        tag: The entity tag in S3; of a local file inode and time, to see that it did not change.
+        tag: The entity tag in S3; for a local file, inode, time and size, to detect a change.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Source:
     """All files of `data_uri`, sorted by name.
 
     Attributes:
-        uri: As it was given.
+        uri: As given.
         files: At least one.
-        store: Where objects are read from.
+        store: The store to read objects from.
     """
 
     uri: str
@@ -58,12 +58,12 @@ class Source:
 
     @property
     def size(self) -> int:
-        """Bytes of all files together, as stored."""
+        """The size of all files together in bytes, as stored."""
         return sum(file.size for file in self.files)
 
     @contextmanager
     def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
-        """Open a file as stored, seekable.
+        """Open a file as stored, as a seekable stream.
 
         Raises:
             DataError: It changed since it was listed.
@@ -90,7 +90,7 @@ class Source:
 
 @contextmanager
 def text_of(source: Source, file: SourceFile) -> Iterator[IO[bytes]]:
-    """Open a CSV: unpacked, and without the mark that some programs put before UTF-8.
+    """Open a CSV, decompressed and without a UTF-8 byte order mark.
 
     Raises:
         DataError: It is a damaged gzip file, or changed since it was listed.

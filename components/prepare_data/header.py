@@ -1,4 +1,4 @@
-"""The header against label and options: what can be known before the data is read."""
+"""Checks the header against label and options before the data is read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
 _MOST_NAMES = 30  # in a message
-_MOST_CHARACTERS = 200  # of each of them
-_MOST_COMPARED = 1000  # names to compare with one that does not exist
-# Those that are rare inside of names come first.
+_MOST_CHARACTERS = 200  # of each name
+_MOST_COMPARED = 1000  # names to compare with an unknown one
+# Delimiters that are rare inside names come first.
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 
 
@@ -25,13 +25,13 @@ def choose(
     """Choose the columns of a file.
 
     Args:
-        names: Its header.
+        names: The names in its header.
         label: The label column.
         options: The typed `data_options`.
         file: Name of the file, for messages.
 
     Returns:
-        The columns, None where there is a problem; and the problems.
+        The columns, or None if there is a problem, and the problems.
     """
     problems = []
     if label not in names:
@@ -127,7 +127,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
         meant = folded[0] if folded else nearest(label, _comparable(names))
         fix = did_you_mean(meant, "correct data_label")
     return Problem(
-        f"{file} has no column {label!r}, which is to be the label",
+        f"{file} has no column {label!r} to use as the label",
         received=f"the columns {_listed(names)}",
         expected=f"a column {label!r}",
         fix=fix + _headless(names),
@@ -149,7 +149,7 @@ def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
 
 
 def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
-    """Return the delimiter that the header seems to have, or an empty text."""
+    """Return the delimiter that the header seems to use, or an empty string."""
     line = delimiter.join(names)
     for other, shown in _DELIMITERS.items():
         found = [name.strip("'\" ") for name in line.split(other)]

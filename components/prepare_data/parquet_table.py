@@ -1,4 +1,4 @@
-"""A Parquet file as a table."""
+"""Reads a Parquet file as a table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
-# pandas writes the index of what was filtered or shuffled as a column; it tells the order of rows.
+# pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-_BATCH_VALUES = 1 << 20  # of a batch, so that wide rows come in small batches
+_BATCH_VALUES = 1 << 20  # per batch, so wide rows come in small batches
 _READ_BYTES = 1 << 20  # of a column at a time; without it a whole column of a row group is read
 _LONGEST_FOOTER = 64 << 20  # bytes
-# Of one column in one row group, unpacked. Pages cannot be larger, and the files of the usual
-# writers are far below.
+# Of one column in one row group, unpacked. Pages cannot be larger, and the files of common writers
+# stay far below.
 _LARGEST_NUMBERS, _LARGEST_TEXTS = 256 << 20, 64 << 20  # bytes
 
 
@@ -35,7 +35,7 @@ class ParquetTable:
     Args:
         stream: Its bytes, seekable.
         name: Name of the file, for messages.
-        options: How rows are read.
+        options: The typed `data_options`.
     """
 
     def __init__(self, stream: IO[bytes], name: str, options: DataOptions) -> None:
@@ -79,7 +79,7 @@ class ParquetTable:
         if not (_numeric(kind) or _textual(kind)):
             found.append(
                 Problem(
-                    f"the label {columns.label!r} of {self._name} has a type no label can have",
+                    f"the label {columns.label!r} of {self._name} has an unsupported type",
                     received=f"the type {kind}",
                     expected="text, integers, floats, decimals or booleans",
                     fix="write it as text or as numbers",
@@ -125,7 +125,7 @@ class ParquetTable:
             file = pa.parquet.ParquetFile(
                 self._stream,
                 metadata=self._metadata,
-                # A text that is repeated a million times is in memory once.
+                # A text that occurs a million times is in memory once.
                 read_dictionary=[columns.label] if text else None,
                 buffer_size=_READ_BYTES,
                 pre_buffer=False,
@@ -150,7 +150,7 @@ class ParquetTable:
 
 
 def _check_footer(stream: IO[bytes], name: str) -> None:
-    """Refuse an index that would take more memory than there may be."""
+    """Refuse an index that may not fit in memory."""
     end = stream.seek(0, io.SEEK_END)
     stream.seek(max(end - 8, 0))
     length = int.from_bytes(stream.read(8)[:4], "little")
@@ -168,7 +168,7 @@ def _check_footer(stream: IO[bytes], name: str) -> None:
 
 @contextmanager
 def _undamaged(name: str) -> Iterator[None]:
-    """Turn what pyarrow says about a broken Parquet file into an error of ours."""
+    """Turn pyarrow's errors about a broken Parquet file into a DataError."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -183,7 +183,7 @@ def _undamaged(name: str) -> Iterator[None]:
 
 
 def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
-    """Return a numeric column as float32; null and what float32 cannot hold are faults."""
+    """Return a numeric column as float32; nulls and values too large for float32 are faults."""
     absent = column.is_null().to_numpy(zero_copy_only=False)
     # Integers and decimals beyond 2**53 are rounded, as float32 rounds them anyway.
     exact = column.cast(pa.float64(), safe=False).fill_null(0)
@@ -199,13 +199,13 @@ def _label_text(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None
     """Return labels of any type as text: whole numbers without a point, NaN and null as missing.
 
     Returns:
-        The texts; and bool of shape [rows], the rows whose label is not UTF-8, None without any.
+        The texts, and bool of shape [rows]: the rows with a label that is not UTF-8, None if none.
     """
     if not isinstance(column.type, pa.DictionaryType):
         column = column.dictionary_encode()
     null = len(column.dictionary)
     indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    # The dictionary is that of many batches.
+    # The dictionary is shared by many batches.
     used, codes = np.unique(indices, return_inverse=True)
     found = column.dictionary.take(pa.array(np.where(used == null, None, used), pa.int64()))
     if _textual(found.type):

@@ -1,4 +1,4 @@
-"""A line of progress at least every five seconds of long work."""
+"""Logs the progress of long work about every five seconds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 
 class ProgressLog:
-    """Counts rows and bytes, and says how many now and then.
+    """Counts rows and bytes, and logs the counts.
 
     Args:
-        verb: What is done to them, for instance `read`.
+        verb: The first word of each line, for instance `read`.
     """
 
     def __init__(self, verb: str) -> None:
@@ -22,7 +22,7 @@ class ProgressLog:
         self._start = self._last = time.monotonic()
 
     def add(self, rows: int, size: int) -> None:
-        """Count more; a line follows when the last one is five seconds old."""
+        """Add to the counts; write a line if the last one is five seconds old."""
         self._rows += rows
         self._bytes += size
         if time.monotonic() - self._last >= _SECONDS:

@@ -1,4 +1,4 @@
-"""The statistics of a dataset as one HTML page without external references."""
+"""Renders the statistics of a dataset as one HTML page without external references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render(schema: Mapping[str, Any], statistics: Mapping[str, Any], reused: boo
         reused: Whether an earlier run prepared this dataset.
 
     Returns:
-        A page of less than 1 MB; of more than 200 features or 100 classes it shows the first ones.
+        A page of less than 1 MB, with at most the first 200 features and the first 100 classes.
     """
     counts = statistics["label"].get("counts")
     return fill(

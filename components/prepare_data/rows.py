@@ -1,4 +1,4 @@
-"""What every reader gives: rows that are right, and the faults of those that are not."""
+"""Defines what every reader returns: the good rows, and the faults of the bad ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 @dataclass(frozen=True)
 class Columns:
-    """What is taken from a file.
+    """The columns to read from a file.
 
     Attributes:
-        features: Names, in the order in which the model gets them.
+        features: Names, in the order of the model's input.
         label: Name.
     """
 
@@ -33,9 +33,9 @@ class Rows:
         features: float32 of shape [rows, features], finite.
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
-        lines: int64 of shape [rows], the line in which each begins.
-        faults: The rows that are not here.
-        size: Bytes the block takes unpacked.
+        lines: int64 of shape [rows], the line where each begins.
+        faults: The bad rows, which are left out.
+        size: The unpacked size of the block in bytes.
     """
 
     features: np.ndarray
@@ -54,7 +54,7 @@ class Rows:
         faults: BlockFaults,
         size: int,
     ) -> Rows:
-        """Return the rows in which no fault was marked."""
+        """Return the rows without a marked fault."""
         keep = faults.good
         if keep.all():
             return cls(features, labels, codes, faults.lines, faults, size)
@@ -77,7 +77,7 @@ class Table(Protocol):
 
 
 def empty(name: str) -> DataError:
-    """Return the error of a file without a header."""
+    """Return the error for a file without a header."""
     return DataError(
         Problem(
             f"{name} is empty",

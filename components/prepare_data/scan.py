@@ -1,4 +1,4 @@
-"""The one pass over the source: rows go to local disk by their hash, and labels are counted."""
+"""Reads the source in one pass: writes rows to local disk by hash, and counts labels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scan:
-    """What reading the source left.
+    """The result of reading the source.
 
     Attributes:
-        columns: What was taken from each file.
-        faults: The rows that were bad.
-        vocabulary: The labels of the others.
-        spill: The others, on local disk.
+        columns: The columns read from each file.
+        faults: The bad rows.
+        vocabulary: The labels of the good rows.
+        spill: The good rows, on local disk.
     """
 
     columns: Columns
@@ -40,7 +40,7 @@ class Scan:
     spill: Spill
 
     def rows(self, label: Label) -> dict[str, int]:
-        """Return the good rows of each split, once it is known what the label is."""
+        """Return the number of good rows in each split, given the label."""
         counts = self.vocabulary.number_rows.copy()
         if label.classes is not None:
             counts += self.vocabulary.text_rows
@@ -58,7 +58,7 @@ def read(source: Source, data_label: str, options: DataOptions, folder: Path, bl
         block: Bytes of a CSV to parse at a time.
 
     Raises:
-        DataError: A file cannot be read, or has not the columns it should have.
+        DataError: A file cannot be read, or does not have the expected columns.
     """
     scan: Scan | None = None
     progress = ProgressLog("read")
@@ -92,20 +92,20 @@ def _other_columns(name: str, first: str, columns: Columns, scan: Scan) -> Probl
         f"{name} does not have the columns of {first}",
         received="; ".join(
             f"{kind} {', '.join(map(repr, names[:10]))}"
-            for kind, names in (("in addition", more), ("without", fewer))
+            for kind, names in (("additional", more), ("missing", fewer))
             if names
         ),
         expected="the same columns in every file, in any order",
-        fix="name the features with data_options.columns, or leave out with data_options.drop"
-        " what not every file has",
+        fix="name the features with data_options.columns, or leave out the columns that some"
+        " files lack with data_options.drop",
     )
 
 
 def decide(scan: Scan, options: DataOptions) -> Label:
-    """Decide what the label is.
+    """Determine the task and the classes of the label.
 
     Raises:
-        DataError: There are more bad rows than the options allow, the label is of no use, a split
+        DataError: There are more bad rows than the options allow, the label is unusable, a split
             has no rows, or train has no row of a class.
     """
     faults, vocabulary = scan.faults, scan.vocabulary
@@ -138,7 +138,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
 def _enough(
     rows: Mapping[str, int], vocabulary: Vocabulary, label: Label, options: DataOptions
 ) -> None:
-    """Refuse a division in which a split has no row, or train has no row of a class."""
+    """Refuse data that leaves a split without rows, or train without a row of a class."""
     shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     if not all(rows.values()):
         raise DataError(

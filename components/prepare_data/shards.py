@@ -1,4 +1,4 @@
-"""The TFRecord shards of a dataset, one after the other from local disk to the store."""
+"""Writes the TFRecord shards of a dataset, one at a time, from local disk to the store."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Shards:
         base: The directory of the dataset.
         folder: Local folder for the shard that is being written.
         encoder: Encodes the rows.
-        rows: Rows of each split that will come.
+        rows: The number of rows in each split.
 
     Attributes:
-        objects: The shards that are stored.
+        objects: The shards stored so far.
         names: The names of all shards by split.
     """
 
@@ -59,7 +59,7 @@ class Shards:
         self._open: tuple[str, int, IO[bytes]] | None = None
 
     def add(self, split: str, features: np.ndarray, labels: np.ndarray) -> None:
-        """Write the next rows of a split; a shard that is full goes to the store.
+        """Write the next rows of a split; a full shard goes to the store.
 
         Args:
             split: One of the splits.

@@ -1,4 +1,4 @@
-"""What data_uri stands for: its files, their digest, and whether the header fits the parameters."""
+"""Resolves data_uri: lists its files, computes their digest, and checks the header."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_tfjob.storage.store import Store
 
 _SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 _FIRST_BLOCK = 1 << 20  # bytes
-_MOST_LOOKED = 64 << 20  # bytes, where block after block is empty
+_MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 
 
 def list_source(store: Store, data_uri: str) -> Source:
@@ -29,14 +29,14 @@ def list_source(store: Store, data_uri: str) -> Source:
         data_uri: One file or a folder, in S3 or, in a local run, on this machine.
 
     Raises:
-        ConfigurationError: It is no address this project reads.
+        ConfigurationError: The address is not supported.
         DataError: There is no file.
     """
     scheme, separator, _ = data_uri.strip().partition("://")
     if separator and scheme != "s3":
         raise ConfigurationError(
             Problem(
-                "data_uri is not an address prepare_data reads",
+                "data_uri is not an address that prepare_data can read",
                 received=repr(data_uri),
                 expected="s3://BUCKET/KEY or, in a local run, a path",
                 fix="copy the data to S3 and give its address",
@@ -54,7 +54,7 @@ def list_source(store: Store, data_uri: str) -> Source:
                 received=repr(data_uri),
                 expected=expected,
                 fix="correct data_uri"
-                + ("" if separator else "; a path is found only by a run on this machine"),
+                + ("" if separator else "; a path works only in a run on this machine"),
                 path="data_uri",
             )
         )
@@ -64,7 +64,7 @@ def list_source(store: Store, data_uri: str) -> Source:
 def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
-    Of a local file it is the content that counts, so its whole content is read.
+    For a local file, the digest of its content replaces the tag, so the whole file is read.
     """
     digest = sha256()
     for file in source.files:
@@ -74,7 +74,7 @@ def source_digest(source: Source) -> str:
 
 
 def feature_names(source: Source, data_label: str, options: DataOptions) -> tuple[str, ...]:
-    """Return the columns the model gets; none where the header is of no use."""
+    """Return the feature columns; empty if the header is unusable."""
     with open_table(source, source.files[0], options, _FIRST_BLOCK) as table:
         columns, _ = choose(table.names, data_label, options, source.files[0].name)
     return columns.features if columns else ()
@@ -83,7 +83,7 @@ def feature_names(source: Source, data_label: str, options: DataOptions) -> tupl
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
     """Return every problem that the first block of the first file shows.
 
-    It is for preflight: seconds, whatever the size of the data. Where a bad row ends the run, a
+    It is for preflight, so it takes seconds for any amount of data. If a bad row fails the run, a
     column that is text in every row of the block is among the problems.
 
     Args:
@@ -116,7 +116,7 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
 
 
 def _wanted(name: str) -> bool:
-    """Tell whether a name in a folder is data: not hidden, not a mark like _SUCCESS."""
+    """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
     hidden = any(part.startswith((".", "_")) for part in name.split("/"))
     return not hidden and name.lower().endswith(_SUFFIXES)
 

@@ -1,12 +1,12 @@
-"""Rows on local disk, divided by their hash, so that a whole dataset is ordered in bounded memory.
+"""Divides rows by hash on local disk, to sort a whole dataset in bounded memory.
 
-The hash of a row is the keyed BLAKE2b of its float32 features, 64 bits. It decides the split and
-the order: the rows of train are those with the lowest hashes, and so on. So a row never moves when
-others are added, equal rows stay together, and nothing depends on the order of the input.
+The hash of a row is the keyed BLAKE2b of its float32 features, 64 bits. It determines the split and
+the order: train has the rows with the lowest hashes, and so on. So a row never changes its split
+when others are added, equal rows stay together, and the order of the input has no effect.
 
-Memory: the rows are in 256 files by the first 8 bits of the hash, and one file at a time is sorted
-in memory, with about three times its size. 64 GiB of float32 values need about 1 GiB; a row that is
-repeated for a large part of the data stays in one file and is what breaks this limit.
+Memory: the rows are in 256 files by the first 8 bits of the hash. One file at a time is sorted in
+memory, which takes about three times its size: 64 GiB of float32 values need about 1 GiB. All
+copies of a row are in one file, so a row that makes up a large part of the data exceeds this limit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
 
 
 class Spill:
-    """Rows in files by hash.
+    """Rows in files, divided by hash.
 
     Args:
         folder: An empty folder on local disk.
@@ -90,7 +90,7 @@ class Spill:
             file.close()
 
     def bins(self) -> Iterator[np.ndarray]:
-        """Yield the rows file by file, and delete each; only the files are in order of the hash."""
+        """Yield the rows of each file and delete it; rows within a file are not sorted by hash."""
         for path in self._paths:
             rows = np.fromfile(path, self.kind)
             path.unlink()

@@ -1,4 +1,4 @@
-"""Statistics of the rows as they are written: moments, class counts, duplicates, histograms."""
+"""Computes statistics of the written rows: moments, class counts, duplicates, histograms."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
 _EXACT = 2**24  # from here on float32 skips whole numbers
 _MOST_WARNED = 10  # names in one warning
-# From how many rows on whole numbers that are all different are hardly so by chance: where they
-# follow each other or are called like identifiers, and anywhere.
+# With this many rows, whole numbers are hardly all different by chance. The first limit is for a
+# sequence or a name like that of an identifier, the second for any column.
 _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 
 
 class Moments:
-    """Mean, deviation and range of columns, in float64, by the merging of Chan et al. (1979).
+    """Mean, deviation and range of columns, in float64, merged as in Chan et al. (1979).
 
     Args:
-        columns: How many.
+        columns: The number of columns.
     """
 
     def __init__(self, columns: int) -> None:
@@ -57,7 +57,7 @@ class Moments:
             self.zeros += (part == 0).sum(0)
 
     def column(self, i: int) -> dict[str, float | int]:
-        """Return what is known about one column; `std` is that of the rows, not an estimate."""
+        """Return the statistics of one column; `std` is the population standard deviation."""
         return {
             "count": self.count,
             "mean": float(self.mean[i]),
@@ -69,7 +69,7 @@ class Moments:
 
 
 class Sample:
-    """The first rows of train in the order of their hashes: a random sample that is always equal.
+    """The first rows of train in the order of their hashes: a random but reproducible sample.
 
     Args:
         columns: Values in a row.
@@ -101,7 +101,7 @@ class Sample:
 
 
 class Statistics:
-    """What statistics.json says.
+    """The content of statistics.json.
 
     Args:
         names: The features.
@@ -148,8 +148,8 @@ class Statistics:
             rows: Rows by split.
 
         Returns:
-            Plain values, all finite. Features, and a label that is a number, are described over
-            train, because they are used for normalisation; the label by split too.
+            Plain values, all finite. Features and a numeric label are described over train,
+            because normalisation uses these values. The label is also described by split.
         """
         features = {}
         for i, name in enumerate(self._names):
@@ -218,10 +218,10 @@ class Statistics:
 
 
 def _identifies(name: str, values: np.ndarray) -> bool:
-    """Tell whether a feature looks like what names a row, not like what describes it.
+    """Tell whether a feature looks like an identifier of the row and not like a property.
 
     Args:
-        name: Of the feature.
+        name: The name of the feature.
         values: float64 of shape [rows], a sample.
     """
     rows = len(values)

@@ -1,4 +1,4 @@
-"""A file of the source opened as a table, whatever its format."""
+"""Opens a file of the source as a table, in any supported format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_tfjob.components.prepare_data.rows import Table, empty
 from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
-# First bytes of files that no reader reads, and what to do with such a file.
+# First bytes of unsupported files, and what to do with such a file.
 _UNREADABLE = {
     b"PK\x03\x04": ("a zip or an Excel file", f"export it as {FORMAT_WORDS}"),
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "use gzip, Parquet or no compression"),
@@ -39,7 +39,7 @@ def open_table(
     Args:
         source: The source.
         file: The file to open.
-        options: How the file is written.
+        options: The typed `data_options`.
         block: Bytes of text to parse at a time.
 
     Raises:
@@ -79,7 +79,7 @@ def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
     """Return the name of the format, from the first bytes of the file.
 
     Raises:
-        DataError: No reader reads it, or it is not the format that was set.
+        DataError: The format is not supported, or it is not the one in data_options.format.
     """
     with source.raw(file) as stream:
         head = stream.read(_HEAD)

@@ -1,4 +1,4 @@
-"""Rows to TFRecord, without TensorFlow.
+"""Encodes rows as TFRecord, without TensorFlow.
 
 A record is a `tf.train.Example` with the float list `features`, packed, of fixed length, and the
 list `label` with one int64 (the index of the class) or one float. All records of a dataset have the
@@ -42,7 +42,7 @@ class Encoder:
         length = struct.pack("<Q", len(example))
         self._head = len(length) + 4
         self._example_bytes = len(example)
-        # A value stands at the end of its entry: that is where its fixed bytes stop.
+        # A value is at the end of its entry, after the fixed bytes.
         self._features_at = self._head + positions["features"] - 4 * features
         self._label_at = self._head + positions["label"] - self._label_bytes
         self._features = features

@@ -1,4 +1,4 @@
-"""Values as text to float32 and to labels: the one place that says what a number is."""
+"""Converts text to float32 and to labels; only this module defines what a number is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 
 BLANKS = " \t"
-# Each digit can be read in one way only: a text of many digits and a letter is refused at once.
+# Each digit can match in only one way: a text of many digits and a letter is refused at once.
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 LONGEST_LABEL = 1000  # characters
 _NOT_FINITE = r"(?i)[+-]?(nan|inf|infinity)"
@@ -34,7 +34,7 @@ def plain_number(text: str) -> bool:
 def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Return a binary column as text without blanks around it, and which values are not UTF-8.
 
-    Such a value becomes 0, a number that is never used.
+    A value that is not UTF-8 becomes 0, which is never used.
     """
     try:
         text, wrong = column.cast(pa.string()).fill_null(""), np.zeros(len(column), bool)
@@ -58,21 +58,21 @@ def shown(value: pa.Scalar) -> str:
 
 
 def strings(column: pa.Array, name: str, faults: BlockFaults) -> pa.Array:
-    """Return a binary column as text without blanks around it; what is not UTF-8 is a fault."""
+    """Return a binary column as text without blanks around it; mark values that are not UTF-8."""
     text, wrong = decode(column)
     faults.mark(wrong, "encoding", name, lambda i: shown(column[i]))
     return text
 
 
 def numbers(text: pa.Array, nulls: pa.Array) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return texts as numbers, and which are none.
+    """Return texts as numbers, and which texts are not numbers.
 
     Args:
         text: Strings without blanks around them, of shape [values].
-        nulls: The texts that mean that a value is missing.
+        nulls: The texts that mean a missing value.
 
     Returns:
-        float32 of shape [values], 0 for what is no number; and by fault bool of shape [values].
+        float32 of shape [values], 0 if not a number; and for each fault, bool of shape [values].
     """
     missing = pc.is_in(text, value_set=nulls)
     bools = pc.is_in(text, value_set=_BOOLS)
@@ -89,13 +89,13 @@ def numbers(text: pa.Array, nulls: pa.Array) -> tuple[np.ndarray, dict[str, np.n
 def labels(
     text: pa.Array, name: str, nulls: frozenset[str], faults: BlockFaults
 ) -> tuple[list[str], np.ndarray]:
-    """Return the distinct labels of a column, and for each row which of them it has.
+    """Return the distinct labels of a column, and the index of each row's label.
 
     Args:
         text: Strings without blanks around them, of shape [rows], or a dictionary of such
-            strings; null is missing, and none is in a dictionary.
+            strings; null means missing, and a dictionary has no null.
         name: The column.
-        nulls: The texts that mean that a value is missing.
+        nulls: The texts that mean a missing value.
         faults: Where missing labels, long ones, and numbers too large for float32 are marked.
 
     Returns:

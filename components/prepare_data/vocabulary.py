@@ -1,4 +1,4 @@
-"""The labels: what they look like, what the task is, and which class each one is."""
+"""Collects the labels, and determines the task and the class of each label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OVERFLOW = -1
 
 @dataclass(frozen=True)
 class Label:
-    """What the label is.
+    """The label column with its task and classes.
 
     Attributes:
         name: The column.
@@ -59,15 +59,15 @@ class Vocabulary:
         self.counts = np.zeros((3, 0), np.int64)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take in the labels of a block.
+        """Add the labels of a block.
 
         Args:
             rows: The block.
             split: Of shape [rows], 0 for train, 1 for validation, 2 for test.
 
         Returns:
-            For each row the code of its label, -1 when there are too many to be classes, as int32;
-            and its number, NaN when it is none, as float32.
+            For each row, the code of its label as int32, -1 if there are too many for classes;
+            and its number as float32, NaN if it is not a number.
         """
         codes = np.array([self._code(text) for text in rows.labels], np.int32)
         parsed = [values.number(text) for text in rows.labels]
@@ -100,17 +100,17 @@ class Vocabulary:
         return code
 
     def decide(self, task: str) -> Label:
-        """Decide what the label is.
+        """Determine the task and the classes of the label.
 
-        With `auto`, labels that are texts are classes, unless nine in ten are numbers and the
-        texts are faults; whole numbers are classes when there are at most 20 of them and at least
-        ten rows for each (two are classes in any case); other numbers are numbers.
+        With `auto`, text labels are classes, unless nine in ten labels are numbers: then the texts
+        are faults. Whole numbers are classes if there are at most 20 different ones, with ten rows
+        each on average (two are always classes). Other numbers mean a regression.
 
         Args:
             task: As in data_options.
 
         Raises:
-            DataError: There are fewer than two labels, or too many to be classes.
+            DataError: There are fewer than two different labels, or too many for classes.
         """
         texts = list(self._codes)
         if len(set(self._keys(texts))) == 1:
@@ -135,7 +135,7 @@ class Vocabulary:
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))
         names: dict[object, str] = {}
-        # 1 and 1.0 are one class; its name is the shortest way in which it is written.
+        # 1 and 1.0 are one class; its name is the shortest spelling.
         for text in sorted(texts, key=lambda text: (len(text), text)):
             names.setdefault(keys[text], text)
         index = {key: i for i, key in enumerate(sorted(names))}
@@ -156,7 +156,7 @@ class Vocabulary:
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
         if None in map(values.number, texts):
             return texts
-        return list(map(_exact, texts))  # long ids are not the same class
+        return list(map(_exact, texts))  # exact, so long ids stay different classes
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
@@ -173,5 +173,5 @@ class Vocabulary:
 def _exact(text: str) -> Decimal:
     try:
         return Decimal(text)
-    except InvalidOperation:  # an exponent of 19 digits: 0 in any arithmetic, or it were infinite
+    except InvalidOperation:  # an exponent of 19 digits: 0, because infinite values are bad rows
         return Decimal(values.number(text) or 0)

@@ -1,4 +1,4 @@
-"""The model card: what a person wants to know about a published version, in Markdown."""
+"""Renders the model card of a published version in Markdown."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def render(
     """Return the card of a version.
 
     Args:
-        model_name: Of the model.
+        model_name: The name of the model.
         champion: The record of the version.
         verdict: The content of verdict.json.
-        arguments: The argument of each column in the model's signature `serve`; empty for a model
-            that does not say.
+        arguments: The argument of each column in the model's signature `serve`; empty if the model
+            does not list them.
         statistics: The content of statistics.json.
     """
-    # The columns.json of a user's own program may name others: that model gets no example.
+    # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= statistics["features"].keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []
     more = len(arguments) - len(shown)

@@ -1,10 +1,10 @@
-"""Publishes a blessed model: a version of its own, then the record that makes it champion.
+"""Publishes a blessed model: a new version, then the record that makes it champion.
 
-1. The verdict must bless this very model of this very run.
+1. The verdict must bless exactly this model of this run.
 2. A version number is claimed with a conditional create; a retry of the run finds its own claim.
-3. The files are copied, each verified on the way; the manifest makes the version complete.
+3. The files are copied and verified; the manifest makes the version complete.
 4. The champion record is created under the number after the one the verdict was judged against.
-   Of all who were judged against the same champion only one can create it.
+   Of all runs judged against the same champion, only one can create it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What was published.
+    """A published version.
 
     Attributes:
         version: Its number, from 1.
@@ -71,10 +71,10 @@ def run(
     """Publish the model of a run.
 
     Args:
-        step: What every engine is given.
-        model_name: Under which it is published.
+        step: The run and its store.
+        model_name: The name to publish it under.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
-        verdict_uri: What evaluate wrote about it.
+        verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was judged on.
 
     Raises:
@@ -108,7 +108,7 @@ def run(
 
 
 def _exported_weights(verdict: dict[str, Any]) -> str:
-    """Return the hash of the judged weights, also of a verdict that an earlier version wrote."""
+    """Return the hash of the judged weights, also from a verdict of an earlier version."""
     return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
 
 
@@ -147,7 +147,7 @@ def _require_blessed(
 
 
 def _require_unsurpassed(step: Step, model_name: str, number: int, run_id: str) -> None:
-    """Refuse before anything is written when another champion came since the verdict."""
+    """Refuse, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
         record = step.layout.model(model_name).champion(number)
@@ -158,7 +158,7 @@ def _require_unsurpassed(step: Step, model_name: str, number: int, run_id: str) 
 def _surpassed(model_name: str, champion: Champion | None) -> SurpassedError:
     return SurpassedError(
         Problem(
-            f"another run was promoted to champion of {model_name} since this one was judged",
+            f"another run was promoted to champion of {model_name} after this one was judged",
             received=f"version {champion.version} of run {champion.run_id}" if champion else None,
             expected="the champion that the verdict names",
             fix="start the run again; the model is then judged against the new champion",
@@ -194,7 +194,7 @@ def _copy(
     model: S3Address,
     dataset: S3Address,
 ) -> str:
-    """Write the files of a version, unless a try before this one did; return its model card."""
+    """Write the files of a version, unless an earlier attempt did; return its model card."""
     if _complete(step, version):
         return step.store.read(version / MODEL_CARD).decode()
     run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
@@ -205,7 +205,7 @@ def _copy(
         if source.digest != verdict["model_digest"]:
             raise DataError(
                 Problem(
-                    f"the output of run {champion.run_id} is not what was judged",
+                    f"the output of run {champion.run_id} is not the judged model",
                     received=f"a manifest with the digest {source.digest}",
                     expected=verdict["model_digest"],
                     fix="evaluate the model again",

@@ -1,1 +1,1 @@
-"""The step sync_output: proves that the output of a run is in the store, object by object."""
+"""The step sync_output: verifies that the output of a run is in the store, object by object."""

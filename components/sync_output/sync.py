@@ -1,8 +1,8 @@
-"""Proves that the output of a run is complete in the store, or says what is missing.
+"""Verifies that the output of a run is complete in the store, or reports what is missing.
 
-The sidecar that mirrored it has ended by now, and neither its exit code nor that of the TFJob says
-anything about bytes. So nothing is believed here: the manifest of the run has to be there, the
-trainer's record of completion has to belong to the same attempt, and every object is proven.
+The sidecar that mirrored it has exited, and neither its exit code nor that of the TFJob proves that
+every byte is stored. So this step checks everything: the manifest of the run must exist, the
+trainer's record of completion must belong to the same attempt, and every object is verified.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MOST_ROWS = 15
 
 @dataclass(frozen=True)
 class SyncResult:
-    """The proven output of a run.
+    """The verified output of a run.
 
     Attributes:
         model_uri: The directory of the SavedModel.
-        manifest: What was proven, with keys relative to the run's directory.
+        manifest: The verified objects, with keys relative to the run's directory.
     """
 
     model_uri: str
@@ -45,14 +45,14 @@ class SyncResult:
 
     @property
     def markdown(self) -> str:
-        """The report: how much was proven, and the largest objects."""
+        """The report: how much was verified, and the largest objects."""
         objects = self.manifest.objects
         lines = [
             "# The output is stored",
             "",
             "| | |",
             "|---|---|",
-            row("Objects proven", f"{len(objects):,}"),
+            row("Objects verified", f"{len(objects):,}"),
             row("Bytes", f"{self.manifest.size:,}"),
             row("Attempt", str(self.manifest.attempt)),
             row("Digest", code(self.output_digest)),
@@ -71,16 +71,16 @@ class SyncResult:
 
 
 def run(step: Step) -> SyncResult:
-    """Prove the output of a run.
+    """Verify the output of a run.
 
     Args:
         step: The run, and the store that holds its output.
 
     Returns:
-        What was proven.
+        The verified output.
 
     Raises:
-        DataError: The output was never completed, is not whole, or holds no model.
+        DataError: The output was never completed, has missing or damaged objects, or has no model.
     """
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
@@ -90,7 +90,7 @@ def run(step: Step) -> SyncResult:
                 f"the output of run {step.run_id} holds no model",
                 received=_first_names(manifest),
                 expected=f"a SavedModel in {RUN_MODEL}/",
-                fix="let the training write its model to $OUTPUT_DIR/model",
+                fix="make the training write its model to $OUTPUT_DIR/model",
             )
         )
     problems += first(
@@ -125,7 +125,7 @@ def _manifest(step: Step) -> Manifest:
                 f"{step.run.manifest} is not the manifest of this run's output",
                 received=f"kind {manifest.kind!r} of run {manifest.run_id!r}",
                 expected=f"kind 'output' of run {step.run_id!r}",
-                fix="use an output_uri of its own for each pipeline, and start the run again",
+                fix="use a separate output_uri for each pipeline, and start the run again",
             )
         )
     return manifest
@@ -140,7 +140,7 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         whose = (str(body["run_id"]), int(body["attempt"]))
     except ObjectNotFoundError:
         if any(item.key == RUN_COMPLETION for item in manifest.objects):
-            return []  # it is proven like any other object
+            return []  # it is verified like any other object
         return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
     except (ValueError, KeyError, TypeError) as error:
         received = f"{type(error).__name__}: {error}"

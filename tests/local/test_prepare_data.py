@@ -395,7 +395,7 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
             run(step, uri, "y", {})
     with pytest.raises(ConfigurationError, match="no bucket nowhere"):
         run(step, "s3://nowhere/x.csv", "y", {})
-    with pytest.raises(ConfigurationError, match="not an address prepare_data reads"):
+    with pytest.raises(ConfigurationError, match="not an address that prepare_data can read"):
         run(step, "gs://bucket/x.csv", "y", {})
 
 

@@ -133,7 +133,7 @@ def test_a_run_whose_publish_was_killed_is_not_called_published(
     verdict = {"blessed": True, "reasons": ["better"], "champion": {"number": 1, "version": 1}}
     store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
     ending = finish.run(step, "m")
-    assert ending.failure == CANCELLED and "Nothing was published" in ending.markdown
+    assert ending.failure == CANCELLED and "This run published nothing." in ending.markdown
     assert ending.markdown.startswith("# Run run-1 was ended\n")
     assert Failure.from_bytes(store.read(step.run.failure("json"))) == CANCELLED
 

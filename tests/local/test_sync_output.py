@@ -45,7 +45,7 @@ def test_a_whole_output(step):
 
     assert result.model_uri == f"{step.run.base}/output/model"
     assert result.output_digest == manifest.digest
-    assert "| Objects proven | 24 |" in result.markdown
+    assert "| Objects verified | 24 |" in result.markdown
     assert "| `output/model/variables/variables` | 5,000 |" in result.markdown
     assert "9 smaller" in result.markdown
 
@@ -109,7 +109,7 @@ def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_p
 
     outputs = sync_output.python_func(RUN, str(base), "", "", report)
     assert outputs == (f"{step.run.base}/output/model", manifest.digest)
-    assert "Objects proven" in Path(report.path).read_text()
+    assert "Objects verified" in Path(report.path).read_text()
     assert report.metadata == dict(zip(("model_uri", "output_digest"), outputs, strict=True))
 
     step.store.delete(step.run.output / "model/saved_model.pb")

@@ -165,7 +165,7 @@ def test_a_record_is_one_ascii_line_of_bounded_length() -> None:
     ("said", "driver", "code", "verdict", "words"),
     [
         ("OOMKilled (exit code 137)", False, 137, "out_of_memory", "preflight ran out of memory"),
-        ("main: Error (exit code 3)", False, 3, "failed", "preflight ended without saying why"),
+        ("main: Error (exit code 3)", False, 3, "failed", "preflight ended without a message"),
         ("", False, 1, "failed", "no reason from Argo"),
         (CRASH, True, 1, "failed", "Kubeflow Pipelines could not start preflight"),
     ],

@@ -78,9 +78,9 @@ SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
             spec(gpus=0),
             [SMALL],
             [
-                "one chief asks for 4.25 cpu in all, decided by pod.all.cpu (4 now), and the node"
+                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), and the node"
                 " can allocate 3.92",
-                "one worker asks for 4 cpu in all, decided by pod.all.cpu (4 now), and the node"
+                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), and the node"
                 " can allocate 3.92",
             ],
         ),
@@ -142,7 +142,7 @@ SHARED = {"nvidia.com_gpu.sharing-strategy": "time-slicing"}
 def test_parts_of_gpus_do_not_reduce(wanted, nodes, refused):
     found = list(_shared_gpus(wanted, nodes))
     assert bool(found) is refused
-    assert all("all-reduce needs whole ones" in str(problem) for problem in found)
+    assert all("all-reduce needs whole GPUs" in str(problem) for problem in found)
 
 
 def test_paths_of_the_machine_of_a_person_are_refused():
