@@ -331,7 +331,7 @@ def test_what_stands_in_the_way_of_stored(store, job):
     other = b'{"another": "manifest"}'
     store.create(job.run.manifest, other)
     job.request("taken")
-    job.wait_message("taken", "never replaced")
+    job.wait_message("taken", "which must stay")
     assert store.read(job.run.manifest) == other
     store.delete(job.run.manifest)
     job.wait_stored("taken")
