@@ -1,1 +1,1 @@
-"""Where jobs run: a Kubernetes cluster, or processes of this machine. It knows no step."""
+"""Runs jobs on a Kubernetes cluster or as processes on this machine. It knows no step."""

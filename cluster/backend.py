@@ -1,7 +1,7 @@
-"""Where jobs run: the interface of a back end.
+"""Defines the interface of a back end, which runs jobs.
 
-A back end takes a job of any kind as a plain dict and shows jobs and pods in the shape Kubernetes
-gives them, so that the launcher, the verdict and what people read are the same everywhere.
+A back end takes a job of any kind as a plain dict. It shows jobs and pods as Kubernetes does, so
+the launcher, the verdicts and the reports are the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ Object = dict[str, Any]
 
 
 class JobExistsError(StepError):
-    """There is a job of this name already; whether it is ours is for the launcher to find out."""
+    """A job of this name exists; the launcher finds out whether it is ours."""
 
 
 class JobRefusedError(ConfigurationError):
-    """The back end will never take this manifest; its words are in the message."""
+    """The back end will never accept this manifest; the message has its reason."""
 
     verdict = "refused"
 
 
 class Backend(Protocol):
-    """What the launcher needs of a place where jobs run.
+    """The operations that the launcher needs to run jobs.
 
-    Every method may raise StepError when the back end is away for longer than it was given.
+    Every method may raise StepError if the back end is unreachable for longer than allowed.
     """
 
     def owner(self) -> Object | None:
-        """Return the ownerReference of jobs, so that they go with their run; None without one."""
+        """Return the ownerReference that deletes jobs with their run, or None."""
         ...
 
     def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> AbstractContextManager[Callable[[], str]]:
-        """While it is open, stop every job of a run as soon as the run itself is ended.
+        """Return a context that stops every job of a run as soon as the run ends.
 
         Args:
             run_id: The run.
-            owner: What `owner` returned.
-            seconds: What a chief and its sidecar have to end then.
+            owner: The result of `owner`.
+            seconds: How long a chief and its sidecar have to stop.
 
         Returns:
-            A context whose value tells what ended the run; nothing while it is wanted.
+            A context; its value returns why the run ended, or "" while it has not.
         """
         ...
 
@@ -55,12 +55,12 @@ class Backend(Protocol):
 
         Raises:
             JobExistsError: The name is taken.
-            JobRefusedError: The manifest is not accepted, now or ever.
+            JobRefusedError: The back end will never accept the manifest.
         """
         ...
 
     def get(self, name: str) -> Object | None:
-        """Return the job with its status, or None when there is none of this name."""
+        """Return the job with its status, or None if it does not exist."""
         ...
 
     def pods(self, name: str) -> list[Object]:
@@ -68,37 +68,37 @@ class Backend(Protocol):
         ...
 
     def wait_for_change(self, name: str, timeout: float) -> None:
-        """Wait until a job or a pod of it is not what `get` last showed, or `timeout` seconds."""
+        """Wait for a change of a job or its pods since `get`, at most `timeout` seconds."""
         ...
 
     def logs(self, name: str) -> Iterator[str]:
         """Yield the lines of all containers as they appear, until the job has ended.
 
-        A line begins with `[chief-0] `, or `[chief-0/uploader] ` for any container but the
-        main one.
+        For instance, a line of the main container begins with `[chief-0] `, and a line of any other
+        container with `[chief-0/uploader] `.
         """
         ...
 
     def silence(self, name: str) -> float | None:
-        """Return the seconds since the chief's last line; None while it cannot be heard."""
+        """Return the seconds since the chief's last line; None while its log cannot be read."""
         ...
 
     def events(self, name: str) -> list[Object]:
-        """Return what controllers said of a job or pod, newest last, as far as one may know it."""
+        """Return the events of a job or pod, newest last; none without the right to read them."""
         ...
 
     def nodes(self) -> list[Object] | None:
-        """Return the nodes of the cluster, or None where this process may not know them."""
+        """Return the nodes of the cluster, or None without the right to list them."""
         ...
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Write annotations on a job; that it cannot be done is no error."""
+        """Set annotations of a job; a failure is not an error."""
         ...
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Write annotations on the chief's pod, which follows them in PODINFO_DIR."""
+        """Set annotations of the chief's pod, which reads them in PODINFO_DIR."""
         ...
 
     def delete(self, name: str) -> None:
-        """End a job and remove it; return when its pods are gone. No job is no error."""
+        """Delete a job and return when its pods are gone; a missing job is not an error."""
         ...

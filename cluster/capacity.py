@@ -1,4 +1,4 @@
-"""What the pods of a job ask for, and what nodes can give, counted as Kubernetes does."""
+"""Computes the requests of a job and the capacity of nodes, as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from kfp_tfjob.jobs.status import replicas
 
 Amounts = dict[str, Decimal]
-# A node always has some of these; one that shows none, as in a test, does not lack them.
+# Every node has these; one that lists none, as in a test, does not lack them.
 _EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def quantity(text: object) -> Decimal:
-    """Return a quantity of Kubernetes as a number: `500m` is 0.5, `1Ki` is 1024."""
-    from kubernetes.utils.quantity import parse_quantity  # half a second, for clusters only
+    """Return a Kubernetes quantity as a number: `500m` is 0.5, `1Ki` is 1024."""
+    from kubernetes.utils.quantity import parse_quantity  # slow import, for clusters only
 
     return parse_quantity(str(text))
 
@@ -28,11 +28,11 @@ def shown(resource: str, amount: Decimal) -> str:
 
 
 def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
-    """Return what a pod counts for: containers together, or an init container where that is more.
+    """Return the amounts of a pod: its containers, or an init container if that is larger.
 
     Args:
-        spec: Of the pod. Its native sidecars stay, so they count beside everything after them.
-        kind: `requests`, which the scheduler goes by, or `limits`.
+        spec: The spec of the pod. Native sidecars keep running, so later containers add to them.
+        kind: `requests`, which the scheduler uses, or `limits`.
     """
     beside: Amounts = {}
     most: Amounts = {}
@@ -48,7 +48,7 @@ def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
 
 
 def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
-    """Return what all pods of a job count for together."""
+    """Return the total amounts of all pods of a job."""
     total: Amounts = {}
     for replica in replicas(job):
         each = of_pod(replica.pod, kind)
@@ -57,7 +57,7 @@ def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
 
 
 def fits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
-    """Tell whether a pod may run on a node, by its labels and taints; affinity is not looked at."""
+    """Tell whether a pod may run on a node, by its labels and taints; affinity is ignored."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -68,7 +68,7 @@ def fits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
 
 
 def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
-    """Return how many pods that ask for so much the nodes could hold if they were empty."""
+    """Return how many pods with these requests the nodes could hold if they were empty."""
     found = 0
     for node in nodes:
         has = _allocatable(node)
@@ -78,7 +78,7 @@ def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
 
 
 def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, Decimal]:
-    """Return the most one node has of each resource, where that is not enough for a pod."""
+    """Return the resources that no node has enough of, with the most that one node has."""
     found = {}
     for name, amount in asked.items():
         largest = max((_largest(name, node, amount) for node in nodes), default=Decimal(0))
@@ -88,10 +88,10 @@ def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, De
 
 
 def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Say why a whole job has no room on nodes even if they were empty; nothing where it may have.
+    """Return why a job cannot fit on the nodes even if they were empty, or "" if it may.
 
     Args:
-        job: With its spec.
+        job: The job with its spec.
         nodes: Every node of the cluster.
     """
     for replica in replicas(job):

@@ -1,4 +1,4 @@
-"""Which back end runs the jobs: a cluster, or processes of this machine."""
+"""Chooses the back end for jobs: a cluster, or processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOICE = "KFP_TFJOB_BACKEND"
 
 
 def is_local() -> bool:
-    """Tell whether the environment asks for jobs as processes of this machine."""
+    """Tell whether the environment asks for jobs as processes on this machine."""
     return os.environ.get(CHOICE) == "local"
 
 
@@ -27,10 +27,10 @@ def open_backend(
     Args:
         api_seconds: How long the API server may be away.
         operator_seconds: How long the operator may be away when a job is created.
-        kind: Of the jobs.
+        kind: The kind of the jobs.
 
     Raises:
-        ConfigurationError: There is no such back end, or no cluster.
+        ConfigurationError: The back end does not exist, or there is no cluster.
     """
     choice = os.environ.get(CHOICE) or "kubernetes"
     if choice == "local":

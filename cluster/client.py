@@ -1,7 +1,7 @@
-"""Raw objects of a Kubernetes API, with retries: no call ends for one error.
+"""Reads and writes raw objects of the Kubernetes API, with retries.
 
-Typed clients drop fields they do not know and refuse objects that lack one; a plain dict is what
-the server said.
+Typed clients drop unknown fields and refuse objects without an expected field. A plain dict is
+exactly what the server sent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# What a single call raises that has failed, be it for what the answer was or for its absence.
+# The errors of one failed call: an error response, or no response.
 CALL_FAILED = (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
 _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
-_LONGEST_EVENT = 16 * 1024 * 1024  # etcd takes objects of 1.5 MiB, which are longer as JSON
+_LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
 MERGE = "application/merge-patch+json"
 
@@ -44,9 +44,9 @@ class ClusterClient:
 
     Args:
         configuration: Address and credentials; a token in a file is read again when it changes.
-        namespace: Where the objects are whose paths are relative.
-        patience: How long a call is repeated while its errors are of the passing kind.
-        kind: Of the jobs.
+        namespace: The namespace of the jobs, pods and Workflows.
+        patience: How long to repeat a call with temporary errors.
+        kind: The kind of the jobs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ClusterClient:
         kind: JobKind = DEFAULT,
     ) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
-        configuration.retries = False  # ours are enough, and they are logged
+        configuration.retries = False  # our own retries are enough, and they are logged
         self.configuration = configuration
         self.namespace = namespace
         self.kind = kind
@@ -72,7 +72,7 @@ class ClusterClient:
         """Return the client of the pod's own service account, else of the kubeconfig.
 
         Raises:
-            ConfigurationError: There is neither.
+            ConfigurationError: Neither exists.
         """
         found = client.Configuration()
         try:
@@ -104,11 +104,11 @@ class ClusterClient:
         return ClusterClient(self.configuration, self.namespace, self._patience, kind)
 
     def jobs(self, name: str = "") -> str:
-        """Return the path of the jobs of the namespace, or of one."""
+        """Return the path of the jobs of the namespace, or of one job."""
         return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)
 
     def core(self, kind: str, name: str = "") -> str:
-        """Return the path of objects of the core group, or of one, for instance `pods`."""
+        """Return the path of a kind of the core group, for instance `pods`, or of one object."""
         return self._path("/api/v1", kind, name)
 
     def workflow(self, name: str) -> str:
@@ -117,7 +117,7 @@ class ClusterClient:
 
     @staticmethod
     def _resource(path: str) -> str:
-        """Return what RBAC would call the objects of a path."""
+        """Return the RBAC resource of the objects of a path."""
         parts = path.partition("/namespaces/")[2].split("/")
         return "/".join((*parts[1:2], *parts[3:])) or path
 
@@ -125,11 +125,11 @@ class ClusterClient:
         return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def get(self, path: str, **query: str) -> Object | None:
-        """Return an object, or None when there is none.
+        """Return an object, or None if it does not exist.
 
         Raises:
-            ForbiddenError: RBAC.
-            ClusterUnavailableError: The patience is used up.
+            ForbiddenError: RBAC forbids the call.
+            ClusterUnavailableError: The API server did not respond in time.
         """
         try:
             return self.request("GET", path, query)
@@ -140,8 +140,8 @@ class ClusterClient:
         """Return the objects of a list.
 
         Raises:
-            ForbiddenError: RBAC.
-            ClusterUnavailableError: The patience is used up.
+            ForbiddenError: RBAC forbids the call.
+            ClusterUnavailableError: The API server did not respond in time.
         """
         return self.request("GET", path, query).get("items") or []
 
@@ -149,23 +149,23 @@ class ClusterClient:
         """Set annotations of an object.
 
         Raises:
-            NotFoundError: It is gone.
-            ForbiddenError: RBAC.
-            ClusterUnavailableError: The patience is used up.
+            NotFoundError: It does not exist.
+            ForbiddenError: RBAC forbids the call.
+            ClusterUnavailableError: The API server did not respond in time.
         """
         body = {"metadata": {"annotations": dict(values)}}
         self.request("PATCH", path, {}, body, MERGE)
 
     def delete(self, path: str, propagation: str = "Foreground") -> None:
-        """Delete an object; none is no error.
+        """Delete an object; a missing one is not an error.
 
         Args:
             path: The object.
-            propagation: `Foreground` after everything it owns, `Background` before it.
+            propagation: `Foreground` deletes its dependents first, `Background` later.
 
         Raises:
-            ForbiddenError: RBAC.
-            ClusterUnavailableError: The patience is used up.
+            ForbiddenError: RBAC forbids the call.
+            ClusterUnavailableError: The API server did not respond in time.
         """
         try:
             self.request("DELETE", path, {"propagationPolicy": propagation})
@@ -180,14 +180,14 @@ class ClusterClient:
         body: object = None,
         content: str = "application/json",
     ) -> Object:
-        """Make one call, repeated while its errors are of the passing kind.
+        """Make a call, and repeat it after temporary errors.
 
         Raises:
             NotFoundError: 404.
             JobExistsError: The name is taken.
             JobRefusedError: The object is not accepted.
-            ForbiddenError: RBAC.
-            ClusterUnavailableError: The patience is used up.
+            ForbiddenError: RBAC forbids the call.
+            ClusterUnavailableError: The API server did not respond in time.
         """
         what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
 
@@ -199,7 +199,7 @@ class ClusterClient:
             return json.loads(reply.data or b"{}")
 
         def passing(error: Exception) -> bool:
-            # An API server that starts refuses everybody until it has read the roles.
+            # A starting API server refuses every call until it has read the roles.
             refused = isinstance(error, ApiException) and error.status == 403
             return transient(error) or (refused and right in self._allowed)
 
@@ -217,15 +217,15 @@ class ClusterClient:
         body: object = None,
         content: str = "application/json",
     ) -> tuple[Object, str]:
-        """Make one call and no second one, for a caller who has no time for it.
+        """Make a call without retries, for a caller in a hurry.
 
         Args:
-            method: Of HTTP.
-            path: Of the object or list.
+            method: The HTTP method.
+            path: The path of the object or list.
             query: For instance a labelSelector.
             seconds: To connect, and between two bytes.
-            body: As JSON.
-            content: Its type.
+            body: The body, sent as JSON.
+            content: The content type of the body.
 
         Returns:
             The object, and the time by the server's clock, as HTTP writes it.
@@ -237,17 +237,17 @@ class ClusterClient:
         return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
 
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
-        """Yield the lines of a reply that never ends by itself, of a watch or a log.
+        """Yield the lines of an endless reply: a watch or a log.
 
-        There is no retry: the caller knows where to continue.
+        There is no retry, because only the caller knows where to continue.
 
         Args:
-            path: Of a list or of a log.
+            path: The path of a list or a log.
             query: For instance follow=true.
             silence: Seconds without a byte after which the connection counts as dead.
 
         Raises:
-            ApiException: The API's answer is an error.
+            ApiException: The API returned an error.
             urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
         """
         reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
@@ -281,10 +281,10 @@ class ClusterClient:
 
 
 def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
-    """Let no deletion through that names neither an object nor what its labels are.
+    """Refuse a deletion without an object name or a label value.
 
     Raises:
-        ValueError: It would delete every object of a kind; that is a defect of the caller.
+        ValueError: It would delete every object of a kind, which is a defect of the caller.
     """
     _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
     requirements = query.get("labelSelector", "").split(",")
@@ -298,7 +298,7 @@ def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
 
 
 def _lines(reply: Any, longest: int = _LONGEST_LINE) -> Iterator[bytes]:
-    """Cut a stream into lines; of one that is too long only the beginning is kept."""
+    """Split a stream into lines, and keep only the beginning of long lines."""
     rest, cut = b"", False
     for chunk in reply.stream(_CHUNK, decode_content=False):
         *whole, rest = (rest + chunk).split(b"\n")

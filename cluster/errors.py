@@ -1,7 +1,7 @@
-"""What an error of the Kubernetes API means, by what can be done about it.
+"""Translates errors of the Kubernetes API into errors with a remedy.
 
-A 403 is three different things: RBAC forbids the call, an admission webhook refuses the object, or
-a quota is used up. A 500 with "failed calling webhook" says that the operator is down.
+A 403 has three possible causes: RBAC forbids the call, an admission webhook refuses the object, or
+a quota is used up. A 500 with "failed calling webhook" means that the operator is down.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _WEBHOOK_AWAY = "failed calling webhook"
 
 
 class ClusterUnavailableError(StepError):
-    """The API server did not answer within the time it was given; the job runs on."""
+    """The API server did not respond in time; the job continues."""
 
     verdict = "cluster_unavailable"
 
 
 class ForbiddenError(ConfigurationError):
-    """RBAC does not let this service account do what the step needs."""
+    """RBAC does not allow this service account a call that the step needs."""
 
 
 class OperatorAbsentError(ConfigurationError):
@@ -35,20 +35,20 @@ class OperatorAbsentError(ConfigurationError):
 
 
 class NotFoundError(StepError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 def transient(error: Exception) -> bool:
-    """Tell whether an error may pass by itself.
+    """Tell whether an error is temporary.
 
-    A 401 is one: a token is renewed while the client still holds the old one. A 409 is one where
-    two writers met; the name that is taken is not.
+    A 401 is temporary, because the client may still hold an old token. A 409 is temporary if two
+    writers collided, but not if the name is taken.
     """
     if isinstance(error, ApiException):
         if error.status == 409:
             return reason(error) == "Conflict"
         return error.status is None or int(error.status) in _PASSING
-    # What is neither JSON nor a whole reply was cut off on the way.
+    # A reply that is not JSON was truncated on the way.
     return isinstance(error, urllib3.exceptions.HTTPError | OSError | json.JSONDecodeError)
 
 
@@ -63,15 +63,15 @@ def message(error: ApiException) -> str:
 
 
 def reason(error: ApiException) -> str:
-    """Return the API server's word for the kind of error, for instance `AlreadyExists`."""
+    """Return the API server's code for the kind of error, for instance `AlreadyExists`."""
     return str(_body(error).get("reason") or "")
 
 
 def translate(error: ApiException, what: str) -> StepError:
-    """Return an error of the API as one of ours; it quotes the message of the server.
+    """Return our error for an API error, with the message of the server.
 
     Args:
-        error: One that does not pass by itself.
+        error: An error that is not temporary.
         what: The call in words, for instance `create job team-a/x`.
     """
     said, status = message(error), error.status
@@ -90,7 +90,7 @@ def translate(error: ApiException, what: str) -> StepError:
     if status == 403 and "exceeded quota" in said:
         return JobRefusedError(
             Problem(
-                f"a quota of the namespace does not allow to {what}",
+                f"cannot {what}: a quota of the namespace is used up",
                 received=said,
                 fix="delete finished jobs, or have the ResourceQuota raised",
             )
@@ -101,7 +101,7 @@ def translate(error: ApiException, what: str) -> StepError:
                 f"this step is not allowed to {what}",
                 received=said,
                 expected="a service account with the rights of deploy/ or of pipeline-runner",
-                fix="have a Role with these rights bound to the service account",
+                fix="bind a Role with these rights to the service account",
             )
         )
     if status in (400, 422):

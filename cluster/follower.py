@@ -1,7 +1,7 @@
-"""What a job looks like while it runs: its lines and its pods, remembered beyond their end.
+"""Follows the log lines and the pods of a job, and keeps them after the pods are deleted.
 
-The pods of workers vanish, logs included, the moment the chief succeeds or the job fails. So their
-last lines and their last state are kept here.
+The pods of workers are deleted with their logs as soon as the chief succeeds or the job fails. So
+this module keeps their last lines and their last state.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"\[([^\]]+)\] ?(.*)", re.DOTALL)
 _SUPERVISOR = " supervisor: "  # its lines are not the program's last words
 _KEPT = 50  # lines of each container
-# No watch tells of events, so a job that waits is looked at by itself: soon after a change, and
-# ever more seldom while nothing changes.
+# Events are not watched, so a waiting job is polled: soon after a change, and less and less often
+# while nothing changes.
 _SOONEST, _LATEST = 2.0, 30.0
 _PART = 8  # of the time since the last change
 
@@ -34,7 +34,7 @@ class Follower:
     """Follows one job until it has ended.
 
     Args:
-        backend: Where it runs.
+        backend: The back end that runs it.
         job_name: The job.
     """
 
@@ -49,13 +49,13 @@ class Follower:
         self._thread = threading.Thread(target=self._read, name=f"logs {job_name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to pass on the lines of the job."""
+        """Start forwarding the lines of the job."""
         self._thread.start()
 
     def look(self) -> Object | None:
         """Return the job as it is now; log a line when the state of its pods has changed.
 
-        Afterwards `events` has what controllers say of the job and of its pods that wait.
+        Afterwards, `events` has the events of the job and of its waiting pods.
         """
         job = self._backend.get(self._name)
         for pod in self._backend.pods(self._name):
@@ -69,7 +69,7 @@ class Follower:
         self.events = self._ask(missing, lagging) if self._waits else []
         said = picture(job, pods, self.events)
         now = time.monotonic()
-        # Fifty pods that start one by one are not worth fifty lines.
+        # Fifty pods that start one by one must not log fifty lines.
         if said != self._said and (not self._waits or now >= self._said_at + _SOONEST):
             self._said, self._said_at = said, now
             log.info("%s: %s", self._name, said)
@@ -77,14 +77,14 @@ class Follower:
 
     @property
     def pause(self) -> float:
-        """Seconds after which the job is to be looked at again, also without news of it."""
+        """Seconds until the next look at the job, even without a change."""
         unchanged = time.monotonic() - self._said_at
         return min(max(unchanged / _PART, _SOONEST), _LATEST) if self._waits else _LATEST
 
     def _ask(self, missing: bool, lagging: list[Object]) -> list[Object]:
-        """Return the events of a job whose pods are missing, and of one pod of each role.
+        """Return the events of a job with missing pods, and of one waiting pod of each role.
 
-        The scheduler's words are in the pod itself, and pods of one role ask for the same.
+        A pod itself has the scheduler's message, and pods of one role have equal requests.
         """
         silent = {role_of(pod): pod for pod in reversed(lagging) if not waiting.scheduler_says(pod)}
         names = [self._name] if missing else []
@@ -93,11 +93,11 @@ class Follower:
 
     @property
     def pods(self) -> list[Object]:
-        """Every pod there has been, in its last known state."""
+        """Every pod so far, in its last known state."""
         return [self._pods[name] for name in sorted(self._pods)]
 
     def finish(self, seconds: float) -> None:
-        """Wait for the lines that are still on their way, at most `seconds`."""
+        """Wait for the remaining lines, at most `seconds`."""
         self._thread.join(seconds)
 
     def last_lines(self, container: str, number: int) -> list[str]:
@@ -110,4 +110,4 @@ class Follower:
             match = _PREFIX.match(line)
             if match and _SUPERVISOR not in match[2]:
                 self._lines[match[1]].append(match[2])
-            print(lines(line), flush=True)  # as it is: it has a time of its own
+            print(lines(line), flush=True)  # not logged, because it has its own timestamp

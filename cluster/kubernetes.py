@@ -1,4 +1,4 @@
-"""Jobs on a cluster with the training operator: created through its SDK, read as raw objects."""
+"""Runs jobs on a cluster: creates them through the Kubeflow SDK, and reads raw objects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kfp_tfjob.storage.retry import Patience
 log = logging.getLogger(__name__)
 
 POD_NAME = "KFP_POD_NAME"
-_LOST_NODE_SECONDS = 60.0  # names differ and attempts are fenced, so a longer wait is not needed
+_LOST_NODE_SECONDS = 60.0  # enough, because attempts have different names and are fenced
 _LONGEST_GRACE = 24 * 3600.0
 _HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
 _POLL = 0.5
@@ -52,7 +52,7 @@ class KubernetesBackend:
     Args:
         api: The cluster.
         operator_seconds: How long the operator's webhook may be away when a job is created.
-        lost_node_seconds: How long a deletion waits for pods of a node that does not answer.
+        lost_node_seconds: How long a deletion waits for pods of a node that does not respond.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class KubernetesBackend:
         self._lock = threading.Lock()
 
     def owner(self) -> Object | None:
-        """Return the ownerReference of jobs: the Workflow this pod belongs to, if it does.
+        """Return the ownerReference of jobs: the Workflow of this pod, or None.
 
-        Without blockOwnerDeletion and controller the Workflow's controller takes no notice of it.
+        Without blockOwnerDeletion and controller, the Workflow's controller ignores the jobs.
         """
         name = os.environ.get(POD_NAME)
         try:
             pod = self._api.get(self._api.core("pods", name)) if name else None
         except ForbiddenError as error:
-            log.warning("the job will not go with its Workflow: %s", error)
+            log.warning("the job will not be deleted with its Workflow: %s", error)
             return None
         for reference in (pod or {"metadata": {}})["metadata"].get("ownerReferences") or []:
             if reference["kind"] == "Workflow":
@@ -88,7 +88,7 @@ class KubernetesBackend:
     def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> Iterator[Callable[[], str]]:
-        """Stop the jobs as soon as the run is ended; only a pod of Kubeflow Pipelines has one."""
+        """Stop the jobs as soon as the run ends; only a pod of Kubeflow Pipelines has a run."""
         if not os.environ.get(POD_NAME):
             yield lambda: ""
             return
@@ -99,13 +99,13 @@ class KubernetesBackend:
         """Create a job.
 
         Raises:
-            JobExistsError: The name is taken, maybe by a call of ours whose answer was lost.
+            JobExistsError: The name is taken, perhaps by our own call after its response was lost.
             JobRefusedError: A webhook, the schema or a quota refuses it.
-            ForbiddenError: RBAC.
+            ForbiddenError: RBAC forbids the call.
             OperatorAbsentError: The cluster does not know this kind of job, or has no operator.
-            ClusterUnavailableError: The API server did not answer.
+            ClusterUnavailableError: The API server did not respond in time.
         """
-        from kubeflow.training import ApiClient, TrainingClient  # seconds, which most need not
+        from kubeflow.training import ApiClient, TrainingClient  # a slow import
 
         kind = self._api.kind
         body = SimpleNamespace(data=json.dumps(dict(manifest)))
@@ -115,7 +115,7 @@ class KubernetesBackend:
             namespace=self._api.namespace,
             job_kind=kind.name,
         )
-        # The SDK gives the call no timeout, and a connection that is dead would block it forever.
+        # The SDK sets no timeout, so a dead connection would block the call forever.
         sdk.custom_api.create_namespaced_custom_object = functools.partial(
             sdk.custom_api.create_namespaced_custom_object, _request_timeout=CALL_SECONDS
         )
@@ -125,7 +125,7 @@ class KubernetesBackend:
             try:
                 sdk.create_job(job)
             except (RuntimeError, TimeoutError) as error:
-                # The SDK wraps every error and keeps the API's only as the context of its own.
+                # The SDK wraps every error and keeps the API's error only as its context.
                 raise error.__cause__ or error.__context__ or error from error
 
         patience = Patience(
@@ -149,7 +149,7 @@ class KubernetesBackend:
         return self._api.get(self._api.jobs(name))
 
     def pods(self, name: str) -> list[Object]:
-        """Return the pods of a job, and those that are gone in their last known state."""
+        """Return the pods of a job, including deleted ones in their last known state."""
         selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
         there = {pod["metadata"]["name"] for pod in listed}
@@ -157,11 +157,11 @@ class KubernetesBackend:
         return [*listed, *gone]
 
     def wait_for_change(self, name: str, timeout: float) -> None:
-        """Wait until the job or a pod of it has changed since `get`, at most `timeout` seconds."""
+        """Wait for a change of the job or its pods since `get`, at most `timeout` seconds."""
         self._watched(name).wait(timeout)
 
     def logs(self, name: str) -> Iterator[str]:
-        """Yield the lines of all containers until the job has ended and its pods with it."""
+        """Yield the lines of all containers until the job and its pods have ended."""
         watching = self._watched(name)
 
         def over() -> bool:
@@ -171,12 +171,12 @@ class KubernetesBackend:
         return iter(logs)
 
     def silence(self, name: str) -> float | None:
-        """Return the seconds since the chief's last line; None while it cannot be heard."""
+        """Return the seconds since the chief's last line; None while its log cannot be read."""
         logs = self._logs.get(name)
         return logs.silence("chief-0") if logs else None
 
     def events(self, name: str) -> list[Object]:
-        """Return what was said of a job or pod, newest last; nothing where RBAC keeps it secret."""
+        """Return the events of a job or pod, newest last; none if RBAC forbids reading them."""
         try:
             found = self._api.list(
                 self._api.core("events"), fieldSelector=f"involvedObject.name={name}"
@@ -193,32 +193,32 @@ class KubernetesBackend:
             return None
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Write on a job; an operator that is away, or a job that is gone, is no error."""
+        """Set annotations of a job; a failure is only logged."""
         try:
             self._api.within(5).annotate(self._api.jobs(name), values)
         except StepError as error:
-            log.info("%s has no annotation: %s", name, error)
+            log.info("cannot annotate %s: %s", name, error)
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Write on the chief's pod, which reads it in PODINFO_DIR; no pod is no error.
+        """Set annotations of the chief's pod, which reads them in PODINFO_DIR, if the pod exists.
 
         Raises:
-            ForbiddenError: RBAC.
+            ForbiddenError: RBAC forbids the call.
         """
         try:
             self._api.annotate(
                 self._api.core("pods", self._api.kind.pod_name(name, CHIEF, 0)), values
             )
         except NotFoundError:
-            return  # it is not made yet, or ended just now
+            return  # it is not created yet, or has just ended
 
     def cancel(self, name: str, run: str, seconds: int) -> None:
-        """End a job in a hurry: its grace period was made for storing a checkpoint in peace.
+        """Stop a job within `seconds`; its own grace period is longer, to store a checkpoint.
 
         Args:
             name: The job.
             run: The value of its label RUN_LABEL.
-            seconds: What the chief and its sidecar have to end.
+            seconds: How long the chief and its sidecar have to stop.
         """
         *before, _ = orders(self._api, name, run, seconds)
         for order in before:
@@ -227,13 +227,13 @@ class KubernetesBackend:
             except NotFoundError:
                 continue
             except StepError as error:
-                log.warning("%s may have its whole grace period to end: %s", name, error)
+                log.warning("%s may use its whole grace period: %s", name, error)
             if order.method == "PATCH":
-                time.sleep(_HEARD_SECONDS)  # the volume of a pod being deleted stays as it is
+                time.sleep(_HEARD_SECONDS)  # the volume of a pod being deleted no longer changes
         self.delete(name, seconds)
 
     def is_terminated(self) -> bool | None:
-        """Tell whether a person has ended the run of this pod; None if that cannot be read."""
+        """Tell whether a person ended the run of this pod; None if the Workflow cannot be read."""
         owner = self.owner()
         try:
             workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None
@@ -243,11 +243,11 @@ class KubernetesBackend:
         return was_terminated(workflow) if workflow else None
 
     def delete(self, name: str, seconds: float | None = None) -> None:
-        """End a job; return when its pods are gone, but for those of a node that is gone itself.
+        """Delete a job; return when its pods are gone, except those on a lost node.
 
         Args:
             name: The job.
-            seconds: What its pods have to end; None for their grace period.
+            seconds: How long its pods have to stop; None for their grace period.
         """
         self._api.delete(self._api.jobs(name))
         began = time.monotonic()
@@ -263,8 +263,8 @@ class KubernetesBackend:
                 names = ", ".join(replica_of(pod) for pod in pods)
                 log.warning("%s is deleted, but these pods are still there: %s", name, names)
                 if not living:
-                    # Else the job stays for as long as its node: pods of a silent node are
-                    # collected when the node comes back or is removed, with their job or without.
+                    # Otherwise, the job would stay as long as its node. The cluster removes pods
+                    # of a lost node, with or without a job, when it returns or is removed.
                     self._api.delete(self._api.jobs(name), "Background")
                 break
             time.sleep(_POLL)
@@ -276,7 +276,7 @@ class KubernetesBackend:
         return self._api.list(self._api.jobs(), labelSelector=label)
 
     def tail(self, pod: str, container: str, lines: int) -> list[str]:
-        """Return the last lines of a container, or what stands in the way of reading them."""
+        """Return the last lines of a container, or the reason why they cannot be read."""
         path = self._api.core("pods", pod) + "/log"
         query = {"container": container, "tailLines": str(lines)}
         try:
@@ -300,20 +300,20 @@ class KubernetesBackend:
         self.close()
 
     def _running(self) -> list[str]:
-        """Return the jobs that are followed and have not ended, without asking for them."""
+        """Return the followed jobs that have not ended, without a request."""
         with self._lock:
             followed = dict(self._watching)
         return [name for name, seen in followed.items() if not (seen.job and is_over(seen.job))]
 
     def _watched(self, name: str) -> JobWatcher:
-        with self._lock:  # lines are read in a thread of their own
+        with self._lock:  # a separate thread reads the lines
             if name not in self._watching:
                 self._watching[name] = JobWatcher(self._api, name)
             return self._watching[name]
 
 
 def _said_at(event: Object) -> str:
-    """Return when an event was said last, as text that sorts to the second."""
+    """Return the last time of an event, as text that sorts to the second."""
     said = event.get("lastTimestamp") or event.get("eventTime")
     return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
 
@@ -324,6 +324,6 @@ def _no_operator(what: str, error: Exception) -> OperatorAbsentError:
             what,
             received=str(error),
             expected="the Kubeflow training operator v1.9",
-            fix="have it installed or started; look at its Deployment in the namespace kubeflow",
+            fix="install or start it; check its Deployment in the namespace kubeflow",
         )
     )

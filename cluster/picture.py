@@ -1,4 +1,4 @@
-"""All pods of a job in one line, however many there are: how many run, and what the others lack."""
+"""Describes all pods of a job in one line: how many run, and why others wait."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def picture(
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
     Args:
-        job: With its spec.
-        pods: Every pod there has been, in its last known state.
-        events: What controllers said of the job and of pods that wait.
+        job: The job with its spec.
+        pods: Every pod so far, in its last known state.
+        events: The events of the job and of waiting pods.
     """
     running, done = 0, 0
     starting: list[str] = []

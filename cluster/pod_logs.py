@@ -1,7 +1,7 @@
-"""The lines of all containers of a job side by side, followed until the job has ended.
+"""Follows the log lines of all containers of a job in parallel until the job has ended.
 
-A stream that breaks is taken up after the last line that came; a container that starts again and a
-pod that is made again are followed as well. What cannot be read ends nothing.
+A broken stream continues after its last line. Restarted containers and recreated pods are followed
+too. A log that cannot be read is not an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kfp_tfjob.jobs.status import replica_of
 
 log = logging.getLogger(__name__)
 
-_WAITING_LINES = 2000  # a slow reader holds the streams back instead of filling the memory
+_WAITING_LINES = 2000  # a slow reader pauses the streams instead of filling the memory
 _SILENCE = 60.0  # after that the stream is opened again, because it may be dead
 _LONGEST_PAUSE = 10.0
 _POLL = 0.3
@@ -35,7 +35,7 @@ class PodLogs:
 
     Args:
         api: The cluster.
-        pods: Returns the pods as they are now, also those that are gone.
+        pods: Returns the current pods, including deleted ones.
         over: Tells whether no container will start any more.
     """
 
@@ -60,12 +60,12 @@ class PodLogs:
                     return
 
     def silence(self, replica: str) -> float | None:
-        """Return the seconds since the last line of a replica; None while it cannot be heard."""
+        """Return the seconds since the last line of a replica; None if its log cannot be read."""
         heard = self._heard.get(replica)
         return None if heard is None else time.monotonic() - heard
 
     def close(self) -> None:
-        """End all readers, whatever they wait for."""
+        """End all readers."""
         self._ended.set()
 
     def _start_readers(self) -> None:
@@ -96,7 +96,7 @@ class PodLogs:
                         if container == main:
                             self._heard[replica] = spoke
                         if at <= last:
-                            continue  # it came before the stream broke
+                            continue  # it arrived before the stream broke
                         last, pause = at, 0.2
                         query = query | {"sinceTime": since}
                     self._put(prefix + text)
@@ -107,10 +107,10 @@ class PodLogs:
                     break
                 if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
                     told = True
-                    log.warning("the log of %s may not be read: RBAC forbids pods/log", name)
+                    log.warning("the log of %s cannot be read: RBAC forbids pods/log", name)
                 self._heard.pop(replica, None)
             except urllib3.exceptions.ReadTimeoutError:
-                continue  # nothing was said for a while
+                continue  # no line for a while
             except (urllib3.exceptions.HTTPError, OSError):
                 self._heard.pop(replica, None)
             else:
@@ -160,10 +160,10 @@ def _has_started(status: dict[str, Any]) -> bool:
 
 
 def _cut(line: bytes) -> tuple[tuple[str, str], str, str]:
-    """Return a line's place in time as something that sorts, as a sinceTime, and its text."""
+    """Return a line's time as a sortable value and as a sinceTime, and its text."""
     match = _STAMP.match(line)
     if not match:
-        return ("", ""), "", line.decode(errors="replace")  # the kubelet's own words
+        return ("", ""), "", line.decode(errors="replace")  # a message of the kubelet
     seconds, fraction, zone, text = (
         part.decode(errors="replace") if part else "" for part in match.groups()
     )

@@ -1,4 +1,4 @@
-"""What a ResourceQuota says when it refuses a pod: can the job never fit, or may it wait?"""
+"""Reads the refusals of a ResourceQuota: can the job never fit, or may it wait?"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Exceeded:
     """One refusal.
 
     Attributes:
-        name: Of the ResourceQuota.
-        requested: What one pod asked for, by the quota's names, such as `requests.cpu`.
-        limited: What the quota allows in all.
+        name: The name of the ResourceQuota.
+        requested: The request of one pod, by the quota's names, such as `requests.cpu`.
+        limited: The total that the quota allows.
         message: As the API server wrote it.
     """
 
@@ -32,7 +32,7 @@ class Exceeded:
     message: str
 
     def never(self, job: Mapping[str, Any]) -> str:
-        """Say why the quota can never hold the job, whatever else ends; nothing where it could."""
+        """Return why the quota can never admit the job, even if unused, or "" if it could."""
         together = _use(job) if _counts_alike(job) else {}
         for resource, limit in self.limited.items():
             most = max(self.requested.get(resource, Decimal(0)), together.get(resource, Decimal(0)))
@@ -52,7 +52,7 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
             try:
                 yield Exceeded(name, _amounts(requested), _amounts(limited), found[0])
             except ValueError:
-                continue  # cut, or in other words: it is shown, and nothing is decided by it
+                continue  # truncated or worded differently: shown, but not used to decide
 
 
 def _amounts(text: str) -> dict[str, Decimal]:
@@ -61,12 +61,12 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 
 def _counts_alike(job: Mapping[str, Any]) -> bool:
-    """Tell whether a quota that counts one pod counts them all: some count a priority class."""
+    """Tell whether a quota counts all pods alike: some count one priority class."""
     return len({item.pod.get("priorityClassName") for item in replicas(job)}) == 1
 
 
 def _use(job: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Return what a whole job counts for, by the names that quotas use."""
+    """Return the amounts of a whole job, by the names that quotas use."""
     requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
     return {
         **dict.fromkeys(_PODS, Decimal(sum(item.count for item in replicas(job)))),

@@ -1,7 +1,7 @@
-"""Whether a run was ended, told from its Workflow alone.
+"""Decides from the Workflow alone whether a run was ended.
 
-Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain of the step's pod, an
-eviction or a node that dies change nothing in the Workflow: so the two can be told apart.
+Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain, an eviction or a lost node
+does not change the Workflow. This distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _TERMINAL = ("Succeeded", "Failed", "Error")
 
 
 def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
-    """Return what ended a run, or nothing while it is wanted; what is not understood is no end.
+    """Return why a run ended, or "" if it has not; an unknown value is not an end.
 
     Args:
         workflow: The Workflow as the API server shows it.
-        now: The time by the API server's clock, which the deadline is compared with.
+        now: The time by the API server's clock, to compare with the deadline.
     """
     status = _part(workflow, "status")
     if _part(workflow, "metadata").get("deletionTimestamp"):
@@ -36,12 +36,12 @@ def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
 
 
 def was_terminated(workflow: Mapping[str, Any]) -> bool:
-    """Tell whether a person has ended the run, and not its deadline or a failure."""
+    """Tell whether a person ended the run, and not its deadline or a failure."""
     return _deadline(workflow) == 0 or bool(_part(workflow, "spec").get("shutdown"))
 
 
 def expires(workflow: Mapping[str, Any]) -> datetime | None:
-    """Return when the run's time is over, or None where it has no limit or has not begun."""
+    """Return the deadline of the run, or None if it has none or has not started."""
     seconds = _deadline(workflow)
     if seconds is None:
         return None

@@ -1,10 +1,10 @@
-"""Watches the Workflow that a launcher belongs to, and stops its jobs when the run is ended.
+"""Watches the Workflow of a launcher, and stops its jobs when the run ends.
 
-On Terminate, Kubeflow Pipelines ends every pod of the run, as its back end ships even that of the
-exit task. The change of the Workflow arrives some hundredths of a second later, SIGTERM follows
-after about 1.3 s and SIGKILL half a second after that. A SIGTERM alone says nothing: a node that is
-drained sends it too, and then the job runs on for the launcher that comes next. So at SIGTERM the
-Workflow is looked at once more, and whatever cannot be read is taken for a drain.
+On Terminate, a stock Kubeflow Pipelines back end ends every pod of the run, even that of the exit
+task. The change of the Workflow arrives some hundredths of a second later, SIGTERM after about
+1.3 s, and SIGKILL half a second after that. A SIGTERM alone is ambiguous: a drained node sends it
+too, and then the job continues for the next launcher. So on SIGTERM, the watcher reads the Workflow
+again. It treats a Workflow that it cannot read as a drain.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kfp_tfjob.jobs.labels import run_label
 
 log = logging.getLogger(__name__)
 
-RUN_ID_LABEL = "pipeline/runid"  # of Kubeflow Pipelines, on the Workflow
-_WARM_SECONDS = 15.0  # an API server closes a connection that is idle for 90 s, others sooner
+RUN_ID_LABEL = "pipeline/runid"  # set by Kubeflow Pipelines on the Workflow
+_WARM_SECONDS = 15.0  # an API server closes a connection after 90 idle seconds, others sooner
 _LOOK_SECONDS = (0.5, 1.0)  # to connect, and for the answer
 _READ_SECONDS = (5.0, 30.0)
 _SERVER_SECONDS, _SILENCE = 55, 70.0
 _LONGEST_PAUSE, _REFUSED_PAUSE = 10.0, 60.0
-# Argo compares a deadline with its own clock; when it has sent SIGTERM its deadline was over.
+# Argo uses its own clock; when it sends SIGTERM, the deadline has passed by that clock.
 _SKEW = timedelta(seconds=3)
 _NEWS, _TERMINATED, _CLOSED = "news", "terminated", "closed"
 
@@ -50,8 +50,8 @@ class WorkflowWatcher:
         api: The cluster.
         run_id: The run.
         owner: The ownerReference to the Workflow; None to find it by its label.
-        jobs: Returns the names of the jobs that are followed; makes no request.
-        seconds: What the chief and its sidecar have to end when the run is ended.
+        jobs: Returns the names of the followed jobs, without a request.
+        seconds: How long the chief and its sidecar have to stop when the run ends.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class WorkflowWatcher:
         seconds: int,
     ) -> None:
         self._api, self._run_id, self._owner, self._jobs = api, run_id, owner, jobs
-        self._in_a_hurry = api.within(0)  # connections of its own, which nothing else holds up
+        self._in_a_hurry = api.within(0)  # separate connections, which nothing else blocks
         self._stopping = Stopping(self._in_a_hurry, run_label(run_id), seconds)
-        # A signal's handler may interrupt anything, so it may only use a queue that has no lock.
+        # A signal handler may interrupt anything, so it may only use a queue without a lock.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._workflow: Object = {}
         self._date = datetime.now(UTC), time.monotonic()
@@ -78,11 +78,11 @@ class WorkflowWatcher:
 
     @property
     def why_ended(self) -> str:
-        """What ended the run; nothing while it is wanted."""
+        """Why the run ended; empty while it has not."""
         return self._why
 
     def __enter__(self) -> WorkflowWatcher:
-        """Begin; where this is the main thread, SIGTERM is listened to."""
+        """Start to watch; in the main thread, also handle SIGTERM."""
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         self._worker.start()
@@ -90,7 +90,7 @@ class WorkflowWatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; jobs of a run that was ended are stopped before."""
+        """Stop watching; if the run was ended, stop its jobs first."""
         while self._why and self._worker.is_alive() and not self._stopped.wait(1):
             continue
         self._closed.set()
@@ -107,7 +107,7 @@ class WorkflowWatcher:
         os.kill(os.getpid(), number)
 
     def _work(self) -> None:
-        """Stop and leave; nothing here waits for anything but an answer that is needed."""
+        """Stop the jobs and exit; wait only for responses that are needed."""
         self._stopping.keep_warm()
         while (told := self._next()) != _CLOSED:
             if told == _TERMINATED and not self._why:
@@ -129,7 +129,7 @@ class WorkflowWatcher:
                 self._stopping.keep_warm()
 
     def _next(self) -> str:
-        """Return what happened; news also when a connection would cool down or a deadline ends."""
+        """Return the next event; also news before connections go idle and at a deadline."""
         until = None if self._why else expires(self._workflow)
         left = (until - self._now()).total_seconds() if until else _WARM_SECONDS
         try:
@@ -138,34 +138,34 @@ class WorkflowWatcher:
             return _NEWS
 
     def _decide(self, ahead: timedelta = timedelta(0)) -> None:
-        """Keep the first reason: an end is never taken back."""
+        """Keep the first reason: an end is final."""
         self._why = self._why or why_ended(self._workflow, self._now() + ahead)
 
     def _look_again(self) -> None:
-        """Read the Workflow once more; if that fails, its last known state decides."""
-        for _ in range(2):  # a connection that was kept warm may be dead all the same
+        """Read the Workflow again; if that fails, its last known state decides."""
+        for _ in range(2):  # even a warm connection may be dead
             try:
                 self._look()
                 break
             except CALL_FAILED as error:
                 if getattr(error, "status", None):
-                    break  # an answer: that is a drain, unless it was known before
+                    break  # an error response means a drain, unless the end was known before
         self._decide(_SKEW)
 
     def _now(self) -> datetime:
-        """Return the time by the API server's clock: this node's may be wrong."""
+        """Return the time by the API server's clock: that of this node may be wrong."""
         date, at = self._date
         return date + timedelta(seconds=time.monotonic() - at)
 
     def _follow(self) -> None:
-        """Read the Workflow and watch it from there on, again whenever that breaks."""
+        """Read the Workflow and watch it; start again whenever the watch breaks."""
         pause, told = 0.1, False
         while not self._closed.is_set() and not self._why:
             began = time.monotonic()
             try:
                 version = self._list(self._api, _READ_SECONDS)
                 if not version:
-                    log.info("this step belongs to no Workflow: nothing is watched for its end")
+                    log.info("this step belongs to no Workflow: the end of the run is not noticed")
                     return
                 self._watch(version)
             except CALL_FAILED as error:
@@ -187,7 +187,7 @@ class WorkflowWatcher:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _look(self) -> None:
-        """Read the Workflow as it is now, over a connection that is there already."""
+        """Read the Workflow over an open connection."""
         if not self._owner:
             self._list(self._in_a_hurry, _LOOK_SECONDS)
             return
@@ -197,10 +197,10 @@ class WorkflowWatcher:
             self._see(workflow, date)
 
     def _list(self, api: ClusterClient, seconds: tuple[float, float]) -> str:
-        """Read the Workflow as it is now; return where a watch begins, or nothing without one.
+        """Read the Workflow; return the version where a watch begins, or "" without a Workflow.
 
-        It is a list, also of one: the version of a Workflow itself is as old as its last change,
-        and soon older than what an API server still knows.
+        It reads a list, because the version of a Workflow itself is as old as its last change. The
+        API server soon forgets that version.
         """
         known = self._owner
         query = (
@@ -213,7 +213,7 @@ class WorkflowWatcher:
         if known:
             items = [item for item in items if item["metadata"].get("uid") == known["uid"]]
             if not items:
-                raise ValueError("the Workflow of this run is not there")
+                raise ValueError("the Workflow of this run does not exist")
         if not items:
             return ""
         workflow = max(items, key=lambda item: item["metadata"]["creationTimestamp"])
@@ -222,7 +222,7 @@ class WorkflowWatcher:
         return found["metadata"]["resourceVersion"]
 
     def _watch(self, version: str) -> None:
-        """Take every change of the Workflow, until the server ends the watch."""
+        """Process every change of the Workflow until the server ends the watch."""
         query = {
             "fieldSelector": f"metadata.name={self._owner['name']}" if self._owner else "",
             "resourceVersion": version,
@@ -238,7 +238,7 @@ class WorkflowWatcher:
             self._see(event["object"])
 
     def _see(self, workflow: Object, date: str = "") -> None:
-        with suppress(ValueError):  # without a date, what was known before is as good as it gets
+        with suppress(ValueError):  # without a date, keep the last one
             self._date = parsedate_to_datetime(date), time.monotonic()
         self._workflow = workflow
         self._decide()

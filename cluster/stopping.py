@@ -1,14 +1,14 @@
-"""How the job of an ended run is stopped, by the exit task or the launcher: four requests.
+"""Stops the job of an ended run with four requests, from the exit task or the launcher.
 
-1. The chief's pod is told how long it has: a command that does not listen is killed in time for
-   the sidecar to store what there is.
-2. The chief's pod is deleted with that time as its grace period. It is the first deletion, because
-   a grace period cannot be shortened later, and that of the pod was made for storing in peace.
-3. The other pods are deleted with a short one: they store nothing.
-4. The job is deleted; were it first, Kubernetes would delete its pods with their own periods.
+1. Annotate the chief's pod with its remaining time. A command that does not stop is killed early
+   enough for the sidecar to store its files.
+2. Delete the chief's pod with that time as its grace period. This is the first deletion, because a
+   grace period cannot be shortened later, and the pod's own is long enough for a full checkpoint.
+3. Delete the other pods with a short grace period: they store nothing.
+4. Delete the job. If it came first, Kubernetes would delete its pods with their own grace periods.
 
-The exit task has time for them. A launcher whose run is terminated has about a second and a half
-from the click on, so what it needs then is there before: connections and names.
+The exit task has enough time for this. A launcher has about 1.5 s after the click on Terminate, so
+it prepares the connections and the names in advance.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kfp_tfjob.jobs.status import is_being_deleted, is_over
 
 log = logging.getLogger(__name__)
 
-OTHERS_SECONDS = 10  # that pods have which store nothing
+OTHERS_SECONDS = 10  # the grace period of pods that store nothing
 _CONNECTIONS = 2
-_STEP_SECONDS = 0.25  # after that the next request is made without waiting for the answer
-_CALL_SECONDS = (1.0, 5.0)  # to connect, and for an answer that comes in spite of it
+_STEP_SECONDS = 0.25  # then the next request is sent without waiting for the response
+_CALL_SECONDS = (1.0, 5.0)  # to connect, and for a late response
 _STUBBORN_SECONDS = 60.0
 _PAUSE = 0.5
 
@@ -50,13 +50,13 @@ class Order:
 
 
 def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order, ...]:
-    """Return what stops a job, in this order.
+    """Return the requests that stop a job, in this order.
 
     Args:
-        api: Where it runs.
+        api: The cluster.
         job: The name of the job.
         run: The value of its label RUN_LABEL.
-        seconds: What the chief and its sidecar have to end.
+        seconds: How long the chief and its sidecar have to stop.
     """
     chief = api.core("pods", api.kind.pod_name(job, CHIEF, 0))
     told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{seconds}s"}}}
@@ -74,12 +74,12 @@ def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order,
 
 
 class Stopping:
-    """Stops the jobs of one run in a hurry, over connections that are there already.
+    """Stops the jobs of one run quickly, over open connections.
 
     Args:
-        api: The cluster; its connections are shared with nothing else.
+        api: The cluster, over connections that nothing else uses.
         run: The value of the jobs' label RUN_LABEL.
-        seconds: What the chief and its sidecar have to end.
+        seconds: How long the chief and its sidecar have to stop.
     """
 
     def __init__(self, api: ClusterClient, run: str, seconds: int) -> None:
@@ -88,20 +88,20 @@ class Stopping:
         self._warming: list[Future[None]] = []
 
     def keep_warm(self) -> None:
-        """Use every connection once, without waiting for it: one that is idle is closed."""
+        """Use every connection once, without waiting: idle connections are closed."""
         if all(call.done() for call in self._warming):
             both = threading.Barrier(_CONNECTIONS)
             self._warming = [self._pool.submit(self._warm, both) for _ in range(_CONNECTIONS)]
 
     def stop(self, jobs: Collection[str]) -> None:
-        """Stop jobs, and then whatever else the run has; repeat what does not work for a minute.
+        """Stop jobs, then all others of the run; repeat failed requests for a minute.
 
         Args:
-            jobs: Names that are known without asking.
+            jobs: The names that are known without a request.
         """
         began, failed = time.monotonic(), self._stop(jobs)
         while True:
-            if failed:  # said after the requests: a line may wait for somebody to read it
+            if failed:  # logged after the requests, because writing a line may block
                 log.warning("stopping the run: %s", "; ".join(failed))
             try:
                 left = self._left()
@@ -115,23 +115,23 @@ class Stopping:
             time.sleep(_PAUSE)
 
     def close(self) -> None:
-        """Let go of the connections; calls that are under way come to their end."""
+        """Release the connections; calls in progress finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _stop(self, jobs: Collection[str]) -> list[str]:
-        """Make the requests for all jobs at the same time; return what did not work."""
+        """Send the requests for all jobs at the same time; return the failures."""
         calls: list[Future[str]] = []
         for step in zip(
             *(orders(self._api, job, self._run, self._seconds) for job in jobs), strict=True
         ):
             now = [self._pool.submit(self._make, order) for order in step]
-            # An answer that is late holds nothing up, and the request is not taken back.
+            # A late response delays nothing, and its request is not cancelled.
             wait(now, _STEP_SECONDS)
             calls += now
         return [failure for call in calls if (failure := call.result())]
 
     def _make(self, order: Order) -> str:
-        """Make a request, once more if the connection was dead; return what is wrong."""
+        """Send a request, again if the connection was dead; return the failure, if any."""
         for last in (False, True):
             try:
                 self._api.once(
@@ -146,7 +146,7 @@ class Stopping:
         return ""
 
     def _left(self) -> list[str]:
-        """Return the jobs of the run that have neither ended nor are being deleted."""
+        """Return the jobs of the run that have not ended and are not being deleted."""
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
         found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)
         return [
@@ -157,10 +157,10 @@ class Stopping:
 
     def _warm(self, together: threading.Barrier) -> None:
         try:
-            together.wait(_CALL_SECONDS[0])  # else one connection would serve both
+            together.wait(_CALL_SECONDS[0])  # otherwise, one connection would serve both
             self._left()
         except CALL_FAILED:
-            return  # whatever the answer was, the connection is there
+            return  # the connection is open, whatever the response was
         except threading.BrokenBarrierError:
             return
 

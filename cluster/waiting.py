@@ -1,4 +1,4 @@
-"""What the pods of a job that does not run are waiting for, as the cluster shows it."""
+"""Finds what the pods of a job wait for, from their status and their events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
-# What follows in the words of the scheduler is about pods that could be ended for this one.
+# The rest of the scheduler's message is about pods that it could evict for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 # Messages of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
@@ -30,15 +30,15 @@ _PULL_SECRETS = re.compile(r"image pull secrets \(([^)]*)\)")
 
 @dataclass(frozen=True)
 class MissingSecret:
-    """A Secret that a container needs and that is not there, or lacks a key.
+    """A Secret that a container needs, and that does not exist or lacks a key.
 
     Attributes:
-        name: Of the Secret.
-        key: The key that is not in it; empty where the whole Secret is missing.
-        replica: Who needs it, for instance `worker-0`.
-        role: For instance `worker`.
-        use: What it is for, for instance `variable TOKEN`.
-        variable: The environment variable it is for, if it is for one.
+        name: The name of the Secret.
+        key: The missing key; empty if the whole Secret is missing.
+        replica: The replica that needs it, for instance `worker-0`.
+        role: Its role, for instance `worker`.
+        use: The purpose, for instance `variable TOKEN`.
+        variable: The environment variable that needs it, or empty.
         said: The message of the cluster.
     """
 
@@ -66,17 +66,17 @@ def has_begun(pod: Mapping[str, Any]) -> bool:
 
 
 def is_placed(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod has a node, and so holds what it asked for."""
+    """Tell whether a pod has a node, and so holds its resources."""
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def wanted(job: Mapping[str, Any]) -> int:
-    """Return how many pods a job is made of."""
+    """Return how many pods a job has."""
     return sum(item.count for item in replicas(job))
 
 
 def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
-    """Return which resource or rule keeps a pod from getting a node; nothing once it has one."""
+    """Return the scheduler's reason why a pod has no node; nothing once it has one."""
     return [
         _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
         for item in pod["status"].get("conditions") or []
@@ -85,28 +85,28 @@ def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
 
 
 def unscheduled(pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return for each pod without a node which resource or rule stands in the way."""
+    """Return the scheduler's reason for each pod without a node."""
     return [f"{replica_of(pod)}: {said}" for pod in pods for said in scheduler_says(pod)]
 
 
 def image_pull(pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return for each container without its image what the node says."""
+    """Return the node's message for each container without its image."""
     return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in _waiting(pods, _PULL)]
 
 
 def misconfigured(pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return for each container that cannot be made what the node says."""
+    """Return the node's message for each container that cannot be created."""
     found = _waiting(pods, _CONFIGURATION)
     return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in found]
 
 
 def not_made(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return why pods could not be made, for instance a quota, newest last."""
+    """Return why pods could not be created, for instance a quota, newest last."""
     return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
 
 
 def forbidden(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return why pods may not be made, now or later; a quota may free up and is not among them."""
+    """Return why pods can never be created; a quota may free up and does not count."""
     return [
         said for said in not_made(events) if "forbidden" in said and "exceeded quota" not in said
     ]
@@ -117,16 +117,16 @@ def missing_secrets(
     events: Iterable[Mapping[str, Any]],
     job: Mapping[str, Any],
 ) -> list[MissingSecret]:
-    """Return the Secrets that containers wait for in vain.
+    """Return the missing Secrets that containers wait for.
 
-    One to pull images with is only missed by a pod whose image cannot be had without it. One that
-    the job does not name comes from the service account, which may name some that no image of the
-    job needs: the registry must have refused the image then.
+    An image pull Secret counts only if a pod cannot pull its image. If the job does not name it, it
+    comes from the service account, which may name Secrets that no image of the job needs. Then it
+    counts only if the registry refused the image.
 
     Args:
-        pods: Of the job.
-        events: Of these pods.
-        job: With its spec.
+        pods: The pods of the job.
+        events: The events of these pods.
+        job: The job with its spec.
     """
     pods, found = list(pods), []
     for pod, name, said in _waiting(pods, _CONFIGURATION):
@@ -153,7 +153,7 @@ def _pull_secrets(job: Mapping[str, Any]) -> set[str]:
 
 
 def secret_in(said: str) -> tuple[str, str] | None:
-    """Return the Secret and the key that a message misses; an empty key for the whole Secret."""
+    """Return the Secret and the key that a message reports missing; no key for a whole Secret."""
     if found := _NO_KEY.search(said):
         return found[2], found[1]
     if found := _NO_SECRET.search(said):
@@ -162,7 +162,7 @@ def secret_in(said: str) -> tuple[str, str] | None:
 
 
 def nodes_are_coming(events: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether an autoscaler has said of a pod that it makes a node for it."""
+    """Tell whether an autoscaler has announced a node for a pod."""
     return any(item.get("reason") in _NODES_ARE_COMING for item in events)
 
 
@@ -172,11 +172,11 @@ def about(event: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 
 def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Return in the cluster's words why a pod has not started; nothing while it is on its way.
+    """Return the cluster's message why a pod has not started; nothing while it is starting.
 
     Args:
-        pod: One that has begun nothing, or whose container cannot be made.
-        events: Where the pod itself says nothing, the newest warning among these does.
+        pod: A pod that has not started, or with a container that cannot be created.
+        events: If the pod itself has no message, the newest warning among these counts.
     """
     if said := scheduler_says(pod):
         return said[0]
@@ -200,7 +200,7 @@ def _variable(pod: Mapping[str, Any], container: str, secret: str, key: str) -> 
 def _waiting(
     pods: Iterable[Mapping[str, Any]], reasons: frozenset[str]
 ) -> Iterator[tuple[Mapping[str, Any], str, str]]:
-    """Yield pod, container and what the node says, for each container that waits for a reason."""
+    """Yield pod, container and message for each container that waits for one of the reasons."""
     for pod in pods:
         status = pod["status"]
         for item in (

@@ -1,7 +1,7 @@
-"""Watches of one job and its pods: they only tell that something has changed, and keep the dead.
+"""Watches one job and its pods: reports that something has changed, and keeps deleted pods.
 
-What is true is asked for each time, so nothing depends on an event that arrives, and a connection
-that breaks costs nothing: the next watch begins with the present state of everything.
+The caller reads the current state each time, so it depends on no single event. A broken connection
+does no harm: the next watch begins with the current state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _SERVER_SECONDS = 55  # the API server ends a watch after that
 _SILENCE = 70.0
 _LONGEST_PAUSE = 10.0
-_TOGETHER = 0.1  # changes of many pods come in a burst; they are looked at once
+_TOGETHER = 0.1  # changes of many pods arrive in a burst; one look is enough
 
 
 class JobWatcher:
@@ -54,12 +54,12 @@ class JobWatcher:
 
     @property
     def job(self) -> Object | None:
-        """The job as an event showed it last; None when it is gone or not known yet."""
+        """The job in its last event; None if it is deleted or not known yet."""
         return self._job
 
     @property
     def pods(self) -> list[Object]:
-        """Every pod as an event showed it last, also those that are gone."""
+        """Every pod in its last event, including deleted ones."""
         with self._change:
             return list(self._pods.values())
 
@@ -69,7 +69,7 @@ class JobWatcher:
         return self._closed.is_set()
 
     def seen(self) -> None:
-        """Note that everything up to now is about to be looked at."""
+        """Mark all changes so far as seen."""
         with self._change:
             self._seen = self._version
 
@@ -80,7 +80,7 @@ class JobWatcher:
                 self._change.wait(min(_TOGETHER, timeout))
 
     def close(self) -> None:
-        """End the watches; their threads follow within a minute."""
+        """End the watches; their threads end within a minute."""
         self._closed.set()
 
     def _watch(self, path: str, query: dict[str, str], take: Any) -> None:
@@ -95,10 +95,10 @@ class JobWatcher:
                 if not told and not self.closed:
                     told = True
                     why = getattr(error, "status", None) or type(error).__name__
-                    log.info("the watch of %s broke and is begun again: %s", self._name, why)
+                    log.info("the watch of %s broke and is restarted: %s", self._name, why)
             if time.monotonic() - began > _LONGEST_PAUSE:
                 pause, told = 0.1, False
-            # Without jitter all launchers of a cluster would come back in the same instant.
+            # Without jitter, all launchers of a cluster would reconnect at the same time.
             self._closed.wait(random.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
 

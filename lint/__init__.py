@@ -1,7 +1,6 @@
-"""What is wrong with a TFJob, found in its manifest alone: one rule for each trap.
+"""Checks the manifest of a TFJob, with one rule for each known fault.
 
-Other kinds of jobs are not checked.
-
-A rule is a function that yields where it does not hold, and stands in the module of its subject.
-Without a cluster nothing is known of nodes, Secrets and quotas; that is the work of preflight.
+Other kinds of jobs are not checked. A rule is a function in the module of its subject. It yields
+each place that breaks the rule. Nodes, Secrets and quotas are unknown without a cluster; preflight
+checks them.
 """

@@ -1,4 +1,4 @@
-"""Corrections that cannot change what was meant; each says what it did."""
+"""Makes corrections that cannot change the intent; each returns what it did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sets(body: dict[str, Any], key: str, value: Any) -> Correction:
 
 
 def renames(job: Job, replica: Replica, role: str) -> Correction:
-    """Rename a replica type, where it stands."""
+    """Rename a replica type without moving it."""
 
     def correct() -> str:
         specs = job.spec[TFJOB.replicas_key]

@@ -1,4 +1,4 @@
-"""YAML as a person wrote it: the values, and the line each of them stands in."""
+"""Reads and writes YAML files, and keeps the line of every value."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Document:
     """One document of a file.
 
     Attributes:
-        body: Its value; nothing in it is shared, whatever anchors the text has.
-        head: The text before its first value: comments, and the line that parts documents.
-        text: All of its text, the head included.
+        body: Its value; anchors in the text become separate copies.
+        head: The text before its first value: comments and the document separator.
+        text: All of its text, including the head.
         lines: The line of every value in the file, from 1, by its path.
-        scalars: The text of every scalar as it was written, by its path.
-        repeated: The paths of keys that stand there more than once.
+        scalars: The original text of every scalar, by its path.
+        repeated: The paths of keys that appear more than once.
     """
 
     body: Any = None
@@ -48,18 +48,18 @@ class Document:
     repeated: list[Path] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Return the line of the value at `path`, or of what it would stand in."""
+        """Return the line of the value at `path`, or of its nearest parent."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def read(text: str, name: str = "the file") -> list[Document]:
-    """Read a file of any number of documents.
+    """Read a file with any number of documents.
 
     Args:
         text: The file.
-        name: What it is called, for messages.
+        name: Its name, for messages.
 
     Raises:
         ConfigurationError: It is not YAML.
@@ -78,7 +78,7 @@ def read(text: str, name: str = "the file") -> list[Document]:
                 f"{name} is not YAML",
                 received=" ".join(str(error).split()),
                 expected=f"one or more documents, one of them a {TFJOB.name}",
-                fix="correct it, or look whether it is the right file",
+                fix="correct it, or check that it is the right file",
             )
         ) from None
     for document, start, begin, end in zip(

@@ -1,4 +1,4 @@
-"""How a job ends: never, green although it failed, or with something left behind."""
+"""Defines rules about the end of a job: no end, a hidden failure, or leftovers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.words import counted
 
-_SHORT_TTL = 300  # seconds in which a launcher may be away
+_SHORT_TTL = 300  # seconds that a launcher may be away
 _KUBERNETES_GRACE = 30  # seconds, the default
 
 
@@ -35,7 +35,7 @@ def second_container(job: Job) -> Iterator[Found]:
 
 @error("use Never with a launcher that starts a new job, or OnFailure with a backoffLimit")
 def always(job: Job) -> Iterator[Found]:
-    """With Always a container restarts even after it succeeded, so the job never succeeds."""
+    """With Always, a container restarts even after it succeeded, so the job never succeeds."""
     for replica in job.of(*DECIDERS, "Worker"):
         if replica.policy == "Always":
             correct = sets(replica.body, "restartPolicy", "OnFailure")
@@ -90,12 +90,12 @@ def exit_code_policy(job: Job) -> Iterator[Found]:
 
 @error(
     "set runPolicy.backoffLimit: all containers of all pods count together, so for k restarts of"
-    " the whole job it is k times their number, and one more"
+    " the whole job, set k times their number, plus one"
 )
 def no_backoff_limit(job: Job) -> Iterator[Found]:
-    """Without a limit a program that cannot work restarts forever and keeps its GPUs."""
+    """Without a limit, a program that cannot work restarts forever and keeps its GPUs."""
     if job.restarts and job.run_policy.get("backoffLimit") is None:
-        what = f"nothing bounds the restarts of {counted(_containers(job), 'container')}"
+        what = f"nothing limits the restarts of {counted(_containers(job), 'container')}"
         yield Found((*job.path, "spec", "runPolicy"), what)
 
 
@@ -103,8 +103,8 @@ def no_backoff_limit(job: Job) -> Iterator[Found]:
 def low_backoff_limit(job: Job) -> Iterator[Found]:
     """The restarts of all containers of all pods are added up.
 
-    Peers of an all-reduce fail together: one lost connection is a restart of each, and with a
-    limit of that number the job fails.
+    The replicas of an all-reduce fail together. One lost connection restarts all of them, so the
+    job fails if the limit is their number.
     """
     limit = job.run_policy.get("backoffLimit")
     if job.restarts and isinstance(limit, int) and limit <= job.total:
@@ -122,10 +122,11 @@ def idle_backoff_limit(job: Job) -> Iterator[Found]:
 
 
 @warning(
-    "set activeDeadlineSeconds in the pod templates with restartPolicy Never: the kubelet holds it"
+    "set activeDeadlineSeconds in the pod templates with restartPolicy Never; the kubelet enforces"
+    " it there"
 )
 def idle_deadline(job: Job) -> Iterator[Found]:
-    """The operator looks at it only when something happens to a pod.
+    """The operator checks it only when something happens to a pod.
 
     A job that hangs produces no events, so it keeps running.
     """
@@ -166,15 +167,15 @@ def no_clean_pod_policy(job: Job) -> Iterator[Found]:
         correct = _cleans(job) if job.replicas else None
         what = "cleanPodPolicy is not set"
         if not job.run_policy:
-            what = "there is no runPolicy, without which the Kubeflow SDK cannot read a job"
+            what = "there is no runPolicy; the Kubeflow SDK cannot read a job without it"
         yield Found((*job.path, "spec", "runPolicy"), what, correct)
 
 
 @warning("use Running")
 def clean_pod_policy(job: Job) -> Iterator[Found]:
-    """None keeps what still runs after the end, and its GPUs.
+    """None keeps pods that still run after the end, and their GPUs.
 
-    All deletes the pods that have ended too, with their logs.
+    All also deletes the pods that have ended, with their logs.
     """
     policy = job.run_policy.get("cleanPodPolicy")
     if policy in ("None", "All"):
@@ -196,7 +197,7 @@ def time_to_live(job: Job) -> Iterator[Found]:
         yield Found(path, f"the job is deleted {seconds} s after its end")
 
 
-@warning("make sure that a queue does")
+@warning("make sure that a queue or controller does")
 def waits_for_others(job: Job) -> Iterator[Found]:
     """The operator ignores the job until a queue or controller resumes it or takes it over."""
     labels = mapping(mapping(job.body, "metadata"), "labels")
@@ -207,7 +208,7 @@ def waits_for_others(job: Job) -> Iterator[Found]:
         yield Found((*path, "managedBy"), "a different controller manages it")
 
 
-@warning("use a scheduler that knows gangs, a queue, or a launcher that lets go")
+@warning("use a gang scheduler, a queue, or a launcher that releases its nodes")
 def no_gang(job: Job) -> Iterator[Found]:
     """The operator places pods one by one.
 
@@ -222,18 +223,18 @@ def no_gang(job: Job) -> Iterator[Found]:
         yield Found(job.at(), f"{sum(r.count for r in asking)} pods ask for GPUs one by one")
 
 
-@error("leave minAvailable out: it is then the number of all replicas")
+@error("remove minAvailable: the default is the number of all replicas")
 def too_large_gang(job: Job) -> Iterator[Found]:
-    """A group that needs more pods than there are is never scheduled."""
+    """A group that needs more pods than the job has is never scheduled."""
     least = mapping(job.run_policy, "schedulingPolicy").get("minAvailable")
     if isinstance(least, int) and job.replicas and least > job.total:
         path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minAvailable")
         yield Found(path, f"minAvailable is {least} with {job.total} replicas")
 
 
-@warning("remove it where programs use the SDK")
+@warning("remove it if programs use the SDK")
 def unreadable_by_sdk(job: Job) -> Iterator[Found]:
-    """The Kubeflow SDK cannot read a job that has it, nor list the jobs of its namespace."""
+    """The Kubeflow SDK cannot read a job with this field, nor list the jobs of its namespace."""
     if mapping(job.run_policy, "schedulingPolicy").get("minResources"):
         path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minResources")
         yield Found(path, "schedulingPolicy has minResources")
@@ -259,11 +260,11 @@ def grace(job: Job) -> Iterator[Found]:
 def annotations(job: Job) -> Iterator[Found]:
     """A pod that is evicted fails the whole job, whatever its restartPolicy.
 
-    A proxy that Istio adds outlives the trainer, so that the job never ends.
+    A proxy that Istio adds outlives the trainer, so the job never ends.
     """
     for replica in job.replicas:
         given = mapping(replica.metadata, "annotations")
-        # Istio takes the label too.
+        # Istio also accepts the label.
         given = mapping(replica.metadata, "labels") | given
         missing = {k: v for k, v in POD_ANNOTATIONS.items() if str(given.get(k)).lower() != v}
         if missing and replica.pod:

@@ -1,4 +1,4 @@
-"""Finds what is wrong with the TFJobs of a file, and corrects what can be corrected safely."""
+"""Finds the faults of the TFJobs in a file, and makes the safe corrections."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ RULES = tuple(
     if isinstance(rule, Rule)
 )
 _COMMANDS = ("command", "args")
-_PASSES = 20  # a correction may make a further one possible, never the same one
+_PASSES = 20  # a correction may enable a different one, never the same one
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, and where.
+    """One fault and its place.
 
     Attributes:
         job: The name of the TFJob.
         document: The number of its document in the file, from 1.
-        line: Of the file, from 1.
-        path: In the document.
+        line: The line in the file, from 1.
+        path: The path in the document.
         rule: The name of the rule.
         severity: `error` or `warning`.
-        what: What is there.
-        reason: What happens, and why.
-        fix: What to do about it.
+        what: The fault.
+        reason: The effect of the fault and its cause.
+        fix: The remedy.
         fixable: Whether `fix` corrects it.
     """
 
@@ -60,8 +60,8 @@ class Fixed:
 
     Attributes:
         text: The file.
-        done: What was done, one sentence for each correction.
-        findings: What is left for a person, in the corrected file.
+        done: The corrections, one sentence each.
+        findings: The remaining faults of the corrected file.
     """
 
     text: str
@@ -70,11 +70,11 @@ class Fixed:
 
 
 def lint(text: str, name: str = "the file") -> list[Finding]:
-    """Return everything that is wrong with the TFJobs of a file.
+    """Return every fault of the TFJobs in a file.
 
     Args:
-        text: YAML or JSON, of any number of documents; those that are no TFJobs are passed over.
-        name: What the file is called, for messages.
+        text: YAML or JSON with any number of documents; only TFJobs are checked.
+        name: The name of the file, for messages.
 
     Raises:
         ConfigurationError: It is not YAML, or has no TFJob.
@@ -83,17 +83,17 @@ def lint(text: str, name: str = "the file") -> list[Finding]:
 
 
 def fix(text: str, name: str = "the file") -> Fixed:
-    """Correct what can be corrected without changing what was meant.
+    """Make the corrections that cannot change the intent.
 
     A document without corrections stays the same, byte for byte. A corrected one is rewritten
     without the comments between its lines.
 
     Args:
-        text: As of `lint`.
-        name: As of `lint`.
+        text: As for `lint`.
+        name: As for `lint`.
 
     Raises:
-        ConfigurationError: As of `lint`.
+        ConfigurationError: As for `lint`.
     """
     documents = _read(text, name)
     done: list[str] = []
@@ -165,21 +165,21 @@ def _findings(documents: list[Document]) -> Iterator[Finding]:
 
 
 def _broken(item: Document, job: Job) -> Iterator[tuple[Rule, Found]]:
-    """Yield where each rule does not hold."""
+    """Yield each place that breaks a rule."""
     repeated = [path for path in item.repeated if path[: len(job.path)] == job.path]
     for path in repeated:
-        yield _REPEATED, Found(path, f"{path[-1]} is there more than once")
+        yield _REPEATED, Found(path, f"{path[-1]} appears more than once")
     if _unreadable(job):
         yield from ((fields.wrong_type, found) for found in fields.wrong_type.find(job))
         return
     for rule in RULES:
         for found in rule.find(job):
-            # A rewritten document has each key once, and only its author knows which one was meant.
+            # Rewriting keeps one of the equal keys, but only the author knows which one is right.
             yield rule, Found(found.path, found.what) if repeated else found
 
 
 def _correct(item: Document, job: Job) -> Iterator[str]:
-    """Correct a job in its document, and yield what was done."""
+    """Correct a job in its document, and yield each correction."""
     if item.repeated or _unreadable(job):
         return
     for _ in range(_PASSES):
@@ -194,7 +194,7 @@ def _correct(item: Document, job: Job) -> Iterator[str]:
 
 
 def _unreadable(job: Job) -> bool:
-    """Tell whether rules cannot look at it; a command that is a text they can read."""
+    """Tell whether the rules cannot read a job; they can read a command that is a text."""
     return any(
         item.structural and not (isinstance(item.value, str) and item.path[-1] in _COMMANDS)
         for item in violations(job.body, path=job.path)
@@ -205,6 +205,6 @@ _REPEATED = Rule(
     "repeated-key",
     Severity.ERROR,
     "Only the last one counts, or the file is refused.",
-    "leave one of them",
+    "keep one of them",
     lambda job: iter(()),
 )

@@ -1,4 +1,4 @@
-"""What the API server and the webhook refuse or drop: names, fields, types, words."""
+"""Defines rules about names, fields, types and values that a cluster refuses or drops."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def version(job: Job) -> Iterator[Found]:
 
 @error("give metadata.name a valid and shorter name")
 def name(job: Job) -> Iterator[Found]:
-    """A name is of small letters, digits and -, a letter first.
+    """A name consists of lowercase letters, digits and -, and begins with a letter.
 
-    Each pod has a Service NAME-TYPE-INDEX of at most 63 characters; where that is too long the
-    pods start, the Services do not, and the job never gets a status.
+    Each pod has a Service NAME-TYPE-INDEX of at most 63 characters. If that is too long, the pods
+    start without their Services, and the job never gets a status.
     """
     metadata = mapping(job.body, "metadata")
     given = job.name or text(metadata, "generateName") + "x" * _GENERATED
@@ -58,7 +58,7 @@ def name(job: Job) -> Iterator[Found]:
         yield Found(path, f"the Service {longest} would have {len(longest)} characters")
 
 
-@warning("use a name made from the run, so that a second create meets the first job")
+@warning("derive the name from the run, so that a second create finds the first job")
 def generated_name(job: Job) -> Iterator[Found]:
     """A launcher that is restarted or retried creates a second job beside the first."""
     if not job.name and mapping(job.body, "metadata").get("generateName"):
@@ -76,8 +76,8 @@ def replica_types(job: Job) -> Iterator[Found]:
 def run_policy_fields(job: Job) -> Iterator[Found]:
     """Since v1 these fields belong under spec.runPolicy.
 
-    Under spec they are dropped without a word: pods keep their GPUs after the end, and limits
-    do not hold.
+    Under spec, they are dropped without an error: pods keep their GPUs after the end, and limits
+    have no effect.
     """
 
     def move(key: str) -> str:
@@ -91,16 +91,16 @@ def run_policy_fields(job: Job) -> Iterator[Found]:
 
 @error("correct or remove it")
 def unknown_field(job: Job) -> Iterator[Found]:
-    """The API server drops what it does not know without a word."""
+    """The API server drops unknown fields without an error."""
     moved = {(*job.path, "spec", key) for key in FIELDS["RunPolicy"]}
     for item in violations(job.body, path=job.path):
         if not item.expected and item.path not in moved and (item.model in FIELDS or item.meant):
             yield Found(item.path, _unknown(item))
 
 
-@warning("look whether the cluster knows it: kubectl explain pod.spec")
+@warning("check whether the cluster knows it: kubectl explain pod.spec")
 def unknown_pod_field(job: Job) -> Iterator[Found]:
-    """The API server drops what it does not know; this name was unknown in Kubernetes 1.30."""
+    """The API server drops unknown fields; this one was unknown in Kubernetes 1.30."""
     for item in violations(job.body, path=job.path):
         if not item.expected and item.model not in FIELDS and not item.meant:
             yield Found(item.path, _unknown(item))
@@ -116,12 +116,12 @@ def wrong_type(job: Job) -> Iterator[Found]:
             yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}", correct)
 
 
-@error("use one of the words the operator knows")
+@error("use one of the words that the operator knows")
 def unknown_word(job: Job) -> Iterator[Found]:
     """Nothing checks these words.
 
     Pods with an unknown restartPolicy are never created, an unknown cleanPodPolicy means All,
-    an unknown managedBy is refused.
+    and an unknown managedBy is refused.
     """
     places: list[tuple[dict[str, Any], str, tuple[str, ...], Any]] = [
         (job.run_policy, "cleanPodPolicy", _CLEANING, (*job.path, "spec", "runPolicy")),
@@ -143,10 +143,10 @@ def unknown_word(job: Job) -> Iterator[Found]:
 
 
 def _right(job: Job, item: Violation) -> Any:
-    """Return the value in the type that belongs there, or None where that is not plain."""
+    """Return the value in the expected type, or None if that is not clear."""
     if item.expected == "str" and isinstance(item.value, bool | int | float):
         written = job.scalars.get(item.path, "")
-        # 1.10 is not 1.1, where the version of something was meant.
+        # 1.10 differs from 1.1 if it is a version.
         same = written and yaml.safe_load(written) == item.value
         return written if same else str(item.value).lower()
     if item.expected == "int" and isinstance(item.value, str):

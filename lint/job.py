@@ -1,4 +1,4 @@
-"""A TFJob of unknown making, as the rules look at it: what is absent reads as its default."""
+"""Represents any TFJob for the rules; absent fields have their default values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.schema import FIELDS
 
-# What the operator knows. Master is in it, although TensorFlow 2 refuses the task type.
+# The types that the operator knows, including Master, which TensorFlow 2 refuses.
 KNOWN_ROLES = {**TFJOB.roles, "master": "Master"}
 DECIDERS = ("Chief", "Master")
 GPU = re.compile(r"(nvidia|amd)\.com/|gpu\.intel\.com/")
@@ -71,7 +71,7 @@ class Replica:
 
     Attributes:
         key: As it is written.
-        role: As the operator spells it; empty for one it does not know.
+        role: As the operator spells it; empty if it does not know the type.
         body: The object in the manifest.
         path: Where it is.
     """
@@ -89,7 +89,7 @@ class Replica:
 
     @property
     def policy(self) -> str:
-        """Its restart policy, the default where it has none."""
+        """Its restart policy, or the default."""
         return text(self.body, "restartPolicy") or "Never"
 
     @property
@@ -104,7 +104,7 @@ class Replica:
 
     @property
     def pod_path(self) -> Path:
-        """Where that is."""
+        """The path of that spec."""
         return (*self.path, "template", "spec")
 
     @property
@@ -151,7 +151,7 @@ class Job:
     Attributes:
         body: The object.
         path: Where it is in its document.
-        scalars: The text of scalars as they were written, by path.
+        scalars: The original text of scalars, by path.
     """
 
     body: dict[str, Any]
@@ -160,7 +160,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name; empty where it is generated or missing."""
+        """Its name; empty if it is generated or missing."""
         return text(mapping(self.body, "metadata"), "name")
 
     @property
@@ -170,7 +170,7 @@ class Job:
 
     @property
     def run_policy(self) -> dict[str, Any]:
-        """Its runPolicy; what was meant for it and is under spec, where v1beta1 had it, too."""
+        """Its runPolicy, including fields that are under spec, as in v1beta1."""
         stray = {key: self.spec[key] for key in FIELDS["RunPolicy"] if key in self.spec}
         return stray | mapping(self.spec, "runPolicy") if stray else mapping(self.spec, "runPolicy")
 
@@ -193,7 +193,7 @@ class Job:
 
     @property
     def decided_by_chief(self) -> bool:
-        """Whether a Chief or Master decides how it ends."""
+        """Whether a Chief or Master decides its result."""
         return bool(self.of(*DECIDERS))
 
     @property
@@ -203,12 +203,12 @@ class Job:
 
     @property
     def restarts(self) -> bool:
-        """Whether anything of it is ever restarted by Kubernetes or the operator."""
+        """Whether Kubernetes or the operator ever restarts any part of it."""
         return any(replica.policy != "Never" for replica in self.replicas)
 
     @property
     def has_launcher(self) -> bool:
-        """Whether our own launcher and supervisor take care of it."""
+        """Whether our own launcher and supervisor manage it."""
         return mapping(mapping(self.body, "metadata"), "labels").get(MANAGER_LABEL) == MANAGER
 
     def every_container(self) -> Iterator[tuple[Replica, Container]]:
@@ -219,25 +219,25 @@ class Job:
 
 
 def mapping(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object at `key`; an empty one where there is none."""
+    """Return the object at `key`; an empty one if there is none."""
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def items(parent: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the objects of the list at `key`; none where there is no list."""
+    """Return the objects of the list at `key`; none if there is no list."""
     value = parent.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text(parent: Mapping[str, Any], key: str) -> str:
-    """Return the text at `key`; empty where there is none."""
+    """Return the text at `key`; empty if there is none."""
     value = parent.get(key)
     return value if isinstance(value, str) else ""
 
 
 def ensure(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """Return the object below `parent`, made where there is none."""
+    """Return the object below `parent`, and create it if necessary."""
     for key in keys:
         if not isinstance(parent.get(key), dict):
             parent[key] = {}
@@ -246,7 +246,7 @@ def ensure(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def ensure_list(parent: dict[str, Any], key: str) -> list[Any]:
-    """Return the list below `parent`, made where there is none."""
+    """Return the list below `parent`, and create it if necessary."""
     if not isinstance(parent.get(key), list):
         parent[key] = []
     return parent[key]

@@ -1,4 +1,4 @@
-"""The pods of a replica: what is refused, what never starts, and what peers cannot reach."""
+"""Defines rules about pods: refused, never started, or unreachable for their peers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECRET_NAMES = re.compile(
 )
 
 
-@error(f"call the container that trains {TFJOB.container}")
+@error(f"name the main container {TFJOB.container}")
 def container_name(job: Job) -> Iterator[Found]:
     """The webhook refuses a replica without a container of that name.
 
-    It is also the only one that is given TF_CONFIG.
+    It is also the only container that gets TF_CONFIG.
     """
     for replica in job.replicas:
         found = replica.containers
@@ -48,7 +48,7 @@ def image(job: Job) -> Iterator[Found]:
 
 @warning("name a tag that never moves, or a digest")
 def moving_image(job: Job) -> Iterator[Found]:
-    """It is not known later which image ran, and a node may run an old image of that tag."""
+    """You cannot tell later which image ran, and a node may run an old image of that tag."""
     for _, container in job.every_container():
         named = text(container.body, "image")
         tag = named.rpartition("/")[2]
@@ -92,7 +92,7 @@ def wrong_names(job: Job) -> Iterator[Found]:
 def unnamed_port(job: Job) -> Iterator[Found]:
     """The Services of the replicas have the ports of this container.
 
-    An unnamed one beside tfjob-port makes them invalid, and the job never gets a status.
+    An unnamed port beside tfjob-port makes them invalid, and the job never gets a status.
     """
     for replica in job.replicas:
         ports = items(replica.trainer.body, "ports") if replica.trainer else []
@@ -108,7 +108,7 @@ def unnamed_port(job: Job) -> Iterator[Found]:
 
 @error("name it, or remove the volume")
 def blank_reference(job: Job) -> Iterator[Found]:
-    """A claim or Secret with an empty name makes a pod invalid, even where it is optional."""
+    """A claim or Secret with an empty name makes a pod invalid, even if it is optional."""
     for replica in job.replicas:
         for i, volume in enumerate(items(replica.pod, "volumes")):
             for kind, key in (("persistentVolumeClaim", "claimName"), ("secret", "secretName")):
@@ -122,7 +122,7 @@ def blank_reference(job: Job) -> Iterator[Found]:
                     yield Found((*container.path, "env", i), "the name of the Secret is empty")
 
 
-@warning("add optional: true, and let the program say what it misses")
+@warning("add optional: true, and let the program report what is missing")
 def needed_secret(job: Job) -> Iterator[Found]:
     """If the Secret is missing, the pod waits forever without an error."""
     # Our launcher sees that a pod waits for a Secret of its environment, and ends the job.
@@ -143,7 +143,7 @@ def needed_secret(job: Job) -> Iterator[Found]:
 
 @error("write the same whole number under limits")
 def gpu_limits(job: Job) -> Iterator[Found]:
-    """GPUs are given by limits, whole and with equal requests.
+    """GPUs need limits that are whole numbers and equal to the requests.
 
     Any other pod is refused.
     """
@@ -157,7 +157,7 @@ def gpu_limits(job: Job) -> Iterator[Found]:
                 correct = _limits(container.body, resource, asked)
                 yield Found(path, f"{resource} has requests and no limits", correct)
             elif resource in requests and str(requests[resource]) != str(limits[resource]):
-                yield Found(path, f"{resource} has other requests than limits")
+                yield Found(path, f"{resource} has different requests and limits")
 
 
 @error("write Mi or Gi")
@@ -176,7 +176,7 @@ def memory_unit(job: Job) -> Iterator[Found]:
 def readiness(job: Job) -> Iterator[Found]:
     """A peer is found by DNS only while all containers of its pod are ready.
 
-    A probe that waits for the training, or fails once, takes the replica from the others.
+    A probe that waits for the training, or fails once, hides the replica from the others.
     """
     for _, container in job.every_container():
         for probe in ("readinessProbe", "startupProbe"):
@@ -212,7 +212,7 @@ def shared_memory_on_disk(job: Job) -> Iterator[Found]:
 
 @warning(f"remove {TF_CONFIG} from env")
 def own_tf_config(job: Job) -> Iterator[Found]:
-    """The operator puts its own TF_CONFIG after it, which wins; alone, the job would read yours."""
+    """The TF_CONFIG of the operator comes last and wins; a single replica would read yours."""
     for replica in job.replicas:
         if replica.trainer:
             body, path = replica.trainer.body, (*replica.trainer.path, "env")
@@ -222,7 +222,7 @@ def own_tf_config(job: Job) -> Iterator[Found]:
                     yield Found((*path, i), f"{TF_CONFIG} is set by hand", correct)
 
 
-@warning("keep it in a Secret, and name that by valueFrom.secretKeyRef with optional: true")
+@warning("keep it in a Secret, and refer to that with valueFrom.secretKeyRef and optional: true")
 def plain_secret(job: Job) -> Iterator[Found]:
     """Everyone who can read the job can read it, and the history of the file keeps it."""
     for _, container in job.every_container():
@@ -303,5 +303,5 @@ def _no_variable(container: dict[str, Any], variable: dict[str, Any]) -> Correct
 
 
 def _is_path(variable: dict[str, Any]) -> bool:
-    """Tell whether a variable names where a secret is, and not the secret."""
+    """Tell whether a variable has the place of a secret, and not the secret itself."""
     return str(variable["value"]).startswith(("/", "$(", "s3://", "http"))

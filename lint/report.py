@@ -1,4 +1,4 @@
-"""Findings as text for people and as JSON for programs."""
+"""Renders findings as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
     """Return the findings by rule, errors first, and their number.
 
     Args:
-        findings: Of one file.
+        findings: The findings of one file.
         name: The file.
     """
     rules: dict[str, list[Finding]] = {}
@@ -33,7 +33,7 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
 
 
 def summary(findings: Sequence[Finding], name: str) -> str:
-    """Return how many findings there are, in a line."""
+    """Return one line with the number of findings."""
     bad, total = errors(findings), len(findings)
     fixable = sum(item.fixable for item in findings)
     if not findings:
@@ -46,9 +46,9 @@ def as_json(findings: Sequence[Finding], name: str, done: Sequence[str] = ()) ->
     """Return the findings as one JSON object.
 
     Args:
-        findings: Of one file.
+        findings: The findings of one file.
         name: The file.
-        done: What was corrected.
+        done: The corrections.
     """
     record = {
         "file": name,

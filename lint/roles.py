@@ -1,4 +1,4 @@
-"""Which replicas there are, and which of them decides how the job ends."""
+"""Defines rules about replica types, and about the one that decides the result of the job."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kfp_tfjob.storage.words import did_you_mean, nearest
 
 @error(f"use one of {', '.join(sorted(set(KNOWN_ROLES.values())))}")
 def unknown_role(job: Job) -> Iterator[Found]:
-    """The operator makes pods of it and counts them neither for success nor for failure."""
+    """The operator creates its pods but ignores their success and their failure."""
     for replica in job.replicas:
         if not replica.role:
             meant = did_you_mean(KNOWN_ROLES.get(nearest(replica.key.lower(), KNOWN_ROLES), ""))
-            yield Found(replica.path, f"{replica.key} is no replica type{meant and '; '}{meant}")
+            yield Found(replica.path, f"{replica.key} is not a replica type{meant and '; '}{meant}")
 
 
 @warning("spell it as the operator does")
 def role_spelling(job: Job) -> Iterator[Found]:
     """The operator corrects the spelling in memory only.
 
-    Checks by name, the webhook's own among them, do not see it.
+    Checks by name, including those of the webhook, do not see it.
     """
     written = Counter(replica.role for replica in job.replicas)
     for replica in job.replicas:
@@ -36,15 +36,15 @@ def role_spelling(job: Job) -> Iterator[Found]:
 
 @error("call it Chief")
 def master(job: Job) -> Iterator[Found]:
-    """TensorFlow 2 refuses a cluster that has the task type master, in every replica of it."""
+    """With TensorFlow 2, every replica refuses a cluster that has the task type master."""
     for replica in job.of("Master"):
         correct = renames(job, replica, "Chief") if not job.of("Chief") else None
         yield Found(replica.path, "the job has a Master", correct)
 
 
-@error("leave one of them; more replicas that train are Workers")
+@error("keep one of them; further replicas that train are Workers")
 def one_chief(job: Job) -> Iterator[Found]:
-    """TensorFlow allows one chief and one evaluator, and the webhook one of Chief and Master."""
+    """TensorFlow allows one chief and one evaluator; the webhook allows one Chief or Master."""
     chiefs = job.of(*DECIDERS)
     for replica in chiefs[1:]:
         yield Found(replica.path, f"there are {' and '.join(r.key for r in chiefs)}")
@@ -54,15 +54,14 @@ def one_chief(job: Job) -> Iterator[Found]:
             yield Found(path, f"{replica.key} has {replica.count} replicas")
     for role, count in Counter(r.role for r in job.of("Worker", "PS", "Evaluator")).items():
         if count > 1:
-            yield Found(job.of(role)[1].path, f"{role} is there {count} times")
+            yield Found(job.of(role)[1].path, f"{role} appears {count} times")
 
 
 @error("add a Chief with 1 replica")
 def nobody_decides(job: Job) -> Iterator[Found]:
-    """A job is Succeeded when its Chief is, or without one its workers.
+    """A job succeeds when its Chief succeeds or, without a Chief, when its workers do.
 
-    Where there is neither it never ends; where their number is 0 it is Succeeded before
-    anything has run.
+    Without either, it never ends. If their number is 0, it is Succeeded before anything has run.
     """
     deciding = job.of(*DECIDERS) or job.of("Worker")
     if job.replicas and not deciding:
@@ -72,9 +71,9 @@ def nobody_decides(job: Job) -> Iterator[Found]:
             yield Found((*replica.path, "replicas"), f"{replica.key} has {replica.count} replicas")
 
 
-@warning("leave out a type without replicas")
+@warning("remove a type without replicas")
 def no_replicas(job: Job) -> Iterator[Found]:
-    """A type without replicas still counts as one that the job has."""
+    """A type without replicas still counts as a type of the job."""
     deciding = job.of(*DECIDERS) or job.of("Worker")
     for replica in job.replicas:
         if replica.count == 0 and replica not in deciding:
@@ -84,9 +83,9 @@ def no_replicas(job: Job) -> Iterator[Found]:
 
 @warning("add a Chief, or set successPolicy: AllWorkers")
 def first_worker_decides(job: Job) -> Iterator[Found]:
-    """Without a Chief the job is Succeeded as soon as worker 0 is.
+    """Without a Chief, the job is Succeeded as soon as worker 0 is.
 
-    What the other workers do afterwards, failing included, counts no more.
+    Later results of the other workers, including failures, do not count.
     """
     for replica in job.of("Worker"):
         whole = job.spec.get("successPolicy") == "AllWorkers"
@@ -96,7 +95,7 @@ def first_worker_decides(job: Job) -> Iterator[Found]:
 
 @warning("remove successPolicy")
 def idle_success_policy(job: Job) -> Iterator[Found]:
-    """Where there is a Chief it alone decides, and successPolicy is ignored."""
+    """If there is a Chief, it alone decides, and successPolicy is ignored."""
     if job.of(*DECIDERS) and job.spec.get("successPolicy"):
         correct = removes(job.spec, "successPolicy", "a Chief decides without it")
         path = (*job.path, "spec", "successPolicy")
@@ -107,7 +106,7 @@ def idle_success_policy(job: Job) -> Iterator[Found]:
 def dynamic_workers(job: Job) -> Iterator[Found]:
     """Failures of dynamic workers never fail the job.
 
-    TF_CONFIG of a Chief, an Evaluator or a second PS is unusable besides.
+    In addition, TF_CONFIG is unusable for a Chief, an Evaluator or a second PS.
     """
     if job.spec.get("enableDynamicWorker") is True:
         yield Found((*job.path, "spec", "enableDynamicWorker"), "enableDynamicWorker is set")
@@ -115,9 +114,9 @@ def dynamic_workers(job: Job) -> Iterator[Found]:
 
 @warning("make sure that the program trains without it")
 def alone(job: Job) -> Iterator[Found]:
-    """With one replica in all the operator sets no TF_CONFIG."""
+    """For a job with one replica, the operator sets no TF_CONFIG."""
     if job.total == 1 and not job.has_launcher:
-        yield Found(job.at(), "there is 1 replica in all")
+        yield Found(job.at(), "the job has only 1 replica")
 
 
 @warning("give the Chief what a Worker has, or train with parameter servers")

@@ -1,4 +1,4 @@
-"""A rule: one thing that a manifest may have wrong, why it matters, and what to do."""
+"""Defines a rule: one possible fault of a manifest, its effect and its remedy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Found:
-    """One place where a rule does not hold.
+    """One place that breaks a rule.
 
     Attributes:
-        path: Where in the document.
-        what: What is there.
-        correct: Makes the safe correction in the document and says what it did; None where a
+        path: The path in the document.
+        what: The fault.
+        correct: Makes the safe correction in the document and returns what it did; None if a
             person has to decide.
     """
 
@@ -38,11 +38,11 @@ class Rule:
     """A rule.
 
     Attributes:
-        name: As it is printed.
+        name: The name, as printed.
         severity: See Severity.
-        reason: What happens, and why.
-        fix: What to do about it.
-        find: Yields every place where it does not hold.
+        reason: The effect of the fault and its cause.
+        fix: The remedy.
+        find: Yields every place that breaks the rule.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Rule:
 
 
 def error(fix: str) -> Callable[[Callable[[Job], Iterator[Found]]], Rule]:
-    """Make a rule of the decorated function; its docstring is the reason.
+    """Turn the decorated function into a rule; its docstring is the reason.
 
     Args:
-        fix: What a person does about it.
+        fix: The remedy, for a person.
     """
     return _rule(Severity.ERROR, fix)
 
 
 def warning(fix: str) -> Callable[[Callable[[Job], Iterator[Found]]], Rule]:
-    """Make a rule of the decorated function, as `error` does, of lower severity."""
+    """Turn the decorated function into a rule, as `error` does, with lower severity."""
     return _rule(Severity.WARNING, fix)
 
 

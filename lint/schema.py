@@ -1,7 +1,7 @@
-"""The fields a TFJob may have, and their types.
+"""Finds unknown fields and wrong types in a TFJob.
 
-The API server drops fields that it does not know without a word. The levels of the TFJob itself are
-listed here; from the pod template down they are those of the Kubernetes client.
+The API server drops unknown fields without an error. The levels of the TFJob itself are listed
+here. From the pod template down, the fields come from the Kubernetes client.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Violation:
-    """Where a value does not fit.
+    """A field that is unknown or has the wrong type.
 
     Attributes:
-        path: Where.
-        model: The kind of object it is a field of.
-        expected: The type that belongs there; empty where the field is unknown.
-        value: What is there.
-        meant: For an unknown field the one that was probably meant, or nothing.
+        path: The path of the field.
+        model: The kind of object that has the field.
+        expected: The expected type; empty if the field is unknown.
+        value: The value of the field.
+        meant: For an unknown field, the field that was probably meant, or empty.
     """
 
     path: Path
@@ -95,12 +95,12 @@ class Violation:
 
     @property
     def structural(self) -> bool:
-        """Whether an object or a list belongs there: nothing below can be read then."""
+        """Whether an object or a list is expected: then nothing below can be read."""
         return bool(self.expected) and self.expected not in _SCALARS
 
     @property
     def words(self) -> str:
-        """What belongs there."""
+        """The expected type in words."""
         if self.structural:
             return "a list" if self.expected.startswith("list") else "an object"
         return _WORDS[self.expected]
@@ -112,10 +112,10 @@ def violations(
     """Yield every field of `value` that is unknown or of the wrong type.
 
     Args:
-        value: What stands there; null counts as absent.
+        value: The value; null counts as absent.
         kind: The type, as the Kubernetes client writes types.
-        path: Where it is.
-        model: The kind of object it is a field of.
+        path: The path of the value.
+        model: The kind of object that has the field.
     """
     if value is None or kind == "object":
         return

@@ -1,4 +1,4 @@
-"""What the commands of the containers say, as far as it can be read without running them."""
+"""Defines rules about the commands of the containers, which it reads but never runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.job import Container, Job, Replica, ensure_list, items, text
 from kfp_tfjob.lint.rule import Found, error
 
-# Kubernetes expands $(NAME); $$( is left alone. Commands of a shell are in small letters.
+# Kubernetes expands $(NAME) but not $$(NAME). Shell commands are in lowercase.
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([A-Z_][A-Z0-9_]*)\)")
-# What a pod knows of itself, by the names people give it.
+# The fields of a pod, by their usual variable names.
 _FIELDS = {
     "HOSTNAME": "metadata.name",
     "POD_NAME": "metadata.name",
@@ -24,17 +24,17 @@ _FIELDS = {
     "NODE_NAME": "spec.nodeName",
     "POD_IP": "status.podIP",
 }
-# No ConfigMap or Secret that envFrom names would have them: they differ from pod to pod.
+# They differ from pod to pod, so no ConfigMap or Secret of envFrom has them.
 _OF_EACH_POD = {"HOSTNAME", "POD_NAME", "NODE_NAME", "POD_IP"}
 _EXIT = re.compile(r"[;\n]\s*exit\s+0\b")
 _SWALLOW = re.compile(r"\|\|\s*(true|:|exit\s+0)\s*;?\s*$")
 _CAREFUL = re.compile(r"\bset\s+-[a-z]*e|^-[a-z]{0,2}e[a-z]{0,3}$")
-# What comes before an `exit 0` without being work whose end counts.
+# Commands before an `exit 0` that are not the work of the script.
 _BLOCK = re.compile(r"\b(?:then|do|else)\b|[{(]")
 _NO_WORK = re.compile(r"(#|trap\b|echo\b|printf\b|sleep\b|date\b|true\b|:|\w+=\S*$|$)|.*\|\|")
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)&?\s*tee\b")
 _PIPE_STATUS = re.compile(r"pipefail|PIPESTATUS")
-# A loop of a shell, up to its `done`, or of a program that is given as text.
+# A loop of a shell, up to its `done`, or of an inline program.
 _LOOP = re.compile(r"\b(?:while|until)\b(.*?)(?:[;\n]\s*done\b|$)", re.DOTALL)
 _TEST = re.compile(r"(?:\[|\btest)\s+(?:!\s+)?-[efs]\s+[\"']?([^\s\"'\];]+)")
 _EXISTS = re.compile(r"\b(?:exists|isfile|Path)\(\s*[\"']([^\"']+)[\"']")
@@ -47,8 +47,8 @@ _LASTING = ("persistentVolumeClaim", "hostPath", "nfs", "csi")
 def undefined_variable(job: Job) -> Iterator[Found]:
     """Kubernetes expands $(NAME) only where NAME is in the env of that container.
 
-    Otherwise it stays, and a shell takes it for a command: $(HOSTNAME) is then empty, the same
-    for all runs.
+    Otherwise it stays, and a shell runs it as a command: $(HOSTNAME) is then empty, and equal in
+    all runs.
     """
     for replica, container in job.every_container():
         own = [text(variable, "name") for variable in container.env]
@@ -74,7 +74,7 @@ def always_green(job: Job) -> Iterator[Found]:
                 )
 
 
-@error("write set -o pipefail, or leave tee out: the log of the container is kept anyway")
+@error("write set -o pipefail, or remove tee: the log of the container is kept anyway")
 def piped_away(job: Job) -> Iterator[Found]:
     """A pipe has the exit code of tee, so a failed training counts as a success."""
     for _, container in job.every_container():
@@ -83,9 +83,9 @@ def piped_away(job: Job) -> Iterator[Found]:
                 yield Found(path, f"{container.name} pipes its output into tee")
 
 
-@error("put the run into the path, or use an emptyDir")
+@error("put the run id into the path, or use an emptyDir")
 def stale_marker(job: Job) -> Iterator[Found]:
-    """A volume that outlives the pod still has the file of the run before.
+    """A volume that outlives the pod still has the file of the previous run.
 
     A script that waits for the file continues at once, with the old result.
     """
@@ -99,7 +99,7 @@ def stale_marker(job: Job) -> Iterator[Found]:
 
 
 def _exits_green(word: str) -> bool:
-    """Tell whether an `exit 0` follows work whose end counts, or is the last word of all."""
+    """Tell whether an `exit 0` follows the work of the script, or ends the script."""
     for found in _EXIT.finditer(word):
         before = word[: found.start()]
         if not word[found.end() :].strip(" ;\n"):
@@ -111,7 +111,7 @@ def _exits_green(word: str) -> bool:
 
 
 def _awaited(container: Container, word: str) -> Iterator[str]:
-    """Yield the files that a script waits for in a loop, as far as their names are known."""
+    """Yield the files with known names that a script waits for in a loop."""
     values = {text(item, "name"): text(item, "value") for item in container.env}
     values |= dict(_ASSIGNED.findall(word))
     for loop in _LOOP.finditer(word):
@@ -122,7 +122,7 @@ def _awaited(container: Container, word: str) -> Iterator[str]:
         for name in dict.fromkeys(tests):
             marker = _USED.sub(lambda use: values.get(use[1] or use[2] or use[3]) or use[0], name)
             removed = re.search(rf"\brm\b[^;\n]*{re.escape(name)}", word[: loop.start()])
-            # A variable that is not in the manifest may well be the run.
+            # A variable that is not in the manifest may be the run id.
             if "$" not in marker and not removed:
                 yield posixpath.join(text(container.body, "workingDir"), marker)
 
@@ -137,7 +137,7 @@ def _removed_before(replica: Replica, marker: str) -> bool:
 def _undefined(
     container: Container, path: Path, word: str, given: set[str], elsewhere: bool
 ) -> Iterator[Found]:
-    """Yield what is not defined; with `elsewhere` some may be, where this does not see it."""
+    """Yield undefined names; with `elsewhere`, envFrom may define some of them."""
     for name in dict.fromkeys(_REFERENCE.findall(word)):
         service = name.endswith(("_SERVICE_HOST", "_SERVICE_PORT"))
         may_be = elsewhere and name not in _OF_EACH_POD
@@ -163,5 +163,5 @@ def _lasting_mounts(replica: Replica, container: Container) -> list[str]:
     return [
         text(mount, "mountPath").rstrip("/") + "/"
         for mount in mounts
-        if mount.get("name") in lasting and not mount.get("subPathExpr")  # a folder of its own
+        if mount.get("name") in lasting and not mount.get("subPathExpr")  # its own folder
     ]

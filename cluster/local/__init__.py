@@ -1,1 +1,1 @@
-"""Jobs as processes of this machine: the same manifest, without a cluster."""
+"""Runs jobs as processes on this machine, from the same manifest as on a cluster."""

@@ -1,8 +1,8 @@
-"""Jobs as processes of this machine: the same manifest, without a cluster.
+"""Runs jobs as processes on this machine, from the same manifest as on a cluster.
 
-It does what an operator does with a job that it never restarts: one pod for each replica, the
-variables by which replicas find each other, success with the deciding role, failure with any
-replica, and whatever still runs then is ended.
+It acts like an operator for a job without restarts. It starts one pod for each replica, with the
+variables by which replicas find each other. The job succeeds with the deciding role and fails with
+any replica. Then the remaining pods are stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"
-# Said by the manifest and without a meaning among processes of one machine.
+# Fields of the manifest without a meaning for processes on one machine.
 IGNORED = {
     "run policy": frozenset({"ttlSecondsAfterFinished"}),
     "pod": frozenset(
@@ -55,9 +55,9 @@ _KNOWN = {
     "volume": frozenset("name emptyDir secret persistentVolumeClaim downwardAPI".split()),
     "emptyDir": frozenset(),
 }
-# Below the ports the system gives to outgoing connections, which would take ours meanwhile.
+# Below the ports for outgoing connections, which could take ours in the meantime.
 _PORTS = range(20000, 32000)
-_LINES = 10_000  # kept for a reader that is slow
+_LINES = 10_000  # kept for a slow reader
 _CLOSING_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class LocalBackend:
     """Runs jobs until it is closed; on SIGTERM it ends them and the program.
 
     Args:
-        folder: Where the volumes of jobs are.
-        secrets: A folder with one folder for each Secret, one file for each of its keys.
+        folder: The folder for the volumes of jobs.
+        secrets: A folder with one folder for each Secret, and in it one file for each key.
     """
 
     def __init__(self, folder: Path, secrets: Path) -> None:
@@ -94,7 +94,7 @@ class LocalBackend:
     def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int
     ) -> AbstractContextManager[Callable[[], str]]:
-        """Return a context that never ends a run: a signal to the command line does."""
+        """Return a context that reports no end: a signal to the command line ends a local run."""
         return nullcontext(lambda: "")
 
     def create(self, manifest: Mapping[str, Any]) -> None:
@@ -102,12 +102,12 @@ class LocalBackend:
 
         Raises:
             JobExistsError: The name is taken.
-            JobRefusedError: The manifest says something that is neither done nor ignored here, or
-                names a Secret that is not there.
+            JobRefusedError: The manifest has a field that this back end neither supports nor
+                ignores, or names a Secret that does not exist.
         """
         name = manifest["metadata"]["name"]
         if name in self._jobs:
-            raise JobExistsError(Problem(f"there is a job {name} already"))
+            raise JobExistsError(Problem(f"a job {name} exists already"))
         JobRefusedError.raise_if(_not_understood(manifest))
         JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
         self._jobs[name] = _Job(manifest, self._machine)
@@ -139,30 +139,30 @@ class LocalBackend:
         return time.monotonic() - job.heard if job and job.heard else None
 
     def events(self, name: str) -> list[Object]:
-        """Return nothing: no controller has a say here."""
+        """Return no events: there are no controllers here."""
         return []
 
     def nodes(self) -> None:
-        """Return None: processes of one machine wait for no node."""
+        """Return None: processes on one machine need no nodes."""
         return None
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Write annotations on a job."""
+        """Set annotations of a job."""
         if job := self._jobs.get(name):
             job.annotations.update(values)
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Write annotations on the chief's pod, whose containers see them in PODINFO_DIR."""
+        """Set annotations of the chief's pod; its containers read them in PODINFO_DIR."""
         if job := self._jobs.get(name):
             job.chief.annotate(values)
 
     def delete(self, name: str) -> None:
-        """End a job, wait for its processes and remove its volumes."""
+        """Stop a job, wait for its processes and remove its volumes."""
         if job := self._jobs.pop(name, None):
             job.end()
 
     def close(self) -> None:
-        """End every job; nothing it started runs any more after that."""
+        """End every job and all its processes."""
         for job in self._jobs.values():
             job.stop(_CLOSING_SECONDS)
         for name in list(self._jobs):
@@ -194,7 +194,7 @@ class _Job:
     def __init__(self, manifest: Mapping[str, Any], machine: Machine) -> None:
         self._manifest = dict(manifest)
         self.annotations: dict[str, str] = {}
-        self.heard = 0.0  # when the chief said something
+        self.heard = 0.0  # when the chief logged its last line
         self._name: str = manifest["metadata"]["name"]
         self._folder = machine.folder / "jobs" / self._name
         self._kind = kind = kind_of(manifest)
@@ -238,7 +238,7 @@ class _Job:
 
     @property
     def over(self) -> bool:
-        """Whether the job is decided and none of its pods runs any more."""
+        """Whether the job has a result and all its pods have ended."""
         return self._decided and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods)
 
     def start(self) -> None:
@@ -350,7 +350,7 @@ def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
     for kind, where, part in _parts(manifest):
         for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
             yield Problem(
-                f"the local back end cannot do {key} of the {where}",
+                f"the local back end does not support {key} of the {where}",
                 received=key,
                 fix=f"remove {key}, or run on a cluster",
             )
@@ -374,7 +374,7 @@ def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Pro
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield every part of a job with its kind and where it stands."""
+    """Yield every part of a job with its kind and its place."""
     kind = kind_of(job)
     yield "run policy", "run policy", kind.run_policy(job)
     for replica in kind.replicas(job):

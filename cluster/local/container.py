@@ -1,4 +1,4 @@
-"""One container of a pod as a process: its environment, its output and its state."""
+"""Runs one container of a pod as a process, with its environment, output and state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from kfp_tfjob.jobs.kinds import KINDS
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
-# A process that left the group on purpose may hold the pipe; its lines are not waited for.
+# A process that left the group may hold the pipe open; do not wait for its lines.
 _LAST_LINES_SECONDS = 2.0
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
@@ -33,11 +33,11 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def place(text: str, mounts: Mapping[str, Path]) -> str:
-    """Return a path of the container as one of this machine; any other text as it is.
+    """Translate a path of the container to this machine; return any other text unchanged.
 
     Args:
         text: The value of a variable or one argument.
-        mounts: The folder of this machine for every mountPath.
+        mounts: The folder on this machine for every mountPath.
     """
     for mount in sorted(mounts, key=len, reverse=True):
         if text == mount or text.startswith(mount + "/"):
@@ -47,7 +47,7 @@ def place(text: str, mounts: Mapping[str, Path]) -> str:
 
 @dataclass(frozen=True)
 class PodInfo:
-    """What a container can ask about its pod: metadata, and the keys of Secrets."""
+    """What a container can refer to: the metadata of its pod, and keys of Secrets."""
 
     metadata: Mapping[str, Any]
     secrets: Path
@@ -67,7 +67,7 @@ class PodInfo:
             return None
 
     def missing(self, name: str, key: str) -> str:
-        """Say what a reference to a Secret lacks, worded as the kubelet does."""
+        """Return what a reference to a Secret lacks, in the words of the kubelet."""
         if (self.secrets / name).is_dir():
             return f"couldn't find key {key} in Secret {self.metadata.get('namespace')}/{name}"
         return f'secret "{name}" not found'
@@ -78,17 +78,17 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is that of this program without what an operator sets, then what the manifest says; the
-    programs of the checkout and of its virtual environment are found.
+    It is the environment of this program without an operator's variables, plus the variables of
+    the manifest. PATH contains the virtual environment.
 
     Args:
-        container: From the manifest.
-        pod: For references.
-        mounts: The folder of this machine for every mountPath.
-        extra: Set whatever the manifest says.
+        container: The container in the manifest.
+        pod: The targets of references.
+        mounts: The folder on this machine for every mountPath.
+        extra: Variables that override the manifest.
 
     Raises:
-        LookupError: A reference that is not optional leads nowhere.
+        LookupError: The target of a required reference does not exist.
     """
     own: dict[str, str] = {}
     for item in container.get("env", []):
@@ -112,14 +112,14 @@ def environment(
 
 
 class LocalContainer:
-    """A process in a group of its own, read line by line.
+    """A process in its own group; its output is read line by line.
 
     Args:
-        name: The container.
+        name: The name of the container.
         command: What to run, references already expanded.
-        environment: Of the process.
-        folder: Where it starts and leaves its last words.
-        restarts: Whether it is started again whenever it ends: a native sidecar.
+        environment: The environment of the process.
+        folder: Its working folder, and the folder for its last words.
+        restarts: Whether to restart it whenever it ends; true for a native sidecar.
         line: Takes each line of output.
         changed: Called after every change of state.
     """
@@ -136,7 +136,7 @@ class LocalContainer:
     ) -> None:
         self.name = name
         self.ended = threading.Event()
-        # What a container writes there becomes the message of its state, as on a cluster.
+        # The content of this file becomes the message of the state, as on a cluster.
         self._last_words = folder / f".{name}.termination-log"
         self._command, self._folder = command, folder
         self._environment = dict(environment) | {"TERMINATION_LOG": str(self._last_words)}
@@ -166,11 +166,11 @@ class LocalContainer:
         }
 
     def stop(self) -> None:
-        """Send SIGTERM, as the kubelet does: to the process alone, which stands for PID 1."""
+        """Send SIGTERM as the kubelet does: only to the process that acts as PID 1."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process; what it started goes with it."""
+        """Send SIGKILL to the process; all processes that it started end with it."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -216,7 +216,7 @@ class LocalContainer:
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
         code = process.wait()
-        # With its PID 1 everything in a container ends.
+        # When PID 1 ends, everything in its container ends.
         _kill_group(process.pid)
         reader.join(_LAST_LINES_SECONDS)
         code = code if code >= 0 else 128 - code
@@ -232,7 +232,7 @@ class LocalContainer:
     def _message(self) -> str:
         try:
             return self._last_words.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
-        except OSError:  # a full disk has not even the empty file
+        except OSError:  # a full disk does not hold even the empty file
             return ""
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:

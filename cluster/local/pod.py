@@ -1,8 +1,8 @@
-"""One pod as processes of this machine: what the kubelet does with a pod, as far as we need it.
+"""Runs one pod as processes on this machine, as the kubelet would.
 
-Init containers run one after the other; a native sidecar starts among them and stays. Then come the
-containers. When they have ended the sidecars get SIGTERM and the pod's grace period; the pod's
-phase is final after that.
+Init containers run one after the other; a native sidecar starts among them and keeps running. Then
+the containers start. When they have ended, the sidecars get SIGTERM and the pod's grace period.
+After that, the phase of the pod is final.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environme
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.storage import files
 
-# A person who waits for a laptop does not wait as long as a node does.
+# A person at a laptop does not want to wait as long as a node does.
 LONGEST_GRACE = 10.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the pods of this machine share.
+    """The folders that all pods on this machine share.
 
     Attributes:
-        folder: Where volumes are; a claim is the folder `claims/<name>`, kept between jobs.
+        folder: The folder for volumes; a claim is the folder `claims/<name>`, kept between jobs.
         secrets: A folder with one folder for each Secret, one file for each key.
     """
 
@@ -36,7 +36,7 @@ class Machine:
 
 
 class _NotMadeError(Exception):
-    """A container lacks something that its environment names."""
+    """The environment of a container names something that does not exist."""
 
 
 class LocalPod:
@@ -44,12 +44,12 @@ class LocalPod:
 
     Args:
         name: `<job>-<type>-<index>`.
-        labels: Of the operator, added to those of the template.
-        template: From the manifest.
-        machine: Where it runs.
-        folder: Its volumes; removed with the job.
-        injected: Variables that the operator gives the main container.
-        extra: Variables for all containers, whatever the manifest says.
+        labels: The operator's labels, added to those of the template.
+        template: The pod template in the manifest.
+        machine: The shared folders.
+        folder: The folder for its volumes; removed with the job.
+        injected: Variables that the operator sets in the main container.
+        extra: Variables for all containers; they override the manifest.
         line: Takes a container's name and a line of its output.
         changed: Called after every change of state.
     """
@@ -90,14 +90,14 @@ class LocalPod:
         self._thread = threading.Thread(target=self._run, name=f"pod {name}", daemon=True)
 
     def start(self) -> None:
-        """Start the pod; its phase tells how it goes."""
+        """Start the pod; `phase` shows its progress."""
         self._thread.start()
 
     def stop(self, sidecar_seconds: float | None = None) -> None:
-        """End the pod as its deletion would, and return at once.
+        """Stop the pod as a deletion would, and return at once.
 
         Args:
-            sidecar_seconds: What the sidecars have at most; None for the grace period of the pod.
+            sidecar_seconds: The time limit of the sidecars; None for the pod's grace period.
         """
         grace = min(float(self._spec["terminationGracePeriodSeconds"]), LONGEST_GRACE)
         with self._change:
@@ -111,13 +111,13 @@ class LocalPod:
             self._change.notify_all()
 
     def annotate(self, values: Mapping[str, str]) -> None:
-        """Change annotations; the volumes that show them follow."""
+        """Change annotations, also in the volumes that show them."""
         with self._change:
             self.metadata["annotations"].update(values)
             self._write_podinfo()
 
     def join(self) -> None:
-        """Wait until nothing of the pod runs any more."""
+        """Wait until all processes of the pod have ended."""
         self._thread.join()
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class LocalPod:
             if self._run_init():
                 succeeded = self._run_main()
         except _NotMadeError:
-            with self._change:  # as a node does, the pod waits for what is missing
+            with self._change:  # as on a node, the pod waits for the missing object
                 self._change.wait_for(lambda: self._stopping)
         except (OSError, LookupError) as error:
             self.reason = "CreateContainerConfigError"
@@ -170,7 +170,7 @@ class LocalPod:
             self._write_podinfo()
 
     def _write_podinfo(self) -> None:
-        """Write what the downward API shows, each file by one rename."""
+        """Write the files of the downward API, each with one rename."""
         info = PodInfo(self.metadata, self._machine.secrets)
         for volume in self._spec.get("volumes", []):
             folder = self._volumes.get(volume["name"])
@@ -203,7 +203,7 @@ class LocalPod:
         return not self.reason and not any(container.exit_code for container in self._main)
 
     def _wait(self, containers: list[LocalContainer], deadline: float | None = None) -> None:
-        """Wait for containers, and end them when the pod's time is up or it is to stop."""
+        """Wait for containers, and end them at the pod's deadline or when it must stop."""
         end = time.monotonic() + deadline if deadline else None
         with self._change:
             while not all(container.ended.is_set() for container in containers):

@@ -1,1 +1,1 @@
-"""The step that trains: one TFJob per attempt, watched until it is proven or explained."""
+"""The training step: one TFJob per attempt, watched until its output is verified or it fails."""

@@ -1,4 +1,4 @@
-"""One job from its start, or from when it was found, to its end."""
+"""Follows one job to its end and judges it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
-_BEATS = 6  # of the heart, in the time after which the chief takes it for dead
+_BEATS = 6  # heartbeats within the time after which the chief gives up on its launcher
 _LONGEST_ANNOTATION = 1000
 _NOT_STORED = Judgement(
     Verdict.STORE_UNAVAILABLE, "the job succeeded, but its output is not complete in the store"
@@ -38,11 +38,11 @@ _NOT_STORED = Judgement(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job.
+    """The outcome of a job.
 
     Attributes:
-        judgement: The verdict and what it stands on.
-        words: The last lines of the container that ended it.
+        judgement: The verdict and its evidence.
+        words: The last lines of the container that ended the job.
         end: The record for the store.
     """
 
@@ -53,18 +53,18 @@ class Outcome:
 
 @dataclass
 class Attempt:
-    """One job that exists.
+    """One existing job.
 
     Attributes:
-        backend: Where it runs.
-        manifest: What it was made of.
-        spec: What was asked for.
-        number: The attempt, from 1.
-        waited: Seconds that earlier attempts have waited for nodes.
-        ended: Tells what ended the whole run; nothing while it is wanted.
-        run_left: Seconds that the whole run has left.
+        backend: The back end that runs it.
+        manifest: Its manifest.
+        spec: The requested job.
+        number: The number of the attempt, from 1.
+        waited: Seconds that earlier attempts waited for nodes.
+        ended: Returns why the whole run ended; empty while it has not.
+        run_left: Seconds left for the whole run.
         proven: Tells whether the output of this attempt is complete in the store.
-        clock: Seconds that never go back; a seam for tests.
+        clock: A monotonic clock; tests replace it.
     """
 
     backend: Backend
@@ -91,11 +91,11 @@ class Attempt:
         return self.spec.options.orphan_timeout_seconds / _BEATS
 
     def follow(self) -> Outcome:
-        """Follow the job to its end; one that is given up, or may be tried again, is deleted.
+        """Follow the job to its end; delete it if a limit ended it or a new attempt may follow.
 
         Raises:
-            ClusterUnavailableError: The cluster is away for too long; the job runs on.
-            ForbiddenError: RBAC does not allow to follow it.
+            ClusterUnavailableError: The API server was unreachable for too long; the job continues.
+            ForbiddenError: RBAC does not allow following the job.
         """
         follower = Follower(self.backend, self.name)
         follower.start()
@@ -122,17 +122,17 @@ class Attempt:
             try:
                 stored = self.proven()
             except StepError:
-                # The store does not answer. The job stays, for the next launcher to prove.
+                # The store does not respond. Keep the job: the next launcher can verify its output.
                 follower.finish(_LAST_LINES_SECONDS)
                 raise
             judgement = judgement if stored else _NOT_STORED
         if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
-            judgement, given_up = cancelled(why), None  # the watch of the run has stopped the job
+            judgement, given_up = cancelled(why), None  # the watch of the run already stopped it
         if latest is not None:
             self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable
         if deleted:
-            self.backend.delete(self.name)  # any other end stays for people to look at
+            self.backend.delete(self.name)  # any other job stays for inspection
         follower.finish(_LAST_LINES_SECONDS)
 
         kind = kind_of(self.manifest)
@@ -152,7 +152,7 @@ class Attempt:
         return Outcome(judgement, said, end)
 
     def _with_remedy(self, found: Judgement | None, seen: Snapshot) -> Judgement | None:
-        """Add to a verdict on pods that wait which parameter to change, and whether it is final."""
+        """Add the parameter to change to a verdict on waiting pods; decide whether it is final."""
         if found is None or found.fix:
             return found
         events = seen.events()
@@ -161,15 +161,15 @@ class Attempt:
                 return replace(found, fix=secret_remedy(self.spec, missing))
         fix = remedy(found.verdict, self.spec, seen.pods, events)
         if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
-            # Letting go of nodes helps where others have them, and not where there are too few.
+            # Releasing nodes helps only if other jobs hold the missing ones, not if too few exist.
             return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
         return replace(found, fix=fix)
 
     def _lacks_room(self, seen: Snapshot) -> str:
-        """Say why the cluster as it is can never hold the job; nothing where that is not known.
+        """Return why the cluster at its present size can never hold the job, or "" if unknown.
 
-        A later attempt comes after a node was lost or while nodes are on their way, and without
-        events that is not known: then the job waits for its pending timeout.
+        After the first attempt, a node may have been lost or a new one may be starting. Then, and
+        without events, the answer is unknown: the job waits for its pending timeout.
         """
         nodes = self.backend.nodes()
         lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
@@ -195,7 +195,7 @@ class Attempt:
         self.backend.annotate(self.name, values)
 
     def _count(self, job: Object, pods: list[Object]) -> None:
-        """Add up what the job holds, since the last look."""
+        """Add the running time and the GPU seconds since the last call."""
         now = self.clock()
         passed = now - (self._counted_at if self._counted_at is not None else now)
         self._counted_at = now
@@ -225,8 +225,8 @@ def words(
     """Return the last lines of the container that ended the job, else of the chief.
 
     Args:
-        judgement: On the job.
-        main: The main container of its kind.
+        judgement: The judgement on the job.
+        main: The name of the main container.
         last_lines: Returns the last lines of a replica and container.
     """
     cause = judgement.cause
@@ -234,7 +234,7 @@ def words(
         return []
     if not cause:
         return last_lines("chief-0", main)
-    # What the supervisor says when the program itself left no words is in the sentence already.
+    # The sentence already contains the supervisor's own message.
     if cause.message and cause.message not in MEANING.values():
         return cause.message.splitlines()
     return last_lines(cause.replica, cause.container)

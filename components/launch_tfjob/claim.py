@@ -1,11 +1,11 @@
-"""The claim of an attempt, `attempts/NNNN.json`, and what the run may still use up.
+"""Reads and writes the claim of an attempt, `attempts/NNNN.json`, and limits the attempts.
 
-Only attempts without progress count, in a row: on spot nodes a week of training loses many pods,
-and each attempt that stored a newer checkpoint has brought the run forward.
+Only consecutive attempts without progress count. On spot nodes, a week of training loses many pods,
+and each attempt that stored a newer checkpoint made progress.
 
-The time of the whole run is counted from what the launcher of the first attempt wrote down by its
-own clock, and compared with the clock of the launcher that asks. The store has a different clock,
-which is not used; launchers of one cluster differ by seconds, the limit is days.
+The launcher of the first attempt records the start of the run by its own clock. Later launchers
+compare it with their own clocks, not with the clock of the store. The clocks of one cluster differ
+by seconds, and the limit is in days.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kfp_tfjob.storage.words import counted
 
 @dataclass(frozen=True)
 class Claim:
-    """What is known when an attempt begins.
+    """The state of a run when an attempt begins.
 
     Attributes:
-        attempt: From 1.
+        attempt: The number of the attempt, from 1.
         since: The first attempt since a person started the run.
-        began: When that one was claimed, by its launcher's clock: seconds since 1970.
-        checkpoint: The newest step that was ever stored by then; 0 for none.
-        fruitless: How many attempts in a row before this one have stored no newer checkpoint.
+        began: When that attempt was claimed, in seconds since 1970 by its launcher's clock.
+        checkpoint: The newest step stored so far; 0 if there is none.
+        fruitless: Consecutive attempts before this one that stored no newer checkpoint.
     """
 
     attempt: int
@@ -49,18 +49,18 @@ class Claim:
         Args:
             attempt: Its number.
             checkpoint: The newest step that is stored now.
-            counts: Whether this attempt had its chance; one that got no nodes had none.
+            counts: Whether the attempt of this claim counts; one that got no nodes does not.
         """
         fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(counts)
-        newest = max(checkpoint, self.checkpoint)  # coming as far once more is no progress
+        newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
         return Claim(attempt, self.since, self.began, newest, fruitless)
 
     def left(self, seconds: float) -> float:
-        """Return how many of the seconds of the whole run are left; a clock may have been set."""
+        """Return the seconds left for the run, at most all of them if a clock was set back."""
         return min(self.began + seconds - time.time(), seconds)
 
     def used(self, most: int) -> str:
-        """Say how many attempts there were before this one, and how many may be in vain.
+        """Return the number of earlier attempts, and how many may make no progress.
 
         Args:
             most: `train_options.max_attempts`.
@@ -71,7 +71,7 @@ class Claim:
         last = f"the last {self.fruitless}" if self.fruitless > 1 else "the last one"
         return (
             f"{made}, and {last} stored no newer checkpoint; train_options.max_attempts allows"
-            f" {most} such in a row"
+            f" {most} such attempts in a row"
         )
 
     def to_bytes(self, run_id: str, job: str, spec_hash: str) -> bytes:
@@ -80,15 +80,15 @@ class Claim:
         Args:
             run_id: The run.
             job: The name of the job.
-            spec_hash: Of its manifest.
+            spec_hash: The spec hash of its manifest.
         """
         record = {"run_id": run_id, "job": job, "spec_hash": spec_hash} | vars(self)
-        record["launcher"] = uuid.uuid4().hex  # two launchers must not both believe it is theirs
+        record["launcher"] = uuid.uuid4().hex  # two launchers must never own the same claim
         return json.dumps(record, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, attempt: int) -> Claim:
-        """Read a claim back; one of an earlier version knows only where the counting began."""
+        """Read a claim; an earlier version recorded only the attempt that began the count."""
         record: Mapping[str, Any] = json.loads(data)
         since = int(record["since"])
         return cls(

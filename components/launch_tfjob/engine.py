@@ -1,4 +1,4 @@
-"""The step: from run parameters to a proven output and what people look at."""
+"""Runs the step: trains with the run parameters and writes the reports."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         step: The run and its store.
         parameters: The arguments of JobSpec.parse, as KFP delivered them.
         curves: Path of the HTML page with the training curves.
-        job: Path of the HTML page with the TFJob and what to type for TensorBoard.
+        job: Path of the HTML page with the TFJob and the TensorBoard command.
 
     Returns:
-        What was trained; its metrics are finite numbers.
+        The completed training; its metrics are finite numbers.
 
     Raises:
-        ConfigurationError: Parameters are wrong, or this version does not have the back end.
+        ConfigurationError: Parameters are wrong, or the back end does not exist.
         JobFailedError: The training failed.
     """
     spec = JobSpec.parse(**parameters)

@@ -1,13 +1,12 @@
-"""Runs a training until its output is proven or a person has to fix something.
+"""Runs a training until its output is verified or a person has to fix something.
 
-1. If the output is complete, do nothing: the run is done.
-2. Look at the newest attempt: one that runs is adopted, one that failed is told apart (start.py).
+1. If the output is complete, the run is done.
+2. Look at the newest attempt: adopt a running job, and decide about a failed one (start.py).
 3. Otherwise claim the next attempt in the store; the highest number owns the run.
-4. Create its job and follow it: every line, every change of a pod, every limit (attempt.py).
-5. When it has ended, judge it by its status, its pods and what is stored.
-6. Where the infrastructure was at fault, try again from the newest stored checkpoint, as long as
-   attempts store newer ones (claim.py); otherwise fail with the last lines of the replica that
-   failed first.
+4. Create its job, and follow its log lines, its pods and its limits (attempt.py).
+5. When the job has ended, judge it by its status, its pods and the stored output.
+6. If the infrastructure failed, start a new attempt from the newest stored checkpoint, within the
+   limits of claim.py. Otherwise fail with the last lines of the replica that failed first.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Launched:
         job_name: The job of the attempt that completed it.
         attempts: How many attempts the run has used, this one included.
         manifest: The job of that attempt.
-        progress: What the chief reported; its `final` are the metrics.
-        gpu_hours: GPUs held times hours by name; empty for a training without GPUs.
+        progress: The reports of the chief; `final` has the metrics.
+        gpu_hours: GPU hours by name; empty for a training without GPUs.
     """
 
     job_name: str
@@ -82,7 +81,7 @@ class JobFailedError(StepError):
         self.verdict = verdict  # type: ignore[misc]
 
     def after(self, used: str) -> JobFailedError:
-        """Return the same with what the run has used up before it was given up."""
+        """Return this error with the attempts that the run has used."""
         return JobFailedError(self.code, self.verdict, f"{self}\nNo more attempts: {used}.")
 
 
@@ -92,13 +91,13 @@ class Launcher:
 
     Attributes:
         step: The run and its store.
-        spec: What was asked for.
-        backend: Where jobs run.
-        owner: The ownerReference of the jobs; None without one.
-        retry: Whether this is Kubeflow Pipelines' own retry and not a person's.
-        ended: Tells what ended the whole run; nothing while it is wanted.
-        clock: Seconds that never go back; a seam for tests.
-        sleep: Waits for seconds; a seam for tests.
+        spec: The requested job.
+        backend: The back end that runs the jobs.
+        owner: The ownerReference of the jobs, or None.
+        retry: Whether Kubeflow Pipelines, not a person, retries the step.
+        ended: Returns why the whole run ended; empty while it has not.
+        clock: A monotonic clock; tests replace it.
+        sleep: Waits for seconds; tests replace it.
     """
 
     step: Step
@@ -114,8 +113,8 @@ class Launcher:
         """Train.
 
         Raises:
-            JobFailedError: With the last lines of the replica that failed first.
-            ConfigurationError: A job of this name is not ours.
+            JobFailedError: The training failed; the last lines of the replica that failed first.
+            ConfigurationError: A job of this name does not belong to this run.
         """
         if done := self._completed():
             return self._launched(done)
@@ -131,7 +130,7 @@ class Launcher:
                 if failure:
                     if last and claim.checkpoint > last.checkpoint:
                         backoff = self.spec.options.backoff_seconds
-                    # Two jobs that let go of each other's GPUs must not come back together.
+                    # Two jobs that release GPUs for each other must not return at the same time.
                     pause = backoff * random.uniform(0.5, 1.0)
                     log.info("attempt %d begins in %.0f s", claim.attempt, pause)
                     self.sleep(pause)
@@ -143,7 +142,7 @@ class Launcher:
                 self._create(manifest)
                 self._fail_if_ended(manifest["metadata"]["name"])
             attempt = int(manifest["metadata"]["labels"]["kfp-tfjob/attempt"])
-            assert claim  # that of the job taken over, or the one made just now
+            assert claim  # the claim of the adopted job, or the new one
             run_left = claim.left(self.spec.options.run_deadline_seconds)
             outcome = Attempt(
                 self.backend,
@@ -166,18 +165,18 @@ class Launcher:
                 raise self._in_the_end(failure, claim)
             placed = judgement.verdict != Verdict.PARTLY_PLACED
             if not placed:
-                # Waiting for nodes is bounded by time and not by attempts.
+                # Time limits the wait for nodes, not the number of attempts.
                 waited += outcome.end.seconds["pending"]
                 if waited >= self.spec.options.pending_timeout_seconds:
                     raise self._in_the_end(failure, claim)
             manifest = {}
 
     def _adopted(self) -> dict[str, Any]:
-        """Return the manifest of the newest attempt if its job is to be followed, else nothing.
+        """Return the manifest of the newest attempt if its job must be followed, else {}.
 
         Raises:
-            JobFailedError: It failed by the user's fault, and this is Kubeflow Pipelines' retry.
-            ConfigurationError: The job of that name is not ours.
+            JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
+            ConfigurationError: The job of that name does not belong to this run.
         """
         attempts = self.step.store.numbers(self.step.run.attempts)
         if not attempts:
@@ -185,7 +184,7 @@ class Launcher:
         manifest = self._manifest(attempts[-1])
         name = manifest["metadata"]["name"]
         told, began = False, self.clock()
-        # Names differ and attempts are fenced: pods of a dead node need not be waited for.
+        # Attempts have different names and are fenced, so pods of a dead node do no harm.
         longest = _LOST_NODE_SECONDS + float(self.spec.pod.of("chief").grace_seconds or 0)
         while True:
             job = self.backend.get(name)
@@ -193,7 +192,7 @@ class Launcher:
             found = start.look_at(job, pods, manifest)
             action = start.decide(found, self.retry)
             if not told:
-                log.info("%s of an earlier start: %s; %s", name, found, action)
+                log.info("found %s from an earlier start: %s; %s", name, found, action)
                 told = True
             if action == Action.WAIT and self.clock() - began < longest:
                 self.sleep(_LOOK_AGAIN_SECONDS)
@@ -212,7 +211,7 @@ class Launcher:
             return {}
 
     def _recorded(self) -> JobFailedError | None:
-        """Return the user's fault that ended this step before, where the job is gone since."""
+        """Return the recorded failure that the user has to fix, for a job that is gone."""
         try:
             earlier = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
         except (ObjectNotFoundError, ValueError, TypeError):
@@ -220,11 +219,11 @@ class Launcher:
         if earlier.step != self.step.name or not earlier.final:
             return None
         if earlier.verdict == Verdict.CANCELLED:
-            return None  # a person who starts it again wants it
+            return None  # a person started it again on purpose
         return JobFailedError(earlier.code, earlier.verdict, earlier.message)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
-        """Create a job; one that is there already is ours if it is the same."""
+        """Create a job; an existing job with the same owner and spec is adopted."""
         name = manifest["metadata"]["name"]
         log.info(
             "creating %s: 1 chief, %s, %s",
@@ -238,10 +237,10 @@ class Launcher:
             found = start.look_at(self.backend.get(name), [], manifest)
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
                 raise _not_ours(manifest, found) from None
-            log.info("%s is there already and is taken over", name)
+            log.info("%s exists already and is adopted", name)
 
     def _fail_if_ended(self, made: str = "") -> None:
-        """Begin no job for a run that was ended, and take back one that was just made.
+        """Start no job for a run that was ended, and delete a job that was just created.
 
         Raises:
             JobFailedError: The run was ended.
@@ -252,7 +251,7 @@ class Launcher:
             raise _failure(cancelled(why), [])
 
     def _keep(self, end: AttemptEnd) -> None:
-        """Leave what is known of an attempt; a store that is away is no reason to fail."""
+        """Record the end of an attempt; an unreachable store is not an error."""
         address = self.step.run.attempt_end(end.attempt)
         try:
             self.step.store.write(address, end.to_bytes())
@@ -273,7 +272,8 @@ class Launcher:
         if completion.get("attempt") != attempt:
             raise DataError(
                 Problem(
-                    f"{run.base} has the manifest of one attempt and the completion of another",
+                    f"{run.base} has the manifest of one attempt and the completion of a different"
+                    " one",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
                     fix="start a new run; a different program wrote into this one",
                 )
@@ -281,7 +281,7 @@ class Launcher:
         return attempt
 
     def _last_claim(self, adopted: bool) -> Claim | None:
-        """Return the newest claim if it counts: a person who starts a run again begins a count."""
+        """Return the newest claim, or None if a person started the run and the count restarts."""
         store, run = self.step.store, self.step.run
         last = max(store.numbers(run.attempts), default=0)
         if not (last and (self.retry or adopted)):
@@ -291,12 +291,12 @@ class Launcher:
     def _next_claim(
         self, last: Claim | None, failure: JobFailedError | None, placed: bool
     ) -> Claim:
-        """Return the claim of the next attempt, unless the run has used up what it may.
+        """Return the claim of the next attempt, unless the run has reached a limit.
 
         Args:
             last: The newest claim that counts; None before the first.
-            failure: What ended it, where this launcher knows.
-            placed: Whether it had its nodes.
+            failure: The failure that ended it, if this launcher saw it.
+            placed: Whether all its pods had nodes.
         """
         attempt = max(self.step.store.numbers(self.step.run.attempts), default=0) + 1
         checkpoint = self._newest_checkpoint()
@@ -314,13 +314,13 @@ class Launcher:
         return claim
 
     def _in_the_end(self, failure: JobFailedError, claim: Claim) -> JobFailedError:
-        """Return a failure with what the run has used, where it took more than one attempt."""
+        """Return a failure, with the attempts that the run has used if there were several."""
         if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
             return failure
         try:
             ended = claim.next(claim.attempt + 1, self._newest_checkpoint())
         except StepError as error:
-            log.warning("what the run has used is not known: %s", error)
+            log.warning("the number of attempts so far is not known: %s", error)
             return failure
         return failure.after(ended.used(self.spec.options.max_attempts))
 
@@ -331,12 +331,12 @@ class Launcher:
             try:
                 store.head(checkpoints / str(step) / MANIFEST)
             except ObjectNotFoundError:
-                continue  # it was not stored to its end
+                continue  # it was not stored completely
             return step
         return 0
 
     def _earlier_failure(self, used: str) -> StepError:
-        """Return what ended the last attempt: KFP starts a step that failed once more."""
+        """Return the failure of the last attempt: KFP starts a failed step again."""
         try:
             data = self.step.store.read(self.step.run.failure("json"))
             earlier = Failure.from_bytes(data)
@@ -354,7 +354,7 @@ class Launcher:
         )
 
     def _keep_claim(self, claim: Claim) -> dict[str, Any]:
-        """Return the job of an attempt that is now ours, or nothing if a launcher was faster."""
+        """Store a claim and return its manifest, or {} if a different launcher was faster."""
         manifest = self._manifest(claim.attempt)
         name = manifest["metadata"]["name"]
         record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
@@ -377,7 +377,7 @@ class Launcher:
         return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
 
     def _gpu_hours(self, completed: int) -> dict[str, float]:
-        """Add up what the attempts held, as far as their launchers saw it."""
+        """Return the GPU hours that the launchers of all attempts recorded."""
         seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
         for attempt, end in read_ends(self.step.store, self.step.run).items():
             held = end.gpu_seconds if end else {}
@@ -387,15 +387,15 @@ class Launcher:
 
 
 def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
-    """Train, or return at once when the output of the run is complete.
+    """Train, or return at once if the output of the run is complete.
 
     Args:
         step: The run and its store.
-        spec: What was asked for.
-        backend: Where jobs run.
+        spec: The requested job.
+        backend: The back end that runs the jobs.
 
     Raises:
-        JobFailedError: With the last lines of the replica that failed first.
+        JobFailedError: The training failed; the last lines of the replica that failed first.
     """
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds) as ended:
@@ -403,7 +403,7 @@ def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
 
 
 def _is_retry() -> bool:
-    """Tell an automatic retry from a person's, whose index begins at 0 again."""
+    """Tell whether KFP retries by itself; a retry by a person starts at index 0 again."""
     record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
@@ -413,17 +413,17 @@ def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
     if found is Found.OTHER_SPEC:
         return ConfigurationError(
             Problem(
-                f"{name} of this run was made with other parameters, or by a different"
-                " version of kfp-tfjob",
+                f"{name} of this run was created with different parameters, or by a"
+                " different version of kfp-tfjob",
                 received=f"a job with {found}",
-                expected="the job that this version makes from the parameters of the run",
-                fix="let the version that made it finish it, or delete the job and retry: the run"
-                " continues from its newest stored checkpoint",
+                expected="the job that this version creates from the parameters of the run",
+                fix="let the version that created it finish it, or delete the job and retry: the"
+                " run continues from its newest stored checkpoint",
             )
         )
     return ConfigurationError(
         Problem(
-            f"{name} exists already, and this run did not make it",
+            f"{name} exists already, and this run did not create it",
             received=f"a job with {found}",
             expected="the same run, Workflow and spec hash",
             fix="start a new run, or delete that job if it is not needed",

@@ -1,8 +1,8 @@
-"""The job manifest of one attempt: a pure function of the spec and the identity of the run.
+"""Builds the job manifest of one attempt: a pure function of the spec and the run's identity.
 
-Every replica has the init container `setup` and the main container; the chief also has the native
-sidecar `uploader`. Nothing is ever restarted by Kubernetes: restarting in place is the
-supervisor's work, and a new attempt the launcher's.
+Every replica has the init container `setup` and the main container. The chief also has the native
+sidecar `uploader`. Kubernetes never restarts a training: the supervisor restarts it in place, and
+the launcher starts a new attempt.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor.pack import NAME
 
-# Without site-packages, which it does not use: until it has started, a SIGTERM is lost.
+# -S skips the unused site-packages for a faster start: until then, a SIGTERM is lost.
 SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
-# <job>-evaluator-0 and <job>-worker-999 must be names of Services, at most 63 characters.
+# <job>-evaluator-0 and <job>-worker-999 must be Service names of at most 63 characters.
 LONGEST_NAME = 50
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
-# The sidecar stays as long as the trainer, mostly idle; a whole core would be kept from others.
+# The sidecar runs as long as the trainer and is mostly idle, so it reserves no whole core.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
@@ -53,14 +53,14 @@ _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
 
 @dataclass(frozen=True)
 class Identity:
-    """Which run a job belongs to.
+    """The run and attempt that a job belongs to.
 
     Attributes:
-        run_id: The id of the run as KFP gives it.
-        attempt: From 1.
+        run_id: The id of the run, as KFP gives it.
+        attempt: The number of the attempt, from 1.
         task: The step that launched it.
-        namespace: Empty for that of the caller.
-        owner: An ownerReference, so that the job goes with its Workflow; None without one.
+        namespace: The namespace; empty for the caller's own.
+        owner: The ownerReference that deletes the job with its Workflow, or None.
     """
 
     run_id: str
@@ -70,13 +70,13 @@ class Identity:
     owner: Mapping[str, Any] | None = None
 
     def job_name(self, kind: JobKind) -> str:
-        """Return the name of the job: a DNS-1035 label, one for every run and attempt."""
+        """Return the name of the job: a DNS-1035 label, unique for each run and attempt."""
         suffix = f"-{self.attempt}"
         return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what a job would run: its spec, whatever its name and owner."""
+    """Return the SHA-256 of a job's spec, which does not depend on its name and owner."""
     text = json.dumps(manifest["spec"], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()
 
@@ -85,8 +85,8 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     """Return the job as a Kubernetes object.
 
     Args:
-        spec: What was asked for.
-        identity: Which run and attempt it is.
+        spec: The requested job.
+        identity: Its run and attempt.
 
     Returns:
         A JSON object; the same arguments give the same bytes.
@@ -145,7 +145,7 @@ class _PodTemplate:
 
     @property
     def stages_data(self) -> bool:
-        """Whether `setup` brings the dataset: our trainer does so itself, parameters need none."""
+        """Whether `setup` downloads the dataset: our trainer does so itself, and ps needs none."""
         options = self.spec.options
         wanted = options.command and options.stage_data and self.spec.dataset_uri
         return bool(wanted) and self.role != "ps"
@@ -162,7 +162,7 @@ class _PodTemplate:
     def output_dir(self) -> str:
         if not self.is_chief:
             return f"{JOB_DIR}/{OUTPUT}"
-        # A claim outlives the job: what an earlier attempt left in it must not be taken for ours.
+        # A claim outlives the job. Files of an earlier attempt must not count as our output.
         own = f"{OUTPUT_DIR}/{self.identity.job_name(self.spec.kind)}"
         return own if self.output_claim else OUTPUT_DIR
 
@@ -224,7 +224,7 @@ class _PodTemplate:
         if spec.options.command:
             environment += keys_of_the_store(spec)
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
-        last = {item["name"]: item for item in environment}  # a name must not stand there twice
+        last = {item["name"]: item for item in environment}  # a name must not appear twice
         container = self._container(
             self.spec.kind.container, spec.image, resources, list(last.values())
         )
@@ -249,7 +249,7 @@ class _PodTemplate:
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         command = ["python3", "-m", "kfp_tfjob.uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
         command += ["--grace", str(self.settings.grace_seconds)]
-        # With this policy an init container is a native sidecar: it does not hold back the end.
+        # This policy makes an init container a native sidecar, which does not delay the end.
         return container | {"command": command, "restartPolicy": "Always"}
 
     def _container(
@@ -310,14 +310,14 @@ class _PodTemplate:
             "PYTHONUNBUFFERED": "1",
         }
         return [
-            # $$ is how a dollar is written where Kubernetes would expand $(NAME).
+            # Kubernetes expands $(NAME), and $$ is a literal dollar.
             {"name": name, "value": value.replace("$", "$$")}
             for name, value in values.items()
             if value
         ]
 
     def _restarts(self) -> dict[str, str]:
-        """Return how a replica helps itself; a user's own program is never restarted in place."""
+        """Return the settings for restarts in place; a user's own program is never restarted."""
         options = self.spec.options
         if options.command or not options.max_restarts:
             return {}
@@ -334,7 +334,7 @@ class _PodTemplate:
         if self.is_chief:
             volumes.append({"name": "podinfo", "downwardAPI": {"items": _podinfo()}})
         memory = {"medium": "Memory", "sizeLimit": self.settings.shared_memory}
-        # Without `optional` a Secret that is missing keeps the pod from starting without a word.
+        # Without `optional`, the pod would wait for a missing Secret without an error.
         secret = {"secretName": self.spec.storage_secret, "optional": True}
         return [
             *volumes,
@@ -348,7 +348,7 @@ class _PodTemplate:
 
 
 def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
-    """Return the environment of a program that knows the store by the variables of AWS alone."""
+    """Return the AWS variables for a program that finds the store only through them."""
     places = zip(_AWS_PLACES, (spec.storage_endpoint, spec.storage_region), strict=True)
     names = [*_AWS_KEYS, *(name for name, value in places if not value)]
     references = ({"name": spec.storage_secret, "key": name, "optional": True} for name in names)
@@ -361,13 +361,13 @@ def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
 def _variable(name: str, value: str | SecretKey) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": name, "value": value}
-    # Not optional: a program must not start without it, and the launcher sees what is missing.
+    # Not optional: the program must not start without it, and the launcher reports it missing.
     reference = {"name": value.secret, "key": value.key}
     return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _podinfo() -> list[dict[str, Any]]:
-    """Return the annotations the chief's pod is told by, as files that follow every change."""
+    """Return the annotations that control the chief's pod, as files that follow every change."""
     return [
         {
             "path": name.rpartition("/")[2],

@@ -1,4 +1,4 @@
-"""What the chief says while it trains, read back from the store: `output/progress.jsonl`."""
+"""Reads the chief's progress reports from the store: `output/progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Epoch:
     """One epoch as the chief reported it.
 
     Attributes:
-        number: From 1.
+        number: The number of the epoch, from 1.
         metrics: Finite values by name.
     """
 
@@ -33,10 +33,10 @@ class TrainingHistory:
     """A whole training.
 
     Attributes:
-        epochs: In order; an epoch that was repeated after a restart counts as it was last.
-        final: The metrics of the exported model; without a final event those of the last epoch.
-        seconds: Where the time of the chief's last start went; empty without a final event.
-        dropped: Names of values that were not finite numbers, which no report can show.
+        epochs: In order; the last report of an epoch that was repeated after a restart counts.
+        final: The metrics of the exported model; without a final event, those of the last epoch.
+        seconds: The chief's time by activity since its last start; empty without a final event.
+        dropped: Names of values that are not finite numbers; reports cannot show them.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -46,7 +46,7 @@ class TrainingHistory:
 
 
 def read(store: Store, run: RunLayout) -> TrainingHistory:
-    """Return the progress of a run; a user's own program may have left none."""
+    """Return the progress of a run; a user's own program may have written none."""
     try:
         return parse(store.read(run.progress).decode(errors="replace"))
     except ObjectNotFoundError:
@@ -57,7 +57,7 @@ def read(store: Store, run: RunLayout) -> TrainingHistory:
 
 
 def parse(text: str) -> TrainingHistory:
-    """Read the lines of progress.jsonl; a line that is cut off is passed over."""
+    """Read the lines of progress.jsonl; a truncated line is skipped."""
     epochs: dict[int, Epoch] = {}
     final: Mapping[str, float] = {}
     seconds: Mapping[str, float] = {}
@@ -81,6 +81,6 @@ def parse(text: str) -> TrainingHistory:
 
 
 def _numbers(values: Mapping[str, object] | None) -> dict[str, float]:
-    """Return what is a number; null is one that JSON cannot write, and becomes NaN."""
+    """Return the numbers; null is a number that JSON cannot express and becomes NaN."""
     items = ((name, math.nan if value is None else value) for name, value in (values or {}).items())
     return {str(name): float(value) for name, value in items if isinstance(value, int | float)}

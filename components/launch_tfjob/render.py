@@ -1,4 +1,4 @@
-"""The job manifest as people read it."""
+"""Renders a job manifest as YAML for people."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kfp_tfjob.trainer.model_code import ModelCode
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what occurs twice: kubectl reads anchors, people do not."""
+    """Repeats equal values, because anchors are hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """Return a manifest as YAML, with what looks secret masked; equal ones give equal bytes."""
+    """Return a manifest as YAML with masked secrets; equal manifests give equal bytes."""
     return yaml.dump(
         masked_job(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
@@ -32,11 +32,11 @@ def render(values: Mapping[str, Any], run_id: str) -> str:
     """Return the first attempt of a run as YAML.
 
     Args:
-        values: Every run parameter by name; those of other steps are passed over.
-        run_id: As KFP would give it.
+        values: Every run parameter by name; those of other steps are ignored.
+        run_id: The id of the run, as KFP would give it.
 
     Raises:
-        ConfigurationError: Everything that is wrong with the parameters.
+        ConfigurationError: Parameters are wrong; it lists every problem.
     """
     groups = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
     given = {name: value for name, value in values.items() if name.startswith(groups)}

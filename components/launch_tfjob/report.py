@@ -1,4 +1,4 @@
-"""The pages of a training: its curves, and its job. They need nothing else."""
+"""Renders the pages of a training: its curves and its job. Each page is one HTML file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kfp_tfjob.pages.template import render
 
 
 def curves_html(progress: TrainingHistory, title: str) -> str:
-    """Return a page with a chart for each metric, the final values, and where the time went.
+    """Return a page with a chart for each metric, the final values and the time by activity.
 
     Args:
-        progress: What the chief reported.
-        title: Of the page.
+        progress: The reports of the chief.
+        title: The title of the page.
     """
     series: dict[str, dict[str, list[charts.Point]]] = {}
     for epoch in progress.epochs:
@@ -36,7 +36,7 @@ def curves_html(progress: TrainingHistory, title: str) -> str:
 
 
 def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
-    """Return a page with what to type for TensorBoard, and the TFJob as YAML.
+    """Return a page with the TensorBoard command and the TFJob as YAML.
 
     Args:
         manifest: The TFJob.

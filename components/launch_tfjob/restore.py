@@ -1,9 +1,8 @@
-"""What a chief on a new disk resumes from: the newest stored checkpoint and the files beside it.
+"""Restores the newest stored checkpoint and the files beside it to the disk of a new chief.
 
-A checkpoint is proven by its manifest. The manifest also names the files that lay beside it, such
-as those of TensorBoard and ModelCheckpoint; each of them is what it is in the store by now, proven
-by the checksum the store keeps or, where it keeps none, by a second reading. No training fails for
-want of one.
+The manifest verifies the checkpoint. It also names the files beside it, such as those of
+TensorBoard and ModelCheckpoint. Each file is restored as it is in the store now, verified by the
+checksum of the store or, without one, by a second read. A missing file never fails a training.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 
 log = logging.getLogger(__name__)
 
-# The training makes these at its end, and checkpoints have manifests of their own.
+# The training creates these at its end, and checkpoints have their own manifests.
 _NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
-_CHECKPOINTS_TO_COME = 2  # before an old one is removed; the disk must have room for them
+_CHECKPOINTS_TO_COME = 2  # the disk needs room for these before an old checkpoint is removed
 _MOST_REASONS = 5  # in a line of the log
 
 
 def restore(store: Store, run: RunLayout, output: Path) -> int | None:
-    """Bring the newest checkpoint that verifies, and the files that lay beside it.
+    """Restore the newest checkpoint that passes verification, and the files beside it.
 
-    The one that the trainer calls the best comes too, or the sidecar would remove it from the
-    store as one that the trainer has removed. The newest appears last: a restore that is cut off
-    is made again.
+    The best checkpoint is restored too. Otherwise, the sidecar would treat it as removed by the
+    trainer and delete it from the store. The newest one appears last, so an interrupted restore
+    is repeated.
 
     Args:
-        store: Where from.
+        store: The store.
         run: The run in the store.
         output: OUTPUT_DIR.
 
@@ -76,7 +75,7 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
 
 
 def _fetch_checkpoint(store: Store, run: RunLayout, output: Path, step: int) -> Manifest | None:
-    """Bring a checkpoint under a temporary name, unless it is not right in the store."""
+    """Download a checkpoint under a temporary name; None if it is incomplete or damaged."""
     partial = _partial(output, step)
     try:
         return pull(store, run.checkpoints / str(step), partial)
@@ -105,7 +104,7 @@ def _publish(output: Path, step: int) -> None:
 
 
 def _best_step(folder: Path) -> int | None:
-    """Return the step that a checkpoint of the project's trainer calls the best, if it does."""
+    """Return the best step that a checkpoint of the project's trainer names, or None."""
     try:
         return json.loads((folder / CHECKPOINT_STATE).read_text())["best_checkpoint"]["step"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -113,9 +112,9 @@ def _best_step(folder: Path) -> int | None:
 
 
 def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manifest) -> None:
-    """Bring the files that lay beside a checkpoint; what cannot be had is logged and left out.
+    """Restore the files beside a checkpoint; skip and log those that cannot be restored.
 
-    What was written for the first time after it stays in the store: the training writes it again.
+    Files created after the checkpoint are not restored: the training writes them again.
     """
     named = {path for path in map(str, checkpoint.details.get("files", ())) if _lies_beside(path)}
     if not named:
@@ -149,7 +148,7 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
 
 
 def _lies_beside(path: str) -> bool:
-    """Tell whether a path is one of a file beside checkpoints, and below OUTPUT_DIR."""
+    """Tell whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
     parts = path.split("/")
     return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)
 
@@ -157,13 +156,13 @@ def _lies_beside(path: str) -> bool:
 def _fetch_files(
     store: Store, output: Path, start: int, objects: Sequence[Listed]
 ) -> dict[str, str]:
-    """Bring objects, each by one rename; return the paths of those that failed, and why.
+    """Download objects, each with one rename; return the failed paths and the reasons.
 
     Args:
-        store: Where from.
+        store: The store.
         output: OUTPUT_DIR.
-        start: Where the path below it begins in a key.
-        objects: What to bring.
+        start: Where the path below OUTPUT_DIR begins in a key.
+        objects: The objects to download.
     """
     if not objects:
         return {}
@@ -178,7 +177,7 @@ def _fetch_files(
         path = item.address.key[start:]
         store.fetch(item.address, output, store.entry(item.address, path))
 
-    # When the store is away, the others are not waited for as well.
+    # When the store is away, do not wait for the remaining objects.
     wanted = takewhile(lambda _: not away, objects)
     for item, fetched in each(fetch, wanted, min(WORKERS, len(objects)), progress.tick):
         path = item.address.key[start:]

@@ -1,7 +1,7 @@
-"""The init container of every replica: `python -m kfp_tfjob.components.launch_tfjob.setup`.
+"""Prepares a replica as its init container: `python -m kfp_tfjob.components.launch_tfjob.setup`.
 
-It puts into JOB_DIR what the replica runs, and on the chief into OUTPUT_DIR what an earlier attempt
-of the run has stored. Every byte that comes from the store is verified.
+It puts the supervisor, the user's code and the dataset into JOB_DIR. On the chief, it restores the
+files of earlier attempts into OUTPUT_DIR. It verifies every byte from the store.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-# The first process of a container is not ended by a signal that it does not handle. What is half
-# fetched is fetched again by the pod that follows.
+# PID 1 ignores a signal that it does not handle. The next pod repeats unfinished downloads.
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
 
@@ -38,13 +37,13 @@ class Task:
     """What a replica needs before it starts.
 
     Attributes:
-        job_dir: Scratch of the replica.
-        output_dir: Where the chief writes.
+        job_dir: The scratch folder of the replica.
+        output_dir: The folder for the output.
         run: The run in the store.
-        code: The copy of the user's code; None when the image has it.
-        dataset: The prepared dataset; None where it is not needed in a folder.
-        data_dir: That folder.
-        restore: Whether this replica resumes from what is stored: the chief.
+        code: The copy of the user's code; None if the image has it.
+        dataset: The prepared dataset; None if it is not downloaded.
+        data_dir: The folder for the dataset.
+        restore: Whether to restore stored files; true on the chief.
     """
 
     job_dir: Path
@@ -57,10 +56,10 @@ class Task:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Task:
-        """Read what the manifest of the job says.
+        """Read the variables that the job manifest sets.
 
         Raises:
-            ConfigurationError: Variables are missing or no addresses; one problem for each.
+            ConfigurationError: Variables are missing or are not addresses; one problem for each.
         """
         missing = [
             name for name in ("JOB_DIR", "OUTPUT_DIR", "RUN_URI") if not environment.get(name)
@@ -86,8 +85,8 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     """Prepare a replica.
 
     Args:
-        task: What it needs.
-        open_store: Gives the store with code and checkpoints, which not every replica needs.
+        task: What the replica needs.
+        open_store: Opens the store, which not every replica needs.
 
     Returns:
         The step of the checkpoint that was restored, or None.
@@ -122,7 +121,7 @@ def _open_store() -> Store:
 
 
 def main() -> int:
-    """Prepare the replica this process belongs to."""
+    """Prepare the replica of this process."""
     logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:

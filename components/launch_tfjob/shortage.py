@@ -1,4 +1,4 @@
-"""Which run parameter to change, from the messages of the scheduler and of quotas."""
+"""Finds the run parameter to change from the messages of the scheduler and of quotas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_tfjob.jobs.verdict import Verdict
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
-    "have all pods of a job placed together: with Kueue (pod.all.queue), or with Volcano or the"
+    "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
     " coscheduling plugin (pod.all.scheduler)"
 )
 
@@ -25,13 +25,13 @@ def remedy(
     pods: Iterable[Mapping[str, Any]],
     events: Iterable[Mapping[str, Any]],
 ) -> str:
-    """Return what to do about pods that wait, or nothing where their words name no parameter.
+    """Return a remedy for waiting pods, or "" if their messages name no parameter.
 
     Args:
-        verdict: `unschedulable` or `partly_placed`; of any other nothing is known here.
-        spec: What was asked for.
-        pods: Of the job.
-        events: Of the job.
+        verdict: `unschedulable` or `partly_placed`; any other has no remedy here.
+        spec: The requested job.
+        pods: The pods of the job.
+        events: The events of the job.
     """
     if verdict not in (Verdict.UNSCHEDULABLE, Verdict.PARTLY_PLACED):
         return ""
@@ -53,12 +53,12 @@ def remedy(
     if partly:
         ways.append(_TOGETHER)
     elif lower and not names:
-        ways.append("have nodes that are larger or more")
+        ways.append("get larger or more nodes")
     return ", or ".join(ways)
 
 
 def secret_remedy(spec: JobSpec, missing: Iterable[waiting.MissingSecret]) -> str:
-    """Return what to do about Secrets that are missing."""
+    """Return a remedy for missing Secrets."""
     ways = []
     for item in missing:
         make = f"add the key {item.key} to Secret {item.name}" if item.key else ""
@@ -71,18 +71,18 @@ def secret_remedy(spec: JobSpec, missing: Iterable[waiting.MissingSecret]) -> st
 
 
 def key(spec: JobSpec, role: str, field: str) -> str:
-    """Return the parameter that decides a setting of a role: its own, or that of all."""
+    """Return the parameter that sets a field of a role: its own, or the one under `all`."""
     own = getattr(getattr(spec.pod, role), field)
     return f"pod.{'all' if own is None else role}.{field}"
 
 
 def parameter(spec: JobSpec, role: str, resource: str) -> str:
-    """Return the parameter that decides how much of a resource a replica asks for, and its value.
+    """Return the parameter that sets a replica's request for a resource, and its value.
 
     Args:
-        spec: What was asked for.
+        spec: The requested job.
         role: For instance `worker`.
-        resource: As nodes call it; one that no parameter decides gives nothing.
+        resource: Its name on nodes; the result is empty if no parameter sets it.
     """
     settings = spec.pod.of(role)
     if field := _FIELDS.get(resource):

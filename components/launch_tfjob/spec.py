@@ -1,4 +1,4 @@
-"""The job as asked for: the run parameters in typed form, checked all together."""
+"""Parses the run parameters into a typed job spec, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-# Variables the manifest sets itself; a user's own value would break the contract of a replica.
+# Variables that the manifest sets itself; a user's own value would break the contract of a replica.
 RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in KINDS))
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything the manifest of a job needs, but for the identity of the run.
+    """Everything that a job manifest needs, except the identity of the run.
 
     Attributes:
-        output_uri: As in the form.
-        storage_endpoint: As in the form; empty for what the Secret or AWS says.
-        storage_region: As in the form; empty as above.
+        output_uri: The run parameter.
+        storage_endpoint: The run parameter; if empty, the Secret or AWS decides.
+        storage_region: The run parameter; if empty, the Secret or AWS decides.
         storage_secret: The name of the Secret with the keys of the store.
         dataset_uri: The prepared dataset; empty before there is one.
-        model_name: Of the registry; here it only labels the job.
+        model_name: The model in the registry; here it only labels the job.
         model_entry: `module:function` that builds the model.
-        code_uri: The copy of the user's code in S3; empty when the image has it.
+        code_uri: The copy of the user's code in S3; empty if the image has it.
         hyperparameters: The keyword arguments of that function.
-        workers: Replicas beside the chief.
-        gpus: Per replica.
+        workers: Replicas in addition to the chief.
+        gpus: GPUs per replica.
         epochs: Whole passes over the training rows.
         batch_size: Rows of one step, over all replicas.
-        image: Of the container `tensorflow`.
-        tools_image: Of `setup` and `uploader`.
-        options: The rest of the train_ group.
-        pod: The pod group.
-        kind: Of the job.
+        image: The image of the container `tensorflow`.
+        tools_image: The image of `setup` and `uploader`.
+        options: The dict train_options.
+        pod: The dict pod.
+        kind: The kind of the job.
     """
 
     output_uri: str
@@ -75,13 +75,13 @@ class JobSpec:
 
     @property
     def total_gpus(self) -> int:
-        """GPUs of all replicas together, also of the extra ones."""
+        """GPUs of all replicas, including ps and evaluator."""
         extra = sum(kind.replicas * kind.gpus for kind in (self.pod.ps, self.pod.evaluator))
         return self.replicas * self.gpus + extra
 
     @property
     def for_trainer(self) -> Mapping[str, Any]:
-        """The content of TRAIN_OPTIONS; a run parameter for the trainer is added here."""
+        """The content of TRAIN_OPTIONS; add a run parameter for the trainer here."""
         return self.options.for_trainer
 
     def gpus_of(self, role: str) -> int:
@@ -114,10 +114,10 @@ class JobSpec:
         """Check and type the run parameters.
 
         Args:
-            output_uri: As in the form, and so are all that follow but the last three.
+            output_uri: The run parameter, like the others up to storage_region.
             storage_secret: Name of a Secret.
             model_name: Name of the model.
-            model_entry: What preflight made of model_code: `module:function`.
+            model_entry: `module:function`, which preflight derives from model_code.
             model_hyperparameters: Any JSON object.
             train_workers: 0 or more.
             train_gpus: Per replica, 0 or more.
@@ -129,11 +129,11 @@ class JobSpec:
             storage_endpoint: URL, or empty.
             storage_region: Region, or empty.
             dataset_uri: Empty in preflight, before there is a dataset.
-            code_uri: Empty when the image has the code.
-            tools_image: Of `setup` and `uploader`.
+            code_uri: Empty if the image has the code.
+            tools_image: The image of `setup` and `uploader`.
 
         Raises:
-            ConfigurationError: With every problem there is.
+            ConfigurationError: Parameters are wrong; it lists every problem.
         """
         problems: list[Problem | str] = []
 
@@ -199,8 +199,8 @@ class JobSpec:
             yield Problem(
                 "storage_secret is not the name of a Secret",
                 received=repr(self.storage_secret),
-                expected="small letters, digits, - and .; a blank name would be an invalid pod",
-                fix="name the Secret with the keys of the store; it may be one that does not exist",
+                expected="lowercase letters, digits, - and .; an empty name makes a pod invalid",
+                fix="name the Secret with the keys of the store; it does not have to exist",
                 path="storage_secret",
             )
         if not self.image or re.search(r"\s", self.image):
@@ -288,9 +288,9 @@ class JobSpec:
         settings = getattr(self.pod, role)
         for name in sorted(RESERVED & set(settings.env or {})):
             yield Problem(
-                f"pod.{role}.env.{name} is not yours to set",
+                f"pod.{role}.env.{name} is set by the job itself",
                 received=name,
-                expected="a name the job does not use itself",
+                expected="a name that the job does not use itself",
                 fix=f"remove pod.{role}.env.{name}",
                 path=f"pod.{role}.env.{name}",
             )
@@ -300,7 +300,7 @@ class JobSpec:
                 yield Problem(
                     f"pod.{role}.volumes cannot be mounted at {path}",
                     received=path,
-                    expected="a path of its own, outside /kfp-tfjob, /dev, /etc and /proc",
+                    expected="a unique path outside /kfp-tfjob, /dev, /etc and /proc",
                     fix="mount the claim elsewhere",
                     path=f"pod.{role}.volumes",
                 )

@@ -1,6 +1,6 @@
-"""What a launcher does that finds a job of an earlier start: a table, and how to read a job for it.
+"""Decides what a launcher does with a job of an earlier start.
 
-A retried or restarted step attaches to what runs and trains nothing twice.
+A retried or restarted step adopts a running job and trains nothing twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kfp_tfjob.jobs.verdict import Verdict
 
 
 class Found(StrEnum):
-    """What became of the newest attempt of a run."""
+    """The state of the newest attempt of a run."""
 
     NOTHING = "nothing"
     RUNNING = "running"
@@ -29,16 +29,16 @@ class Found(StrEnum):
 
 
 class Action(StrEnum):
-    """What the launcher does about it."""
+    """The reaction of the launcher."""
 
     CREATE = "claim the next attempt and create its job"
-    ADOPT = "follow the job to its end, or take note of it"
+    ADOPT = "follow the job to its end, or record its end"
     REPEAT = "fail with the same verdict"
     WAIT = "look again"
     REFUSE = "leave the job alone and fail"
 
 
-# What is found: on Kubeflow Pipelines' own retry, and on a start or retry by a person.
+# For each state, the reaction on a retry by Kubeflow Pipelines, and on a start by a person.
 TABLE: dict[Found, tuple[Action, Action]] = {
     Found.NOTHING: (Action.CREATE, Action.CREATE),
     Found.RUNNING: (Action.ADOPT, Action.ADOPT),
@@ -52,11 +52,11 @@ TABLE: dict[Found, tuple[Action, Action]] = {
 
 
 def decide(found: Found, automatic: bool) -> Action:
-    """Return what to do.
+    """Return the reaction.
 
     Args:
-        found: What became of the newest attempt.
-        automatic: Whether this is the retry of Kubeflow Pipelines and not a person's.
+        found: The state of the newest attempt.
+        automatic: Whether Kubeflow Pipelines, not a person, retries the step.
     """
     return TABLE[found][0 if automatic else 1]
 
@@ -64,12 +64,12 @@ def decide(found: Found, automatic: bool) -> Action:
 def look_at(
     job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
 ) -> Found:
-    """Say what became of an attempt.
+    """Return the state of an attempt.
 
     Args:
         job: The job of that name, or None.
         pods: Its pods.
-        wanted: The manifest this launcher would create for the same attempt.
+        wanted: The manifest that this launcher would create for the same attempt.
     """
     if job is None:
         return Found.NOTHING
@@ -87,7 +87,7 @@ def look_at(
 
 
 def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a job is of this run and step, and of the same Workflow where both have one."""
+    """Tell whether a job has the same run and step, and the same Workflow if both have one."""
     labels = job.get("labels") or {}
     if any(labels.get(name) != wanted["labels"][name] for name in (RUN_LABEL, TASK_LABEL)):
         return False

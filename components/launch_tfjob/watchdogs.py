@@ -1,4 +1,4 @@
-"""What is wrong with a job that has not ended: each thing with a limit and a message of its own."""
+"""Detects problems of a job that has not ended. Each has its own limit and message."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.words import listed
 
 _SHOWN = 5
-_SLACK = 60.0  # the kubelet is given the chance to end the pods itself
-_MOMENT = 5.0  # a Secret or a policy may be changed while the job is made
+_SLACK = 60.0  # lets the kubelet end the pods first
+_MOMENT = 5.0  # a Secret or a policy may change while the job is being created
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Snapshot:
     """A job at one moment.
 
     Attributes:
-        job: With its status.
+        job: The job with its status.
         pods: Its pods.
-        silence: Seconds since the chief's last line; None while it cannot be heard.
-        events: Returns what controllers said of the job and of pods that wait.
+        silence: Seconds since the chief's last line; None while its log cannot be read.
+        events: Returns the events of the job and of waiting pods.
     """
 
     job: Mapping[str, Any]
@@ -38,12 +38,12 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Limit:
-    """One thing that may be wrong with a job.
+    """One possible problem of a job.
 
     Attributes:
-        holds: Whether it is wrong now.
-        seconds: How long it may stay so.
-        verdict: On a job that stays so for longer.
+        holds: Whether the job has the problem now.
+        seconds: How long it may last.
+        verdict: The verdict if it lasts longer.
         sentence: Returns what happened, without a full stop.
     """
 
@@ -55,17 +55,17 @@ class Limit:
 
 @dataclass
 class JobLimits:
-    """The limits of one job; told of every look at it.
+    """The limits of one job, checked at every look.
 
     Attributes:
         options: The limits.
-        grace: Seconds that the chief has after its deadline.
-        waited: Seconds that earlier attempts have waited for nodes.
-        run_left: Seconds that the whole run has left at the first look.
-        queued: Seconds the job was suspended so far.
-        pending: Seconds the job waited for nodes so far, earlier attempts not counted.
-        next_limit: Seconds until the next limit may be over.
-        clock: Seconds that never go back; a seam for tests.
+        grace: Seconds that the chief has to stop after its deadline.
+        waited: Seconds that earlier attempts waited for nodes.
+        run_left: Seconds left for the whole run at the first look.
+        queued: Seconds that the job was suspended so far.
+        pending: Seconds that the job waited for nodes so far, without earlier attempts.
+        next_limit: Seconds until the next limit may be reached.
+        clock: A monotonic clock; tests replace it.
     """
 
     options: TrainOptions
@@ -81,7 +81,7 @@ class JobLimits:
     _began: float | None = None
 
     def look(self, seen: Snapshot) -> Judgement | None:
-        """Return a verdict when a limit is over."""
+        """Return a verdict if a limit is reached."""
         if is_over(seen.job):
             return None
         now = self.clock()
@@ -92,7 +92,7 @@ class JobLimits:
             return out_of_time(self.options)
         if is_suspended(seen.job):
             self.queued += passed
-            self._since.clear()  # nothing else can be expected of it
+            self._since.clear()  # no other limit applies to a suspended job
             left = min(self.options.queue_timeout_seconds - self.queued, run_left)
             self.next_limit = max(left, 0.1)
             if self.queued > self.options.queue_timeout_seconds:
@@ -118,7 +118,7 @@ class JobLimits:
         return None
 
     def _limits(self, seen: Snapshot) -> dict[str, Limit]:
-        """Return everything that may be wrong, by a name under which its time is counted."""
+        """Return every possible problem, by the name under which its time is counted."""
         options, pods, events = self.options, seen.pods, seen.events()
         placed = [replica_of(pod) for pod in pods if waiting.is_placed(pod)]
         chief_runs = any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods)
@@ -136,7 +136,7 @@ class JobLimits:
                 not self._is_cared_for(seen),
                 operator,
                 Verdict.OPERATOR_ABSENT,
-                lambda: f"the job has had no status for {operator:.0f} s: nothing makes its pods",
+                lambda: f"the job has had no status for {operator:.0f} s: nothing creates its pods",
             ),
             "not noticed": Limit(
                 _ended(pods),
@@ -154,7 +154,7 @@ class JobLimits:
                 bool(misconfigured),
                 pull,
                 Verdict.USER_ERROR,
-                lambda: _joined("a container cannot be made", misconfigured),
+                lambda: _joined("a container cannot be created", misconfigured),
             ),
             "secret": Limit(
                 bool(secrets),
@@ -167,7 +167,7 @@ class JobLimits:
                 bool(missing and forbidden),
                 _MOMENT,
                 Verdict.REFUSED,
-                lambda: _joined("the cluster does not let the pods be made", forbidden[-1:]),
+                lambda: _joined("the cluster does not allow pods to be created", forbidden[-1:]),
             ),
             "partly": Limit(
                 bool((unscheduled or (missing and not_made)) and placed),
@@ -201,19 +201,19 @@ class JobLimits:
         }
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
-        """Tell whether an operator handles the job; one that cannot make pods writes no status."""
+        """Tell whether an operator handles the job; one unable to create pods writes no status."""
         conditions = (seen.job.get("status") or {}).get("conditions")
         return bool(conditions) or bool(waiting.not_made(seen.events()))
 
     def _is_pending(self, seen: Snapshot) -> bool:
         if not self._is_cared_for(seen):
-            return False  # that is the operator's fault
+            return False  # the limit "no status" covers this
         begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
         return len(begun) < waiting.wanted(seen.job)
 
 
 def out_of_time(options: TrainOptions) -> Judgement:
-    """Return the verdict on a run that has used up all of its time."""
+    """Return the verdict on a run that has used up its time."""
     return Judgement(
         Verdict.DEADLINE,
         f"the run has taken longer than the {options.run_deadline_seconds} s of"
@@ -224,7 +224,7 @@ def out_of_time(options: TrainOptions) -> Judgement:
 
 
 def _never(seen: Snapshot) -> str:
-    """Say which quota can never hold the job; nothing where it may have to wait."""
+    """Return which quota can never admit the job, or "" if the job only has to wait."""
     for refusal in quota.exceeded(waiting.not_made(seen.events())):
         if why := refusal.never(seen.job):
             return f"{why}: {refusal.message}"
@@ -232,7 +232,7 @@ def _never(seen: Snapshot) -> str:
 
 
 def _reasons(seen: Snapshot) -> list[str]:
-    """Return for each pod that has begun nothing what the cluster says of it, if it does."""
+    """Return the cluster's message, if any, for each pod that has not started."""
     found = []
     for pod in seen.pods:
         if not waiting.has_begun(pod) and (said := waiting.reason(pod, seen.events())):
@@ -252,7 +252,7 @@ def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
 def _unknown(seen: Snapshot) -> list[str]:
     waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting.has_begun(pod)]
     missing = waiting.wanted(seen.job) - len(seen.pods)
-    return [f"{name} has begun nothing" for name in waiting_pods] or [f"{missing} were not made"]
+    return [f"{name} has not started" for name in waiting_pods] or [f"{missing} were not created"]
 
 
 def _joined(what: str, details: Sequence[str]) -> str:

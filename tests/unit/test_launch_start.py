@@ -86,10 +86,10 @@ def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts
     with pytest.raises(ConfigurationError) as caught:
         launcher.run()
     assert str(caught.value) == (
-        f"TFJob {WANTED['metadata']['name']} of this run was made with other parameters, or by a"
-        " different version of kfp-tfjob. Received: a job with a different spec."
-        " Expected: the job that this version makes from the parameters of the run."
-        " Fix: let the version that made it finish it, or delete the job and retry: the run"
+        f"TFJob {WANTED['metadata']['name']} of this run was created with different parameters,"
+        " or by a different version of kfp-tfjob. Received: a job with a different spec."
+        " Expected: the job that this version creates from the parameters of the run."
+        " Fix: let the version that created it finish it, or delete the job and retry: the run"
         " continues from its newest stored checkpoint."
     )
     backend.delete.assert_not_called()

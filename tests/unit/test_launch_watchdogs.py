@@ -65,7 +65,7 @@ NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = 
         (Snapshot(job(), []), 60, "operator_absent", "no status for 60 s"),
         (Snapshot(job(), [], events=lambda: QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
         (Snapshot(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
-        (Snapshot(job("Created"), []), 100, "unschedulable", "2 were not made"),
+        (Snapshot(job("Created"), []), 100, "unschedulable", "2 were not created"),
         (Snapshot(job("Running"), PARTLY), 30, "partly_placed", "worker-0 hold their nodes while"),
         (
             Snapshot(job("Created"), PULLING),
