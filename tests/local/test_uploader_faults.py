@@ -7,6 +7,7 @@ files, and in test_uploader_sidecar.py, about processes.
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -140,15 +141,15 @@ def _(world: World) -> None:
     plant(world)
     secret = world.other_secret(AWS_SESSION_TOKEN="old")
     check = {token: faults.accepts_token(token) for token in ("old", "new")}
-    count = [0]
+    numbers = itertools.count(1)  # requests come from several threads
 
     def expire(exchange: faults.Exchange) -> bool:
-        count[0] += 1
-        if count[0] == 6:
+        number = next(numbers)
+        if number == 6:
             # As Kubernetes does it: no reader meets half a value.
             (secret / ".new").write_text("new")
             (secret / ".new").replace(secret / "AWS_SESSION_TOKEN")
-        return check["old" if count[0] < 6 else "new"](exchange)
+        return check["old" if number < 6 else "new"](exchange)
 
     world.inject(Fault(expire, ".*", "", EVER))
     world.push(world.store(secret=secret))
