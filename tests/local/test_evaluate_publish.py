@@ -267,7 +267,7 @@ def test_of_two_publishers_one_wins(bench: Bench) -> None:
     won = [result for result in results if isinstance(result, publish.Published)]
     (lost,) = [result for result in results if isinstance(result, StepError)]
     assert len(won) == 1
-    assert "another run was promoted to champion of pets since" in str(lost)
+    assert "another run was promoted to champion of pets after this one" in str(lost)
     assert (lost.code, lost.verdict) == (6, "surpassed")  # 1 is for what was not foreseen
     champion = read_champion(bench.store, bench.layout, MODEL)
     assert champion is not None and champion.version == won[0].version

@@ -379,7 +379,7 @@ def test_files_that_differ(step, tmp_path):
     with pytest.raises(DataError) as error:
         run(step, str(tmp_path), "y", {})
     assert "b.csv does not have the columns of a.csv" in str(error.value)
-    assert "in addition 'c'; without 'a'" in str(error.value)
+    assert "additional 'c'; missing 'a'" in str(error.value)
 
 
 def test_a_source_that_is_not_there(step, store, base, tmp_path):

@@ -103,7 +103,7 @@ def _cluster(kind: str, index: int, chiefs: int = 1, workers: int = 1, name: str
     ("program", "code", "words"),
     [
         ("raise SystemExit(3)", 3, "data is missing or corrupt"),
-        ("raise SystemExit(77)", 77, "ended with 77"),
+        ("raise SystemExit(77)", 77, "exited with code 77"),
         ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL"),
         ("import signal; signal.raise_signal(signal.SIGALRM)", 142, "did not appear"),
     ],

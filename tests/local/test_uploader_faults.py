@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 
 import pytest
 
@@ -141,14 +142,15 @@ def _(world: World) -> None:
     plant(world)
     secret = world.other_secret(AWS_SESSION_TOKEN="old")
     check = {token: faults.accepts_token(token) for token in ("old", "new")}
-    numbers = itertools.count(1)  # requests come from several threads
+    numbers, one_by_one = itertools.count(1), threading.Lock()
 
     def expire(exchange: faults.Exchange) -> bool:
-        number = next(numbers)
-        if number == 6:
-            # As Kubernetes does it: no reader meets half a value.
-            (secret / ".new").write_text("new")
-            (secret / ".new").replace(secret / "AWS_SESSION_TOKEN")
+        with one_by_one:  # no request is refused before the new token is there
+            number = next(numbers)
+            if number == 6:
+                # As Kubernetes does it: no reader meets half a value.
+                (secret / ".new").write_text("new")
+                (secret / ".new").replace(secret / "AWS_SESSION_TOKEN")
         return check["old" if number < 6 else "new"](exchange)
 
     world.inject(Fault(expire, ".*", "", EVER))

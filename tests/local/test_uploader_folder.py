@@ -148,7 +148,11 @@ def test_a_manifest_cannot_write_outside_the_folder(store, base, tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [(None, "cannot be read"), ({".hidden": b""}, "no file"), ({"manifest.json": b""}, "holds a")],
+    [
+        (None, "cannot be read"),
+        ({".hidden": b""}, "no file"),
+        ({"manifest.json": b""}, "contains a file manifest.json"),
+    ],
 )
 def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):
     folder = tmp_path / "folder"
