@@ -1,0 +1,44 @@
+"""`kfp-tfjob explain`: the run parameters and their keys."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+import click
+
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.explanation import explain as keys_of
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import nearest
+
+
+@click.command("explain")
+@click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
+def explain(parameter: str | None) -> None:
+    """Explain the run parameters and their keys."""
+    groups = {name: it.group for name, it in PARAMETERS.items() if it.group}
+    keys = {path: text for name in groups for path, text in keys_of(name, groups[name]).items()}
+    if parameter is None:
+        for name, it in PARAMETERS.items():
+            click.echo(f"{name:<22} {it.words}")
+        click.echo(f"\nFor the keys of {', '.join(groups)}, run: kfp-tfjob explain PARAMETER")
+        return
+    shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
+    if parameter in PARAMETERS:
+        click.echo(f"{parameter}: {PARAMETERS[parameter].words}\n")
+    elif not shown:
+        near = [path for path in keys if path.endswith(f".{parameter}")]
+        near = near or [nearest(parameter, [*PARAMETERS, *keys])]
+        raise ConfigurationError(
+            Problem(
+                f"there is no parameter or key {parameter!r}",
+                received=parameter,
+                expected=f"one of {', '.join(PARAMETERS)}, or PARAMETER.KEY",
+                fix=" or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
+            )
+        )
+    for path, text in shown.items():
+        click.echo(path)
+        click.echo(
+            fill(text.replace("`", ""), 100, initial_indent="    ", subsequent_indent="    ")
+        )

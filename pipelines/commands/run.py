@@ -1,0 +1,113 @@
+"""`kfp-tfjob run`: the whole pipeline on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import click
+
+from kfp_tfjob.jobs.secret_values import still_masked
+from kfp_tfjob.pipelines.commands.parameters import values_of, with_parameters
+from kfp_tfjob.pipelines.local.home import DEFAULT, Home
+from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.text import lines
+
+
+@click.command()
+@with_parameters
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT,
+    show_default=True,
+    help="folder for the embedded store, logs and reports",
+)
+@click.option("--run-id", metavar="ID", help="continue this run with its original parameters")
+def run(home: Path, run_id: str | None, **given: Any) -> None:
+    """Run the whole pipeline on this machine.
+
+    The chief and the workers run as processes. They store their output in an S3 server that starts
+    and stops with the run, or in the store of --endpoint, with your AWS environment.
+
+    Exit codes: 0 the run is complete, blessed or not; 2 wrong parameters, credentials or model
+    code; 3 wrong data; 6 a different run was promoted first; 128+N stopped by signal N; any other
+    code: a different failure. The last lines give the reason.
+    """
+    from kfp_tfjob.components.preflight.parameters import check
+    from kfp_tfjob.pipelines.local.run import run as run_here
+
+    place = Home(home.absolute())
+    with place.errors_told():
+        earlier = _earlier(place, run_id) if run_id else None
+    values = values_of(given, earlier)
+    check(values)
+    ConfigurationError.raise_if(_not_kept(values))
+    named = given["model_name"] or any(item.startswith("model_name=") for item in given["settings"])
+    if not run_id and not named and (note := _other_data(place, values)):
+        click.echo(note)
+    name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+    sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show))
+
+
+def _earlier(home: Home, run_id: str) -> dict[str, Any]:
+    """Return the original parameters of a continued run.
+
+    Raises:
+        ConfigurationError: There is no such run.
+    """
+    path = home.run(run_id) / KEPT
+    try:
+        text = "" if "/" in run_id else path.read_text()
+        earlier = json.loads(text)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # or the disk was full
+        known = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
+        raise ConfigurationError(
+            Problem(
+                "there is no run with this id to continue",
+                received=run_id,
+                expected=f"one of {', '.join(sorted(known)[-5:]) or 'none yet'}",
+                fix="correct --run-id or --home, or omit --run-id to start a new run",
+            )
+        ) from None
+    return earlier
+
+
+def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
+    """Describe the secrets of a continued run: they were not saved."""
+    for name, value in values.items():
+        for path in still_masked(value, name):
+            yield Problem(
+                f"{path} was not saved when the run started",
+                expected="the value again, because its name looks like the name of a secret",
+                fix="pass it again",
+                path=path,
+            )
+
+
+def _other_data(home: Home, values: dict[str, Any]) -> str:
+    """Return a note if the model's default name belongs to a model of different data.
+
+    clean.csv and clean.parquet, or equal file names in two folders, give the same name.
+    """
+    earlier = home.trained_with(str(values["model_name"]))
+    keys = ("data_uri", "data_label")
+    if not earlier or all(earlier[1].get(key) == values[key] for key in keys):
+        return ""
+    version, parameters = earlier
+    return (
+        f"note: a model named {values['model_name']} already exists: version {version} was trained"
+        f" on {parameters.get('data_uri')}, label {parameters.get('data_label')}. This run competes"
+        " with its champion. To use a different name: --name NAME"
+    )
+
+
+def _show(text: str) -> None:
+    """Print text that may come from outside."""
+    click.echo(lines(text))

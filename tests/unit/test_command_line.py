@@ -1,0 +1,26 @@
+"""The command line as a whole: it starts fast, and every command is a file of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import kfp_tfjob.pipelines.commands as commands
+from kfp_tfjob.pipelines.cli import main
+
+HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
+
+
+def test_help_loads_no_heavy_package():
+    code = (
+        "import sys; from click.testing import CliRunner; from kfp_tfjob.pipelines.cli import main;"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
+        f"sys.exit(' '.join(name for name in {HEAVY} if name in sys.modules) or None)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not found.stderr
+    assert found.returncode == 0
+
+
+def test_every_command_has_a_file():
+    files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
+    assert {name.replace("-", "_") for name in main.commands} <= files
