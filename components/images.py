@@ -1,19 +1,39 @@
-"""Defines the two images of the compiled pipeline, and the user its steps run as.
+"""Defines the images of the compiled pipeline, and the user its steps run as.
 
-`kfp-tfjob compile --tools-image --trainer-image --run-as-user` compiles other values in. Not every
-Kubeflow Pipelines back end accepts them as run parameters, and a run must not depend on a moving
-tag.
+`kfp-tfjob compile` compiles other values in. Not every Kubeflow Pipelines back end accepts them as
+run parameters, and a run must not depend on a moving tag.
 """
 
 import os
 
 VERSION = "0.2.0"
+# RFC 2606 reserves `.invalid`, so no node can pull such an image, not even by accident.
+PLACEHOLDER = "set-your-registry.invalid"
 TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_IMAGE"
+TRAIN_VARIABLE = "KFP_TFJOB_TRAIN_IMAGE"
+
+
+def tools_in(registry: str) -> str:
+    """Return the name of the tools image of this version in a registry."""
+    return f"{registry}/kfp-tfjob-tools:{VERSION}"
+
+
+def trainer_in(registry: str, gpu: bool = False) -> str:
+    """Return the name of the trainer image of this version in a registry."""
+    return f"{registry}/kfp-tfjob-trainer:{VERSION}{'-gpu' if gpu else ''}"
+
+
+def is_placeholder(image: str) -> bool:
+    """Return whether an image is one of the committed YAML, which exists in no registry."""
+    return image.strip().partition("/")[0].partition(":")[0].lower().endswith(".invalid")
+
 
 # Every step but evaluate, the init container `setup` and the sidecar `uploader`.
-TOOLS = os.environ.get(TOOLS_VARIABLE) or f"kfp-tfjob/tools:{VERSION}"
-# The `tensorflow` container of a replica, and evaluate.
-TRAINER = os.environ.get(TRAINER_VARIABLE) or f"kfp-tfjob/trainer:{VERSION}"
+TOOLS = os.environ.get(TOOLS_VARIABLE) or tools_in(PLACEHOLDER)
+# evaluate, and the `tensorflow` container of a replica.
+TRAINER = os.environ.get(TRAINER_VARIABLE) or trainer_in(PLACEHOLDER)
+# The default of train_image, where it is not TRAINER: the image with the libraries for GPUs.
+TRAIN = os.environ.get(TRAIN_VARIABLE) or TRAINER
 
 # The user id of every step's pod; `none` where the cluster assigns one itself.
 RUN_AS_USER_VARIABLE = "KFP_TFJOB_RUN_AS_USER"

@@ -12,7 +12,15 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kfp_tfjob.components.images import RUN_AS_USER_VARIABLE, TOOLS_VARIABLE, TRAINER_VARIABLE
+import yaml
+
+from kfp_tfjob.components.images import (
+    RUN_AS_USER_VARIABLE,
+    TOOLS_VARIABLE,
+    TRAIN_VARIABLE,
+    TRAINER_VARIABLE,
+    is_placeholder,
+)
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # KFP enables the cache for a step that is compiled alone, regardless of its task in the pipeline.
@@ -23,7 +31,11 @@ FOLDER = Path(__file__).with_name("compiled") if _IN_CHECKOUT else Path("compile
 
 
 def compile_all(
-    folder: Path, tools_image: str = "", trainer_image: str = "", run_as_user: str = ""
+    folder: Path,
+    tools_image: str = "",
+    trainer_image: str = "",
+    run_as_user: str = "",
+    train_image: str = "",
 ) -> list[Path]:
     """Compile the pipeline and each of its steps into `folder`.
 
@@ -33,13 +45,15 @@ def compile_all(
     Args:
         folder: Created if it does not exist.
         tools_image: Image of every step but evaluate; empty for the default.
-        trainer_image: Image of evaluate, and the default of train_image; empty for the default.
+        trainer_image: Image of evaluate; empty for the default.
         run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
+        train_image: The default of the parameter train_image; empty for trainer_image.
 
     Returns:
         The files, the pipeline first.
     """
     said = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
+    said[TRAIN_VARIABLE] = train_image
     said[RUN_AS_USER_VARIABLE] = run_as_user
     environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
@@ -50,9 +64,33 @@ def compile_all(
         for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
             target = folder / path.name
             text = _DEFAULT.sub(_sorted, path.read_text())
-            target.write_text(_CACHED.sub("cachingOptions: {}", text))
+            target.write_text(_head(text) + _CACHED.sub("cachingOptions: {}", text))
             files.append(target)
     return files
+
+
+def images_of(text: str) -> list[str]:
+    """Return the images that a compiled pipeline or step names, sorted.
+
+    Args:
+        text: YAML that `compile_all` wrote.
+    """
+    specification = next(yaml.safe_load_all(text))
+    executors = specification["deploymentSpec"]["executors"].values()
+    inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
+    default = inputs.get("train_image", {}).get("defaultValue")
+    images = {executor["container"]["image"] for executor in executors}
+    return sorted(images | ({default} if default else set()))
+
+
+def _head(text: str) -> str:
+    """Return the first lines of a file: the images that it names, and whether they exist."""
+    images = images_of(text)
+    lines = ["Images:", *(f"   {image}" for image in images)]
+    if any(map(is_placeholder, images)):
+        lines.append("   These names are placeholders that no cluster can pull. Put in your own:")
+        lines.append("   kfp-tfjob compile --tools-image IMAGE --trainer-image IMAGE")
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def _sorted(match: re.Match[str]) -> str:

@@ -16,6 +16,8 @@ from kfp_tfjob.components.images import (
     RUN_AS_USER,
     TOOLS,
     TOOLS_VARIABLE,
+    TRAIN,
+    TRAIN_VARIABLE,
     TRAINER,
     TRAINER_VARIABLE,
 )
@@ -50,6 +52,7 @@ def _task(task: dsl.PipelineTask, storage_secret: str, memory: str = "1Gi") -> d
         kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
     # A job uses the images that `compile` was given, too.
     task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
+    task.set_env_variable(TRAIN_VARIABLE, TRAIN)
     task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
     return task.set_caching_options(False)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_tfjob import old_names, uploader
 from kfp_tfjob.cluster.choice import is_local
-from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.components.images import TRAIN, TRAINER
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
@@ -216,7 +216,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
     own_command = bool(values["train_options"].get("command"))
     name = old_names.model_module(wanted.source)
     # A user's image may have its own `trainer.models`, which only the trainer can see.
-    if name != wanted.source and values["train_image"] == TRAINER:
+    if name != wanted.source and values["train_image"] in (TRAIN, TRAINER):
         log.warning("model_code: %s", old_names.warning(wanted.source))
         wanted = replace(wanted, source=name)
     try:
@@ -225,7 +225,7 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
         return Code("", {}), list(error.problems)
     if own_command:
         return code, []
-    if wanted.in_image and not code.files and values["train_image"] == TRAINER:
+    if wanted.in_image and not code.files and values["train_image"] in (TRAIN, TRAINER):
         return code, [
             Problem(
                 "model_code names a module that is not in the image",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.options.parse import parse, unknown_key
@@ -24,7 +24,7 @@ from kfp_tfjob.trainer.model_code import ModelCode
 def defaults() -> dict[str, Any]:
     """Return the defaults of all run parameters; a required one is empty."""
     found = {name: "" if it.is_required else it.default for name, it in PARAMETERS.items()}
-    return found | {"train_image": TRAINER}
+    return found | {"train_image": TRAIN}
 
 
 def check(values: Mapping[str, Any]) -> None:

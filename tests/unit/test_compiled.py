@@ -7,14 +7,49 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from kfp_tfjob.components.images import PLACEHOLDER, TOOLS, is_placeholder
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.compilation import FOLDER, compile_all
+from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, images_of
 
 
 def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:
     made = {path.name: path.read_text() for path in compile_all(tmp_path)}
     committed = {path.name: path.read_text() for path in FOLDER.iterdir()}
     assert made == committed, "run `make compile` and commit pipelines/compiled"
+
+
+def test_the_committed_yaml_says_that_its_images_are_placeholders() -> None:
+    for path in FOLDER.iterdir():
+        text = path.read_text()
+        images = images_of(text)
+        assert images and all(map(is_placeholder, images)), path.name
+        assert "placeholders" in text.splitlines()[len(images) + 1]
+        assert all(text.splitlines()[1 + i] == f"#    {name}" for i, name in enumerate(images))
+
+
+@pytest.mark.parametrize(
+    ("image", "answer"),
+    [
+        (TOOLS, True),
+        (" Set-Your-Registry.INVALID:5000/kfp-tfjob-tools@sha256:0", True),
+        ("invalid/kfp-tfjob-tools:1", False),
+        ("registry.example.com/set-your-registry.invalid/tools:1", False),
+        ("kfp-tfjob-tools:1", False),
+    ],
+)
+def test_a_placeholder_is_known_by_its_host(image: str, answer: bool) -> None:
+    assert is_placeholder(image) is answer
+
+
+def test_the_replicas_may_have_another_image_than_evaluate(tmp_path: Path) -> None:
+    compile_all(tmp_path, "r/tools:7", "r/trainer:8", train_image="r/trainer:8-gpu")
+    text = (tmp_path / "tfjob_training.yaml").read_text()
+    assert images_of(text) == ["r/tools:7", "r/trainer:8", "r/trainer:8-gpu"]
+    pipeline = next(yaml.safe_load_all(text))
+    executors = pipeline["deploymentSpec"]["executors"]
+    assert executors["exec-evaluate"]["container"]["image"] == "r/trainer:8"
+    form = pipeline["root"]["inputDefinitions"]["parameters"]
+    assert form["train_image"]["defaultValue"] == "r/trainer:8-gpu"
 
 
 def test_nothing_in_it_belongs_to_a_run() -> None:
@@ -28,7 +63,8 @@ def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
     text = (tmp_path / "tfjob_training.yaml").read_text()
     images = set(re.findall(r"^ +image: (\S+)$", text, re.MULTILINE))
     assert images == {"registry/tools:7", "registry/trainer:8"}
-    assert "kfp-tfjob/tools" not in text and "kfp-tfjob/trainer" not in text
+    assert PLACEHOLDER not in text and not any(map(is_placeholder, images_of(text)))
+    assert text.startswith("# Images:\n#    registry/tools:7\n#    registry/trainer:8\n# PIPELINE")
     users = [item.get("securityContext") for item in executors_of(tmp_path)]
     assert users == [{"runAsUser": "4711", "runAsNonRoot": True}] * 7
 
