@@ -1,0 +1,394 @@
+"""Connects to a Kubeflow Pipelines back end, with the authentication of its SDK.
+
+The SDK's client decides where the back end is and who asks: `KF_PIPELINES_ENDPOINT`, the
+`KF_PIPELINES_*` variables of Google's Identity-Aware Proxy, a token in a file, the service account
+of a pod, or the kubeconfig. Here its errors become problems with a fix, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.supervisor import exit_codes
+
+if TYPE_CHECKING:
+    import kfp
+
+ENDPOINT, UI_ENDPOINT = "KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"
+TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
+EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
+OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
+CA_FILE = "SSL_CERT_FILE"
+
+_DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
+_SECONDS = (5, 60)  # to connect, and between two bytes
+_CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
+_PAGE = 100
+_PASSING = {429, 502, 503, 504}
+_FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
+
+
+class BackEndError(StepError):
+    """Kubeflow Pipelines answered with an error."""
+
+
+class UnknownRunError(ConfigurationError):
+    """Kubeflow Pipelines has no such run, pipeline or schedule."""
+
+
+class BackEndAwayError(StepError):
+    """Kubeflow Pipelines does not answer."""
+
+    code = exit_codes.NOT_STORED  # a later attempt may succeed
+    verdict = "back_end_unavailable"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the back end is, and who asks; an empty value leaves the choice to the SDK.
+
+    Attributes:
+        host: URL of the back end's UI or API; empty for KF_PIPELINES_ENDPOINT, else the service
+            inside the cluster, else the kubeconfig.
+        namespace: The namespace of the runs, for a multi-user back end; empty for that of the SDK's
+            context, else of the pod.
+        experiment: The experiment of new runs; empty for KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else
+            Default.
+        token_file: A file with a bearer token, read again for every call; empty for
+            KF_PIPELINES_SA_TOKEN_PATH.
+        ca_file: The CA certificates of the back end; empty for SSL_CERT_FILE.
+    """
+
+    host: str = ""
+    namespace: str = ""
+    experiment: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+
+    def open(self, patience: float = 20) -> BackEnd:
+        """Connect, and check that a back end answers.
+
+        Args:
+            patience: Seconds for which a call is repeated while the back end does not answer.
+
+        Raises:
+            ConfigurationError: There is no endpoint, no namespace, or no permission.
+            BackEndAwayError: Nothing answers there.
+        """
+        known = self._completed()
+        if not (known.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
+            raise ConfigurationError(
+                Problem(
+                    "there is no Kubeflow Pipelines back end to connect to",
+                    received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
+                    expected="the URL of the UI or of the API",
+                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{_FORWARD}`",
+                )
+            )
+        return BackEnd(known, patience)
+
+    def _completed(self) -> Connection:
+        """Return the connection with the values of the environment."""
+        names = {"host": ENDPOINT, "token_file": TOKEN_FILE, "ca_file": CA_FILE}
+        found = {key: os.environ.get(name, "") for key, name in names.items()}
+        experiment = self.experiment or os.environ.get(EXPERIMENT) or _DEFAULT_EXPERIMENT
+        return replace(
+            self,
+            **{key: getattr(self, key) or value for key, value in found.items()},
+            experiment=os.environ.get(OVERRIDE_EXPERIMENT) or experiment,
+        )
+
+
+class BackEnd:
+    """An open connection.
+
+    Args:
+        connection: Where it is.
+        patience: Seconds for which a call is repeated while nothing answers.
+
+    Attributes:
+        connection: Where it is.
+        sdk: The client of the SDK.
+        multi_user: Whether runs belong to namespaces of users.
+        namespace: The namespace of the runs; empty for a back end without users.
+
+    Raises:
+        ConfigurationError: There is no namespace, or no permission.
+        BackEndAwayError: Nothing answers there.
+    """
+
+    def __init__(self, connection: Connection, patience: float = 20) -> None:
+        self.connection = connection
+        self._patience = Patience(
+            patience, first=0.5, longest=5, party="Kubeflow Pipelines", error=BackEndAwayError
+        )
+        try:
+            self.sdk = self._translated(
+                "connect",
+                lambda: replace(self._patience, seconds=min(patience, _CONNECT)).run(
+                    "connect", lambda: _client(connection), _is_passing
+                ),
+            )
+            health = self.call("connect", self._health)
+        except UnknownRunError as error:
+            raise _no_back_end(connection, str(error.problems[0].received)) from error
+        self.multi_user = bool(health.multi_user)
+        self.namespace = ""
+        if self.multi_user:
+            self.namespace = connection.namespace or self.sdk.get_user_namespace() or _own()
+        if self.multi_user and not self.namespace:
+            raise ConfigurationError(
+                Problem(
+                    "this Kubeflow Pipelines back end has a namespace for each user, and none was"
+                    " given",
+                    received="nothing",
+                    expected="the namespace of your profile",
+                    fix="add --namespace NAME",
+                )
+            )
+
+    @property
+    def host(self) -> str:
+        """URL of the back end as the SDK uses it."""
+        return str(self.sdk.runs.run_service_get_run.__self__.api_client.configuration.host)
+
+    def page(self, run_id: str) -> str:
+        """Return the address of a run in the UI."""
+        base = os.environ.get(UI_ENDPOINT) or self.connection.host or self.host
+        return f"{base.rstrip('/')}/#/runs/details/{run_id}"
+
+    def call(self, what: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return the answer of a method of the generated API; it is repeated if nothing answers.
+
+        Args:
+            what: The call in words, for instance `read the run`.
+            method: For instance `sdk.runs.run_service_get_run`; it must be safe to repeat.
+            *given: Its arguments.
+            **named: Its named arguments.
+
+        Raises:
+            UnknownRunError: There is no such object.
+            ConfigurationError: No permission, or not a Kubeflow Pipelines back end.
+            BackEndAwayError: Nothing answers.
+            BackEndError: Any other error of the back end.
+        """
+        return self._translated(
+            what,
+            lambda: self._patience.run(
+                what, lambda: method(*given, _request_timeout=_SECONDS, **named), _is_passing
+            ),
+        )
+
+    def once(self, what: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return the answer of a method that must not be repeated; raises as `call` does."""
+        return self._translated(what, lambda: method(*given, _request_timeout=_SECONDS, **named))
+
+    def pages(self, what: str, method: Callable[..., Any], items: str, **named: Any) -> Iterator:
+        """Yield the items of a list, page by page; raises as `call` does.
+
+        Args:
+            what: The call in words.
+            method: A method that lists.
+            items: The name of the list in its answer, for instance `runs`.
+            **named: Its named arguments.
+        """
+        token = ""
+        while True:
+            reply = self.call(what, method, page_token=token, page_size=_PAGE, **named)
+            yield from getattr(reply, items) or ()
+            token = reply.next_page_token
+            if not token:
+                return
+
+    def experiment_id(self) -> str:
+        """Return the id of the experiment of new runs; it is created if it does not exist."""
+        name, api = self.connection.experiment, self.sdk.experiments
+        for found in self.pages(
+            "list the experiments",
+            api.experiment_service_list_experiments,
+            "experiments",
+            namespace=self.namespace,
+            filter=equals("name", name),
+        ):
+            return found.experiment_id
+        body = self.sdk.api_models.V2beta1Experiment(
+            display_name=name, namespace=self.namespace or None
+        )
+        made = self.once(
+            "create the experiment", api.experiment_service_create_experiment, experiment=body
+        )
+        return made.experiment_id
+
+    def _health(self, **named: Any) -> Any:
+        """Return what the back end says about itself.
+
+        Raises:
+            ValueError: The reply is not JSON; the generated client takes any text for an answer.
+        """
+        method = self.sdk.healthzs.healthz_service_get_healthz
+        found = method(**named)
+        json.loads(method.__self__.api_client.last_response.data)
+        return found
+
+    def _translated(self, what: str, call: Callable[[], Any]) -> Any:
+        import urllib3
+        from kfp_server_api import ApiException
+
+        try:
+            return call()
+        except BackEndAwayError as error:
+            raise _away(what, error.__cause__ or error, self.connection) from error
+        except StepError:
+            raise
+        except ApiException as error:
+            raise _translate(what, error, self.connection) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _away(what, error, self.connection) from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise _no_back_end(self.connection, f"{type(error).__name__}: {error}") from error
+
+
+def equals(key: str, value: str) -> str:
+    """Return a filter for lists: the objects whose `key` is `value`."""
+    predicate = {"operation": "EQUALS", "key": key, "stringValue": value}
+    return json.dumps({"predicates": [predicate]})
+
+
+def _client(connection: Connection) -> kfp.Client:
+    """Return the client of the SDK, without its prints, its warnings and its waiting."""
+    import kfp
+    from kfp.client import ServiceAccountTokenVolumeCredentials
+
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # each call is repeated, and said, here
+
+    class Client(kfp.Client):
+        def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
+            """Return what the back end says about itself, without five attempts."""
+            return self.healthzs.healthz_service_get_healthz(_request_timeout=_SECONDS)
+
+    credentials = None
+    if connection.token_file and connection.host:
+        if not Path(connection.token_file).is_file():
+            raise ConfigurationError(
+                Problem(
+                    "the file with the token does not exist",
+                    received=connection.token_file,
+                    expected="a file with a bearer token",
+                    fix=f"correct --token-file or {TOKEN_FILE}",
+                )
+            )
+        credentials = ServiceAccountTokenVolumeCredentials(connection.token_file)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return Client(
+            host=connection.host or None,
+            ssl_ca_cert=connection.ca_file or None,
+            credentials=credentials,
+        )
+
+
+def _has_kubeconfig() -> bool:
+    paths = os.environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep)
+    return any(Path(path).expanduser().is_file() for path in paths if path)
+
+
+def _own() -> str:
+    """Return the namespace of this pod; empty outside a cluster."""
+    path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _is_passing(error: Exception) -> bool:
+    import urllib3
+    from kfp_server_api import ApiException
+
+    if isinstance(error, ApiException):
+        return error.status in _PASSING
+    return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
+
+
+def said(error: Any) -> str:
+    """Return the message of an error of the back end.
+
+    It nests its messages, from the outside to the inside: the last sentence is the cause.
+    """
+    try:
+        body = json.loads(error.body or "")
+        text = body.get("message") or body.get("error") or "" if isinstance(body, Mapping) else ""
+    except (ValueError, TypeError):
+        text = str(error.body or "")
+    return text or str(error.reason or "no message")
+
+
+def _translate(what: str, error: Any, connection: Connection) -> StepError:
+    message = f"{error.status} {said(error)}".strip()
+    if error.status == 0:  # the generated client's code for a failed TLS handshake
+        return ConfigurationError(
+            Problem(
+                f"cannot {what}: TLS with Kubeflow Pipelines failed",
+                received=str(error.reason),
+                expected="a certificate that the CA certificates of this machine confirm",
+                fix=f"name the CA certificates with --ca-file or {CA_FILE}",
+            )
+        )
+    if error.status in (301, 302, 303, 307, 308):
+        return _no_back_end(connection, f"{error.status}, a redirect, probably to a login page")
+    if error.status in (401, 403):
+        return ConfigurationError(
+            Problem(
+                f"Kubeflow Pipelines does not let you {what}",
+                received=message,
+                expected="credentials that may do this in the namespace of the run",
+                fix=f"name a file with a token with --token-file or {TOKEN_FILE}, and check"
+                " --namespace",
+            )
+        )
+    if "<html" in message.lower() or "<!doctype" in message.lower():
+        return _no_back_end(connection, f"{error.status}, a page for people")
+    if error.status == 404:
+        return UnknownRunError(
+            Problem(f"cannot {what}: Kubeflow Pipelines does not have it", received=message)
+        )
+    if error.status in _PASSING:
+        return _away(what, message, connection)
+    if error.status == 400:
+        return ConfigurationError(
+            Problem(f"Kubeflow Pipelines refuses to {what}", received=message)
+        )
+    return BackEndError(Problem(f"cannot {what}", received=message))
+
+
+def _away(what: str, error: object, connection: Connection) -> StepError:
+    where = connection.host or "the endpoint that the SDK chose"
+    return BackEndAwayError(
+        Problem(
+            f"Kubeflow Pipelines at {where} does not answer: cannot {what}",
+            received=str(error),
+            expected="the API of Kubeflow Pipelines",
+            fix=f"correct --host or {ENDPOINT}; for a back end without an address of its own:"
+            f" `{_FORWARD}`",
+        )
+    )
+
+
+def _no_back_end(connection: Connection, received: str) -> StepError:
+    return ConfigurationError(
+        Problem(
+            f"{connection.host or 'the endpoint'} does not answer as Kubeflow Pipelines does",
+            received=received,
+            expected="the JSON of the API v2beta1",
+            fix=f"correct --host or {ENDPOINT}: it must be the address of the UI or the API, behind"
+            " the login; name a token for the login with --token-file",
+        )
+    )

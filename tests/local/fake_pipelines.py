@@ -1,0 +1,243 @@
+"""A fake of the API server of Kubeflow Pipelines (v2beta1), for tests where no real one runs.
+
+It is a real HTTP server. Every answer is made of the models of kfp_server_api, so the SDK parses it
+as it parses the real server's. Errors have the form of the real server. Nothing runs behind it: a
+test moves its runs on by changing `runs`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import kfp_server_api as api
+
+BASE = "/apis/v2beta1"
+_OVER = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
+_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 500: 13, 503: 14}
+
+
+class Refusal(Exception):
+    """An error of the server."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status, self.message = status, message
+
+
+class FakePipelines:
+    """The server; a context.
+
+    Attributes:
+        runs: By id, in the order of their creation.
+        experiments: By id.
+        versions: Pipeline versions by id.
+        multi_user: What healthz says.
+        token: The bearer token that requests must have; empty for none.
+        requests: Method and path of every request.
+        bodies: The JSON body of every POST with one.
+        broken: Called before each request; may raise Refusal, or ConnectionError to hang up.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, api.V2beta1Run] = {}
+        self.experiments: dict[str, api.V2beta1Experiment] = {}
+        self.versions: dict[str, api.V2beta1PipelineVersion] = {}
+        self.multi_user, self.token = False, ""
+        self.requests: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self.broken: Callable[[str, str], None] = lambda method, path: None
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+
+    @property
+    def host(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> FakePipelines:
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def add(self, name: str, state: str = "RUNNING", **fields: Any) -> api.V2beta1Run:
+        """Add a run as if it had been submitted."""
+        now = datetime.now(UTC)
+        known = {"experiment_id": "e", "created_at": now, "storage_state": "AVAILABLE"}
+        run = api.V2beta1Run(
+            run_id=str(uuid.uuid4()), display_name=name, state=state, **known | fields
+        )
+        self.runs[run.run_id] = run
+        return run
+
+    def task(self, run: api.V2beta1Run, name: str, state: str, **fields: Any) -> None:
+        """Add a task to a run, or a newer state of it."""
+        details = run.run_details or api.V2beta1RunDetails(task_details=[])
+        kept = [task for task in details.task_details if task.display_name != name]
+        known = {"create_time": datetime.now(UTC), "start_time": datetime.now(UTC)}
+        detail = api.V2beta1PipelineTaskDetail(
+            run_id=run.run_id,
+            task_id=str(uuid.uuid4()),
+            display_name=name,
+            state=state,
+            **known | fields,
+        )
+        run.run_details = api.V2beta1RunDetails(task_details=[*kept, detail])
+
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Any:
+        """Return the answer to a request."""
+        if path == "/healthz" and method == "GET":
+            return api.V2beta1GetHealthzResponse(multi_user=self.multi_user)
+        if path == "/experiments":
+            return self._experiments(method, query, body)
+        if path == "/runs":
+            return self._create(body) if method == "POST" else self._list(query)
+        if found := re.fullmatch(r"/runs/([^/:]+)(?::(\w+))?", path):
+            return self._run(method, found[1], found[2] or "")
+        if found := re.fullmatch(r"/pipelines/([^/]+)/versions/([^/]+)", path):
+            if found[2] not in self.versions:
+                raise Refusal(404, f"ResourceNotFoundError: PipelineVersion {found[2]} not found")
+            return self.versions[found[2]]
+        raise Refusal(404, "Not Found")
+
+    def _experiments(self, method: str, query: Mapping[str, str], body: Any) -> Any:
+        if method == "POST":
+            made = self._parsed(body, "V2beta1Experiment")
+            made.experiment_id = str(uuid.uuid4())
+            self.experiments[made.experiment_id] = made
+            return made
+        if self.multi_user and not query.get("namespace"):
+            raise Refusal(400, "Invalid input error: ListExperiments needs a namespace")
+        found = _chosen(self.experiments.values(), query)
+        return api.V2beta1ListExperimentsResponse(experiments=found, total_size=len(found))
+
+    def _create(self, body: Any) -> api.V2beta1Run:
+        run = self._parsed(body, "V2beta1Run")
+        if not (run.pipeline_spec or run.pipeline_version_reference):
+            raise Refusal(400, "Invalid input error: a pipeline is needed to create a run")
+        if not run.display_name:
+            raise Refusal(400, "Invalid input error: the run name is empty")
+        run.run_id, run.state = str(uuid.uuid4()), "PENDING"
+        run.created_at, run.storage_state = datetime.now(UTC), "AVAILABLE"
+        self.runs[run.run_id] = run
+        return run
+
+    def _list(self, query: Mapping[str, str]) -> api.V2beta1ListRunsResponse:
+        found = _chosen(self.runs.values(), query)
+        if query.get("sort_by", "").endswith(" desc"):
+            found.reverse()
+        size, start = int(query.get("page_size") or 20), int(query.get("page_token") or 0)
+        more = str(start + size) if start + size < len(found) else ""
+        return api.V2beta1ListRunsResponse(
+            runs=found[start : start + size], total_size=len(found), next_page_token=more
+        )
+
+    def _run(self, method: str, run_id: str, verb: str) -> Any:
+        run = self.runs.get(run_id)
+        if run is None:
+            raise Refusal(
+                404,
+                f"Failed to get a run: ResourceNotFoundError: Run {run_id} not found.: "
+                f"Failed to get run {run_id}",
+            )
+        if method == "DELETE":
+            del self.runs[run_id]
+            return {}
+        if verb == "terminate":
+            if run.state in _OVER:
+                raise Refusal(400, f"Failed to terminate run {run_id}: the run is already over")
+            run.state = "CANCELING"
+            return {}
+        if verb == "retry":
+            if run.state not in ("FAILED", "CANCELED"):
+                raise Refusal(
+                    400, f"Failed to retry run {run_id}: Workflow must be Failed/Error to retry"
+                )
+            run.state, run.finished_at = "RUNNING", None
+            return {}
+        return run
+
+    def _parsed(self, body: Any, model: str) -> Any:
+        """Return a body as a model of the API; an unknown field is refused, as protobuf does."""
+        kind = getattr(api, model)
+        if unknown := set(body) - set(kind.attribute_map.values()):
+            raise Refusal(400, f'proto: unknown field "{sorted(unknown)[0]}"')
+        reply = type("Reply", (), {"data": json.dumps(body)})
+        return api.ApiClient().deserialize(reply, model)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                url = urlsplit(self.path)
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length) or b"null")
+                query = {name: values[0] for name, values in parse_qs(url.query).items()}
+                fake.requests.append((self.command, unquote(url.path)))
+                if body is not None:
+                    fake.bodies.append(body)
+                try:
+                    fake.broken(self.command, url.path)
+                    if fake.token and self.headers.get("Authorization") != f"Bearer {fake.token}":
+                        raise Refusal(401, "Unauthenticated: the request has no valid token")
+                    path = unquote(url.path).removeprefix(BASE)
+                    status, answer = 200, fake.answer(self.command, path, query, body)
+                except Refusal as error:
+                    status, answer = error.status, _error(error)
+                except ConnectionError:
+                    self.close_connection = True
+                    return
+                data = (answer if isinstance(answer, str) else _json(answer)).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_DELETE = _serve
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+def _json(answer: Any) -> str:
+    return json.dumps(api.ApiClient().sanitize_for_serialization(answer))
+
+
+def _error(error: Refusal) -> dict[str, Any]:
+    code = _CODES.get(error.status, 13)
+    status = {"@type": "type.googleapis.com/google.rpc.Status", "code": code}
+    return {
+        "error": error.message,
+        "code": code,
+        "message": error.message,
+        "details": [status | {"message": error.message, "details": []}],
+    }
+
+
+def _chosen(items: Any, query: Mapping[str, str]) -> list[Any]:
+    """Return the objects that the namespace, the experiment and the filter choose."""
+    found = list(items)
+    if experiment := query.get("experiment_id"):
+        found = [item for item in found if item.experiment_id == experiment]
+    for predicate in json.loads(query.get("filter") or "{}").get("predicates", ()):
+        key = {"name": "display_name"}.get(predicate["key"], predicate["key"])
+        wanted = predicate.get("stringValue", predicate.get("string_value"))
+        test = {
+            "EQUALS": lambda value, wanted=wanted: value == wanted,
+            "IS_SUBSTRING": lambda value, wanted=wanted: wanted in value,
+        }[predicate["operation"]]
+        found = [item for item in found if test(str(getattr(item, key)))]
+    return found

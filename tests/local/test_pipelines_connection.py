@@ -1,0 +1,146 @@
+"""The connection to Kubeflow Pipelines, against a fake API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.pipelines.kubeflow import connection as module
+from kfp_tfjob.pipelines.kubeflow.connection import (
+    BackEndAwayError,
+    Connection,
+    UnknownRunError,
+    equals,
+)
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from tests.local.fake_pipelines import FakePipelines, Refusal
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No back end of the person who runs the tests."""
+    for name in (module.ENDPOINT, module.UI_ENDPOINT, module.TOKEN_FILE, module.EXPERIMENT):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePipelines]:
+    with FakePipelines() as fake:
+        yield fake
+
+
+def problem(found: pytest.ExceptionInfo) -> Problem:
+    return found.value.problems[0]
+
+
+def test_the_endpoint_comes_from_the_environment(fake, monkeypatch):
+    monkeypatch.setenv(module.ENDPOINT, fake.host)
+    back_end = Connection().open()
+    assert not back_end.multi_user
+    assert back_end.namespace == ""
+    assert back_end.host == fake.host
+    assert back_end.page("7") == f"{fake.host}/#/runs/details/7"
+    monkeypatch.setenv(module.UI_ENDPOINT, "https://ui.example/pipeline/")
+    assert back_end.page("7") == "https://ui.example/pipeline/#/runs/details/7"
+
+
+def test_without_an_endpoint_it_says_how_to_get_one():
+    with pytest.raises(ConfigurationError) as found:
+        Connection().open()
+    assert module.ENDPOINT in problem(found).fix
+    assert "port-forward" in problem(found).fix
+
+
+def test_a_back_end_that_does_not_answer_is_named_at_once():
+    with pytest.raises(BackEndAwayError) as found:
+        Connection("http://127.0.0.1:1").open(patience=0.5)
+    assert "http://127.0.0.1:1" in problem(found).what
+    assert found.value.code == 145
+
+
+def test_a_short_absence_is_waited_for(fake):
+    answers = iter([ConnectionError(), Refusal(503, "no healthy upstream"), None])
+
+    def broken(method: str, path: str) -> None:
+        if error := next(answers, None):
+            raise error
+
+    fake.broken = broken
+    assert Connection(fake.host).open(patience=20)
+
+
+def test_a_page_for_people_is_no_back_end(fake):
+    fake.answer = lambda *_: "<!doctype html><title>Log in</title>"
+    with pytest.raises(ConfigurationError) as found:
+        Connection(fake.host).open(patience=1)
+    assert "API v2beta1" in problem(found).expected
+
+
+def test_a_server_without_the_api_is_no_back_end(fake):
+    def nothing(*_: object) -> None:
+        raise Refusal(404, "Not Found")
+
+    fake.answer = nothing
+    with pytest.raises(ConfigurationError) as found:
+        Connection(fake.host).open(patience=1)
+    assert not isinstance(found.value, UnknownRunError)
+
+
+def test_the_token_is_read_again_for_every_call(fake, tmp_path):
+    fake.token, file = "first", tmp_path / "token"
+    with pytest.raises(ConfigurationError) as found:
+        Connection(fake.host).open(patience=1)
+    assert "--token-file" in problem(found).fix
+    file.write_text("first\n")
+    back_end = Connection(fake.host, token_file=str(file)).open()
+    fake.token = "second"
+    file.write_text("second")
+    assert back_end.call("ask", back_end.sdk.healthzs.healthz_service_get_healthz)
+
+
+def test_a_missing_token_file_is_named(fake, tmp_path):
+    with pytest.raises(ConfigurationError) as found:
+        Connection(fake.host, token_file=str(tmp_path / "none")).open()
+    assert problem(found).received == str(tmp_path / "none")
+
+
+def test_a_back_end_with_users_needs_a_namespace(fake):
+    fake.multi_user = True
+    with pytest.raises(ConfigurationError) as found:
+        Connection(fake.host).open()
+    assert "--namespace" in problem(found).fix
+    back_end = Connection(fake.host, namespace="alice").open()
+    assert back_end.namespace == "alice"
+    back_end.experiment_id()
+    assert [made.namespace for made in fake.experiments.values()] == ["alice"]
+
+
+def test_an_experiment_is_made_once(fake, monkeypatch):
+    monkeypatch.setenv(module.EXPERIMENT, "digits")
+    back_end = Connection(fake.host).open()
+    assert back_end.experiment_id() == back_end.experiment_id()
+    assert [made.display_name for made in fake.experiments.values()] == ["digits"]
+    assert Connection(fake.host, experiment="other").open().connection.experiment == "other"
+    monkeypatch.setenv(module.OVERRIDE_EXPERIMENT, "forced")
+    assert Connection(fake.host, experiment="other").open().connection.experiment == "forced"
+
+
+def test_an_unknown_run_has_an_error_of_its_own(fake):
+    back_end = Connection(fake.host).open()
+    with pytest.raises(UnknownRunError) as found:
+        back_end.call("read the run", back_end.sdk.runs.run_service_get_run, run_id="none")
+    assert "not found" in problem(found).received
+
+
+def test_lists_have_all_pages(fake, monkeypatch):
+    monkeypatch.setattr(module, "_PAGE", 2)
+    for number in range(5):
+        fake.add(f"run-{number}")
+    back_end = Connection(fake.host).open()
+    method = back_end.sdk.runs.run_service_list_runs
+    found = back_end.pages("list the runs", method, "runs", sort_by="created_at desc")
+    assert [run.display_name for run in found] == [f"run-{n}" for n in (4, 3, 2, 1, 0)]
+    found = back_end.pages("list the runs", method, "runs", filter=equals("name", "run-3"))
+    assert [run.display_name for run in found] == ["run-3"]
