@@ -186,7 +186,7 @@ class KubernetesBackend:
         return sorted(found, key=_said_at)
 
     def nodes(self) -> list[Object] | None:
-        """Return the nodes of the cluster; None without the right of deploy/rbac-nodes.yaml."""
+        """Return the nodes of the cluster; None without the right of deploy/optional/nodes."""
         try:
             return self._api.within(10).list("/api/v1/nodes")
         except StepError:

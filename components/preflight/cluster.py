@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kfp_tfjob.cluster import capacity
-from kfp_tfjob.cluster.backend import JobExistsError, Object
+from kfp_tfjob.cluster import capacity, rights, support
+from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
-from kfp_tfjob.cluster.errors import (
-    ClusterUnavailableError,
-    ForbiddenError,
-    NotFoundError,
-    webhook_is_away,
-)
+from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.findings import Findings
-from kfp_tfjob.jobs.kind import CHIEF, JobKind
+from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import SecretVolume
@@ -29,18 +23,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 
 log = logging.getLogger(__name__)
 
-_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-# group, resource, verbs: as deploy/rbac.yaml grants them.
-_JOB_VERBS = ("create", "get", "list", "watch", "patch", "delete")
-_NEEDED = (
-    ("", "pods", ("get", "list", "watch", "patch")),
-    ("", "pods/log", ("get",)),
-)
-# What Terminate needs on a back end that ends the exit task with the run.
-_TO_STOP = (
-    ("argoproj.io", "workflows", ("get", "list", "watch")),
-    ("", "pods", ("delete", "deletecollection")),
-)
+_ASK = "ask an administrator to run `kfp-tfjob install --namespace {} --apply`, or to apply deploy/base"
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 
@@ -63,7 +46,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     warnings += _storage_secret(spec, api.namespace)
     nodes = _nodes(api)
     problems += _shared_gpus(spec, nodes or [])
-    # Without the ClusterRole of deploy/rbac-nodes.yaml, nodes cannot be listed: no warning.
+    # Without the ClusterRole of deploy/optional/nodes, nodes cannot be listed: no warning.
     warnings += _too_small(spec, nodes) if nodes is not None else []
     for warning in warnings:
         log.warning("%s", warning)
@@ -71,41 +54,24 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
 
 
 def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
-    for group, kind, verbs in ((api.kind.group, api.kind.plural, _JOB_VERBS), *_NEEDED):
-        if missing := _missing(api, group, kind, verbs):
-            yield Problem(
-                f"the service account of this step lacks rights on {kind}",
-                received=f"no {', '.join(missing)} in namespace {api.namespace}",
-                expected=f"{', '.join(verbs)} on {kind} of the API group {group or 'core'}",
-                fix="ask an administrator to apply deploy/rbac.yaml and bind it to the account",
-            )
-    for group, kind, verbs in _TO_STOP:
-        if missing := _missing(api, group, kind, verbs):
-            yield _terminate_is_late(kind, missing, spec)
+    needed = rights.to_run(api.kind)
+    known = {(right.group, right.resource): right for right in needed}
+    for lacking in rights.missing(api, needed):
+        right = known[lacking.group, lacking.resource]
+        yield Problem(
+            f"the service account of this step lacks rights on {right.resource}",
+            received=f"no {', '.join(lacking.verbs)} in namespace {api.namespace}",
+            expected=f"{right} of the API group {right.group or 'core'}",
+            fix=_ASK,
+        )
+    for lacking in rights.missing(api, rights.TO_STOP):
+        yield _terminate_is_late(lacking, spec, _ASK)
 
 
-def _missing(api: ClusterClient, group: str, kind: str, verbs: Sequence[str]) -> list[str]:
-    """Return the verbs that the account of this step may not use."""
-    resource, _, part = kind.partition("/")
-    missing = []
-    for verb in verbs:
-        wanted = {"namespace": api.namespace, "verb": verb, "group": group}
-        wanted |= {"resource": resource, "subresource": part}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": wanted},
-        }
-        if not api.request("POST", _REVIEW, {}, body)["status"]["allowed"]:
-            missing.append(verb)
-    return missing
-
-
-def _terminate_is_late(kind: str, missing: Sequence[str], spec: JobSpec) -> str:
+def _terminate_is_late(lacking: rights.Right, spec: JobSpec, fix: str) -> str:
     """Return a warning that Terminate cannot stop the job at once."""
-    lacks = f"the service account may not {', '.join(missing)} {kind}"
-    fix = "ask an administrator to apply deploy/rbac.yaml and bind it to the account"
-    if kind == "pods":
+    lacks = f"the service account may not {lacking}"
+    if lacking.resource == "pods":
         seconds = spec.pod.of("chief").grace_seconds
         return (
             f"{lacks}: after Terminate, the chief may run for its grace period, {seconds} s; {fix}"
@@ -120,61 +86,16 @@ def _terminate_is_late(kind: str, missing: Sequence[str], spec: JobSpec) -> str:
 
 def _version(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
     try:
-        yield from _too_old(api.request("GET", "/version", {}))
+        yield from support.too_old(api.request("GET", "/version", {}))
     except ForbiddenError:
         return
-
-
-def _too_old(version: Mapping[str, str]) -> Iterator[Problem]:
-    """Refuse a cluster without native sidecars: the uploader would block training.
-
-    Args:
-        version: As the API server reports it; some write the minor number as `28+`.
-    """
-    number = [re.match(r"\d*", str(version.get(part, "")))[0] for part in ("major", "minor")]
-    if all(number) and tuple(map(int, number)) < (1, 29):
-        yield Problem(
-            "this cluster is too old",
-            received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
-            expected="Kubernetes 1.29 or later",
-            fix="upgrade the cluster: the trainer would wait for the uploader to end",
-        )
 
 
 def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
-    """Create the job as a dry run, which checks schema, webhook and quota."""
-    manifest = build_job(spec, Identity(run_id, 1))
     try:
-        kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
-    except JobExistsError:
-        return  # a retry of the run: the job already exists
-    except NotFoundError as error:
-        yield Problem(
-            f"this cluster does not support {api.kind.name}s",
-            received=str(error),
-            expected="the Kubeflow training operator v1.9",
-            fix="ask an administrator to install it",
-        )
-        return
-    except ClusterUnavailableError as error:
-        if not webhook_is_away(error.__cause__):
-            raise
-        yield Problem(
-            "the training operator does not answer",
-            received=str(error.__cause__),
-            fix="check its Deployment in the namespace kubeflow",
-        )
-        return
+        yield from support.try_job(api, build_job(spec, Identity(run_id, 1)))
     except ForbiddenError:
         return  # reported by _rights
-    chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
-    if not any(item.get("restartPolicy") for item in chief["initContainers"]):
-        yield Problem(
-            f"the CRD of {api.kind.name}s on this cluster is too old",
-            received="it drops initContainers[].restartPolicy, so the sidecar would never start",
-            expected="the CRD of the training operator v1.9",
-            fix="apply the CRDs of v1.9 with `kubectl apply --server-side`",
-        )
 
 
 def _objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.cluster.audit import POLICY
 from tests.cluster.host import API_PORT, API_SERVICE_ADDRESS, BRIDGE_ADDRESS, SERVICE_SUBNET
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process
@@ -48,6 +49,9 @@ class ApiServer:
         state: The folder of the data.
         logs: The folder of the logs.
         authority: Signs its certificate.
+
+    Attributes:
+        audit_log: What service accounts have asked of it.
     """
 
     def __init__(
@@ -60,6 +64,10 @@ class ApiServer:
             ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"),
         )
         signing, public = authority.signing_pair("sa")
+        self.audit_log = state / "audit.log"
+        policy = state / "audit-policy.yaml"
+        if not policy.exists():
+            policy.write_text(POLICY)
         self._authority = authority
         self._etcd = Process(
             "etcd",
@@ -93,6 +101,8 @@ class ApiServer:
                 f"--service-account-key-file={public}",
                 f"--service-account-signing-key-file={signing}",
                 "--service-account-issuer=https://kubernetes.default.svc",
+                f"--audit-policy-file={policy}",
+                f"--audit-log-path={self.audit_log}",
                 # Webhooks are reached at their Endpoints; there is no kube-proxy.
                 "--enable-aggregator-routing=true",
                 # `kubectl logs` would look the node's name up.

@@ -101,7 +101,7 @@ class Ended:
 
 @dataclass
 class Launch:
-    """One run in a namespace, by a service account with the rights of deploy/rbac.yaml.
+    """One run in a namespace, by a service account with the rights of deploy/base.
 
     Attributes:
         cluster: Where.
@@ -377,8 +377,8 @@ def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterC
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return the rights of deploy/rbac.yaml."""
-    return yaml.safe_load((ROOT / "deploy/rbac.yaml").read_text())["rules"]
+    """Return the rights of deploy/base."""
+    return yaml.safe_load((ROOT / "deploy/base/role.yaml").read_text())["rules"]
 
 
 def new_launch(

@@ -245,7 +245,7 @@ def test_preflight_says_what_terminate_lacks(launch):
     assert not found.problems  # a run is possible without
     first, second = [warning for warning in found.warnings if "Terminate" in warning]
     assert first.startswith("the service account may not get, list, watch workflows")
-    assert "orphan_timeout_seconds (600 s)" in first and "deploy/rbac.yaml" in first
+    assert "orphan_timeout_seconds (600 s)" in first and "deploy/base" in first
     assert second.startswith("the service account may not deletecollection pods")
 
 

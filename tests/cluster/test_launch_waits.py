@@ -106,7 +106,7 @@ def test_pods_that_the_namespace_never_admits(launch, row):
 def _may_list_nodes(launch: Launch) -> Iterator[None]:
     """Give the account of the launch the optional ClusterRole."""
     rbac = client.RbacAuthorizationV1Api(launch.cluster.api)
-    role = yaml.safe_load((ROOT / "deploy/rbac-nodes.yaml").read_text())
+    role = yaml.safe_load((ROOT / "deploy/optional/nodes/cluster-role.yaml").read_text())
     name = role["metadata"]["name"] = f"nodes-{launch.namespace}"
     subject = {"kind": "ServiceAccount", "name": "runner", "namespace": launch.namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}

@@ -6,12 +6,12 @@ import pytest
 import yaml
 from launch_parameters import DEFAULTS
 
+from kfp_tfjob.cluster.support import too_old
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.cluster import (
     _named,
     _shared_gpus,
     _storage_secret,
-    _too_old,
     _too_small,
     local_paths,
 )
@@ -118,7 +118,9 @@ def test_the_secret_of_the_store_is_seen_by_its_mount(tmp_path, monkeypatch):
 
 
 def test_no_step_may_read_secrets():
-    rules = yaml.safe_load((Path(__file__).parents[2] / "deploy/rbac.yaml").read_text())["rules"]
+    rules = yaml.safe_load((Path(__file__).parents[2] / "deploy/base/role.yaml").read_text())[
+        "rules"
+    ]
     assert not any("secrets" in rule["resources"] for rule in rules)
 
 
@@ -176,4 +178,4 @@ def test_every_object_that_is_named_is_asked_for():
     ],
 )
 def test_a_cluster_without_native_sidecars_is_refused(major, minor, refused):
-    assert bool(list(_too_old({"major": major, "minor": minor}))) is refused
+    assert bool(list(too_old({"major": major, "minor": minor}))) is refused

@@ -1,0 +1,104 @@
+"""Knows the rights that the steps need, and asks the cluster for those that an account lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.jobs.kind import JobKind
+
+_REVIEWS = "/apis/authorization.k8s.io/v1"
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right to use one kind of object.
+
+    Attributes:
+        group: The API group; empty for the core group.
+        resource: The plural, with a subresource as in `pods/log`.
+        verbs: What to do with them.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"{', '.join(self.verbs)} {self.resource}"
+
+
+def to_run(kind: JobKind) -> tuple[Right, ...]:
+    """Return the rights without which no run is possible, as deploy/base grants them."""
+    return (
+        Right(kind.group, kind.plural, ("create", "get", "list", "watch", "patch", "delete")),
+        Right("", "pods", ("get", "list", "watch", "patch")),
+        Right("", "pods/log", ("get",)),
+    )
+
+
+# What Terminate needs on a back end that ends the exit task with the run.
+TO_STOP = (
+    Right("argoproj.io", "workflows", ("get", "list", "watch")),
+    Right("", "pods", ("delete", "deletecollection")),
+)
+# What makes messages precise.
+TO_EXPLAIN = (
+    Right("", "events", ("list",)),
+    Right("", "persistentvolumeclaims", ("get",)),
+    Right("", "serviceaccounts", ("get",)),
+)
+TO_SEE_NODES = Right("", "nodes", ("list",))  # deploy/optional/nodes
+
+
+def missing(
+    api: ClusterClient, rights: Sequence[Right], account: str = "", namespace: str | None = None
+) -> list[Right]:
+    """Return the rights that an account lacks, each with the verbs that it lacks.
+
+    Args:
+        api: The cluster.
+        rights: The rights to ask for.
+        account: A service account of the namespace of `api`; empty for the caller.
+        namespace: Where the objects are; empty for the whole cluster, None for that of `api`.
+
+    Raises:
+        ForbiddenError: The caller may not ask about a different account.
+        ClusterUnavailableError: The API server did not respond in time.
+    """
+    place = api.namespace if namespace is None else namespace
+
+    def lacks(right: Right, verb: str) -> bool:
+        resource, _, part = right.resource.partition("/")
+        wanted = {"namespace": place, "verb": verb, "group": right.group}
+        wanted |= {"resource": resource, "subresource": part}
+        return not _allowed(api, wanted, account)
+
+    calls = [(right, verb) for right in rights for verb in right.verbs]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(lacks, *zip(*calls, strict=True)))
+    return list(_together(rights, dict(zip(calls, answers, strict=True))))
+
+
+def _together(rights: Sequence[Right], lacking: dict[tuple[Right, str], bool]) -> Iterator[Right]:
+    for right in rights:
+        if verbs := tuple(verb for verb in right.verbs if lacking[right, verb]):
+            yield Right(right.group, right.resource, verbs)
+
+
+def _allowed(api: ClusterClient, wanted: dict[str, str], account: str) -> bool:
+    kind, spec = "SelfSubjectAccessReview", {"resourceAttributes": wanted}
+    if account:
+        kind = "SubjectAccessReview"
+        all_accounts = "system:serviceaccounts"
+        spec |= {
+            "user": f"system:serviceaccount:{api.namespace}:{account}",
+            "groups": [all_accounts, f"{all_accounts}:{api.namespace}", "system:authenticated"],
+        }
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    reply = api.request("POST", f"{_REVIEWS}/{kind.lower()}s", {}, body)
+    return bool(reply["status"]["allowed"])

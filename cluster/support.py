@@ -1,0 +1,79 @@
+"""Checks that a cluster supports the jobs: its version, the operator, and its CRD."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.errors import (
+    ClusterUnavailableError,
+    NotFoundError,
+    webhook_is_away,
+)
+from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.status import replicas
+from kfp_tfjob.storage.errors import Problem
+
+_OPERATOR = "the Kubeflow training operator v1.9"
+
+
+def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
+    """Refuse a cluster without native sidecars: the uploader would block training.
+
+    Args:
+        version: As the API server reports it; some write the minor number as `28+`.
+    """
+    number = [re.match(r"\d*", str(version.get(part, "")))[0] for part in ("major", "minor")]
+    if all(number) and tuple(map(int, number)) < (1, 29):
+        yield Problem(
+            "this cluster is too old",
+            received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
+            expected="Kubernetes 1.29 or later",
+            fix="upgrade the cluster: the trainer would wait for the uploader to end",
+        )
+
+
+def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    """Create a job as a dry run, which checks schema, webhook and quota.
+
+    Args:
+        api: The cluster.
+        manifest: The job; its chief has the sidecar.
+
+    Raises:
+        JobRefusedError: The cluster will never accept the manifest.
+        ForbiddenError: This account may not create jobs.
+        ClusterUnavailableError: The API server did not respond in time.
+    """
+    try:
+        kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
+    except JobExistsError:
+        return  # a retry of the run: the job already exists
+    except NotFoundError as error:
+        yield Problem(
+            f"this cluster does not support {api.kind.name}s",
+            received=str(error),
+            expected=_OPERATOR,
+            fix="ask an administrator to install it",
+        )
+        return
+    except ClusterUnavailableError as error:
+        if not webhook_is_away(error.__cause__):
+            raise
+        yield Problem(
+            "the training operator does not answer",
+            received=str(error.__cause__),
+            fix="check its Deployment in the namespace kubeflow",
+        )
+        return
+    chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
+    if not any(item.get("restartPolicy") for item in chief["initContainers"]):
+        yield Problem(
+            f"the CRD of {api.kind.name}s on this cluster is too old",
+            received="it drops initContainers[].restartPolicy, so the sidecar would never start",
+            expected=f"the CRD of {_OPERATOR.removeprefix('the Kubeflow ')}",
+            fix="apply the CRDs of v1.9 with `kubectl apply --server-side`",
+        )

@@ -1,0 +1,89 @@
+"""What an administrator applies: accepted by the API server, and the least that the steps need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
+from kfp_tfjob.components.preflight import cluster as preflight
+from tests.cluster import audit
+from tests.cluster.audit import Call
+from tests.cluster.cluster import Cluster
+from tests.cluster.launches import ROOT, Launch, client_of, rules
+from tests.cluster.workflows import Workflow
+
+pytestmark = pytest.mark.cluster
+
+DEPLOY = ROOT / "deploy"
+FOLDERS = sorted(
+    path.parent.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("kustomization.yaml")
+)
+
+
+def _rendered(cluster: Cluster, folder: str) -> list[dict]:
+    return list(yaml.safe_load_all(cluster.kubectl("kustomize", DEPLOY / folder)))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: str) -> None:
+    """Rendered by kubectl as it stands, but for the namespace, which is not there."""
+    found = _rendered(own_cluster, folder)
+    text = yaml.safe_dump_all(found)
+    for name in ("kubeflow", "team-a"):
+        text = text.replace(f"namespace: {name}\n", f"namespace: {namespace}\n")
+        text = text.replace(f"name: {name}\n", f"name: {namespace}\n")
+    how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    said = own_cluster.kubectl("apply", *how, stdin=text)
+    assert said.count("serverside-applied (server dry run)") == len(found), said
+
+
+def test_runs_need_the_whole_role_and_no_more(
+    launch: Launch, own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preflight, a run with a second attempt, one that is terminated, and the exit task."""
+    monkeypatch.setenv("KFP_POD_NAME", "")
+    claim = {"metadata": {"name": "cache"}}
+    claim["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}}
+    own_cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
+    named = {"service_account": "default", "volumes": [{"claim": "cache", "path": "/cache"}]}
+    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    found = preflight.check(api, launch.spec(pod={"all": named}), launch.step.run_id)
+    assert not found.problems
+    # A signal is the cluster's fault, so that the launcher deletes the job and tries again.
+    fails_once = "os.kill(os.getpid(), 9) if attempt == 1 else time.sleep(3)"
+    assert launch.run(launch.spec(fails_once, orphan_timeout_seconds=6)).code == 0
+
+    launch.step = replace(launch.step, run_id=f"{launch.step.run_id}-2")
+    workflow = Workflow(own_cluster, launch.namespace).create(launch.step.run_id)
+    launch.be_step_of(workflow, monkeypatch)
+    process = launch.start_process("time.sleep(600)", workers=1)
+    try:
+        launch.wait_said(replica="worker-0")
+        workflow.terminate()
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.wait()
+    backend = launch.backend()
+    end_jobs_on(backend, launch.step.run_id)
+    failed_on(api, backend, launch.step.run_id)
+
+    log = own_cluster.apiserver.audit_log
+    asked = set(audit.calls(log, launch.namespace, "runner"))
+    used = {call for call, allowed in asked if allowed and call.group != "authorization.k8s.io"}
+    assert used == _granted()
+    refused = {call for call, allowed in asked if not allowed}
+    assert refused <= {Call("", "nodes", "list")}  # optional/nodes
+
+
+def _granted() -> set[Call]:
+    return {
+        Call(group, resource, verb)
+        for rule in rules()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
