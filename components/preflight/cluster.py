@@ -23,7 +23,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 
 log = logging.getLogger(__name__)
 
-_ASK = "ask an administrator to run `kfp-tfjob install --namespace {} --apply`, or to apply deploy/base"
+_ASK = "ask an administrator to apply deploy/base and bind it to the account"
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 
