@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -9,15 +10,26 @@ from typing import Any
 from kfp_tfjob.jobs.status import replicas
 
 Amounts = dict[str, Decimal]
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkKMGTPE]|[KMGTPE]i))?")
+_UNITS = {"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
+_UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
+_UNITS["K"] = _UNITS["k"]  # the Kubernetes client accepts it too
 # Every node has these; one that lists none, as in a test, does not lack them.
 _EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: `500m` is 0.5, `1Ki` is 1024."""
-    from kubernetes.utils.quantity import parse_quantity  # slow import, for clusters only
+    """Return a Kubernetes quantity as a number: `500m` is 0.5, `1Ki` is 1024.
 
-    return parse_quantity(str(text))
+    Raises:
+        ValueError: It is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"not a quantity of Kubernetes: {text!r}")
+    number, exponent, unit = match.groups()
+    return Decimal(number + (exponent or "")) * _UNITS[unit or ""]
 
 
 def shown(resource: str, amount: Decimal) -> str:

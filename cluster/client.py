@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
-from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotFoundError, transient, translate
+from kfp_tfjob.cluster.server import ApiError, ApiServer
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -30,9 +29,8 @@ log = logging.getLogger(__name__)
 PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The errors of one failed call: an error response, or no response.
-CALL_FAILED = (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
+CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, ValueError)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
-_CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
@@ -43,7 +41,7 @@ class ClusterClient:
     """The API of one cluster, seen from one namespace.
 
     Args:
-        configuration: Address and credentials; a token in a file is read again when it changes.
+        server: Address and credentials.
         namespace: The namespace of the jobs, pods and Workflows.
         patience: How long to repeat a call with temporary errors.
         kind: The kind of the jobs.
@@ -51,18 +49,16 @@ class ClusterClient:
 
     def __init__(
         self,
-        configuration: client.Configuration,
+        server: ApiServer,
         namespace: str,
         patience: Patience = PATIENCE,
         kind: JobKind = DEFAULT,
     ) -> None:
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        configuration.retries = False  # our own retries are enough, and they are logged
-        self.configuration = configuration
+        self.server = server
         self.namespace = namespace
         self.kind = kind
         self._patience = patience
-        self._api = client.ApiClient(configuration)
+        self._connections = server.connections()
         self._allowed: set[str] = set()
 
     @classmethod
@@ -74,12 +70,11 @@ class ClusterClient:
         Raises:
             ConfigurationError: Neither exists.
         """
+        if server := ApiServer.of_pod():
+            return cls(server, (_ACCOUNT / "namespace").read_text().strip(), patience, kind)
+        from kubernetes import client, config  # a slow import, for a user's machine only
+
         found = client.Configuration()
-        try:
-            config.load_incluster_config(found)
-            return cls(found, (_ACCOUNT / "namespace").read_text().strip(), patience, kind)
-        except config.ConfigException:
-            pass  # not in a pod
         try:
             config.load_kube_config(client_configuration=found)
             context = config.list_kube_config_contexts()[1]["context"]
@@ -92,16 +87,16 @@ class ClusterClient:
                     fix="set KUBECONFIG, or run with `kfp-tfjob run`",
                 )
             ) from error
-        return cls(found, context.get("namespace") or "default", patience, kind)
+        return cls(ApiServer.of(found), context.get("namespace") or "default", patience, kind)
 
     def within(self, seconds: float) -> ClusterClient:
         """Return the same client with a different patience."""
         patience = replace(self._patience, seconds=seconds)
-        return ClusterClient(self.configuration, self.namespace, patience, self.kind)
+        return ClusterClient(self.server, self.namespace, patience, self.kind)
 
     def of(self, kind: JobKind) -> ClusterClient:
         """Return the same client for jobs of a different kind."""
-        return ClusterClient(self.configuration, self.namespace, self._patience, kind)
+        return ClusterClient(self.server, self.namespace, self._patience, kind)
 
     def jobs(self, name: str = "") -> str:
         """Return the path of the jobs of the namespace, or of one job."""
@@ -200,12 +195,12 @@ class ClusterClient:
 
         def passing(error: Exception) -> bool:
             # A starting API server refuses every call until it has read the roles.
-            refused = isinstance(error, ApiException) and error.status == 403
+            refused = isinstance(error, ApiError) and error.status == 403
             return transient(error) or (refused and right in self._allowed)
 
         try:
             return self._patience.run(what, call, passing)
-        except ApiException as error:
+        except ApiError as error:
             raise translate(error, what) from error
 
     def once(
@@ -247,7 +242,7 @@ class ClusterClient:
             silence: Seconds without a byte after which the connection counts as dead.
 
         Raises:
-            ApiException: The API returned an error.
+            ApiError: The API returned an error.
             urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
         """
         reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
@@ -267,17 +262,7 @@ class ClusterClient:
     ) -> Any:
         if method == "DELETE":
             _refuse_to_delete_everything(path, query)
-        reply, _, _ = self._api.call_api(
-            path,
-            method,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json, */*", "Content-Type": content},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=seconds,
-        )
-        return reply
+        return self._connections.call(method, path, query, body, content, seconds)
 
 
 def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:

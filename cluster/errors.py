@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 
 import urllib3
-from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 _PASSING = frozenset({0, 401, 408, 410, 429, 500, 502, 503, 504})
@@ -44,9 +44,9 @@ def transient(error: Exception) -> bool:
     A 401 is temporary, because the client may still hold an old token. A 409 is temporary if two
     writers collided, but not if the name is taken.
     """
-    if isinstance(error, ApiException):
+    if isinstance(error, ApiError):
         if error.status == 409:
-            return reason(error) == "Conflict"
+            return error.code == "Conflict"
         return error.status is None or int(error.status) in _PASSING
     # A reply that is not JSON was truncated on the way.
     return isinstance(error, urllib3.exceptions.HTTPError | OSError | json.JSONDecodeError)
@@ -54,27 +54,17 @@ def transient(error: Exception) -> bool:
 
 def webhook_is_away(error: BaseException | None) -> bool:
     """Tell whether the API server could not reach an admission webhook."""
-    return isinstance(error, ApiException) and _WEBHOOK_AWAY in message(error)
+    return isinstance(error, ApiError) and _WEBHOOK_AWAY in error.message
 
 
-def message(error: ApiException) -> str:
-    """Return the message of the API server."""
-    return str(_body(error).get("message") or error.reason or error.status)
-
-
-def reason(error: ApiException) -> str:
-    """Return the API server's code for the kind of error, for instance `AlreadyExists`."""
-    return str(_body(error).get("reason") or "")
-
-
-def translate(error: ApiException, what: str) -> StepError:
+def translate(error: ApiError, what: str) -> StepError:
     """Return our error for an API error, with the message of the server.
 
     Args:
         error: An error that is not temporary.
         what: The call in words, for instance `create job team-a/x`.
     """
-    said, status = message(error), error.status
+    said, status = error.message, error.status
     if status == 404:
         return NotFoundError(Problem(f"there is nothing to {what}", received=said))
     if status == 409:
@@ -109,11 +99,3 @@ def translate(error: ApiException, what: str) -> StepError:
             Problem(f"the cluster refuses to {what}", received=said, fix="correct what it names")
         )
     return StepError(Problem(f"cannot {what}", received=f"HTTP {status}: {said}"))
-
-
-def _body(error: ApiException) -> dict:
-    try:
-        body = json.loads(error.body or "{}")
-    except (TypeError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}

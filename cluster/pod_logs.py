@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import urllib3
-from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.jobs.status import replica_of
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class PodLogs:
                         last, pause = at, 0.2
                         query = query | {"sinceTime": since}
                     self._put(prefix + text)
-            except ApiException as error:
+            except ApiError as error:
                 if error.status == 404:
                     break
                 if done:

@@ -20,10 +20,8 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from kubernetes.client.exceptions import ApiException
-
 from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
-from kfp_tfjob.cluster.errors import message
+from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
@@ -138,7 +136,7 @@ class Stopping:
                     order.method, order.path, order.query, _CALL_SECONDS, order.body, order.content
                 )
                 return ""
-            except ApiException as error:
+            except ApiError as error:
                 return "" if error.status == 404 else _words(error)
             except CALL_FAILED as error:
                 if last:
@@ -166,6 +164,6 @@ class Stopping:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, ApiException):
-        return f"HTTP {error.status}: {message(error)}"
+    if isinstance(error, ApiError):
+        return f"HTTP {error.status}: {error.message}"
     return f"{type(error).__name__}: {error}"

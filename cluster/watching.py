@@ -14,10 +14,10 @@ import time
 from typing import Any
 
 import urllib3
-from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.server import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class JobWatcher:
             try:
                 for line in self._api.lines(path, query, _SILENCE):
                     self._take(line, take)
-            except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            except (ApiError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
                 if not told and not self.closed:
                     told = True
                     why = getattr(error, "status", None) or type(error).__name__

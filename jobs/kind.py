@@ -93,11 +93,6 @@ class JobKind(ABC):
         """
 
     @property
-    def sdk_model(self) -> str:
-        """The class for this kind in the SDK of the training operator."""
-        return f"KubeflowOrgV1{self.name}"
-
-    @property
     def api_version(self) -> str:
         """The apiVersion of a manifest."""
         return f"{self.group}/{self.version}"

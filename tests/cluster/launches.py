@@ -25,6 +25,7 @@ from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
@@ -373,7 +374,7 @@ def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterC
     """Return the client of a kubeconfig for a namespace."""
     found = Configuration()
     config.load_kube_config(str(kubeconfig), client_configuration=found)
-    return ClusterClient(found, namespace, replace(PATIENCE, seconds=seconds))
+    return ClusterClient(ApiServer.of(found), namespace, replace(PATIENCE, seconds=seconds))
 
 
 def rules() -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import urllib3
-from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, _lines
@@ -16,6 +15,7 @@ from kfp_tfjob.cluster.errors import (
     webhook_is_away,
 )
 from kfp_tfjob.cluster.pod_logs import _cut
+from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.storage.errors import StepError
 
 WEBHOOK = 'admission webhook "validator.tfjob..." denied the request: no container tensorflow'
@@ -23,10 +23,9 @@ RBAC = 'tfjobs is forbidden: User "x" cannot create resource "tfjobs"'
 AWAY = 'Internal error occurred: failed calling webhook "validator.tfjob": connection refused'
 
 
-def error(status: int, message: str = "", reason: str = "") -> ApiException:
-    found = ApiException(status=status, reason="what HTTP says")
-    found.body = json.dumps({"message": message, "reason": reason})
-    return found
+def error(status: int, message: str = "", reason: str = "") -> ApiError:
+    body = json.dumps({"message": message, "reason": reason})
+    return ApiError(status, "what HTTP says", body)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,7 @@ def test_what_passes_by_itself(found, passes):
 
 def test_a_webhook_that_is_away_and_a_body_that_is_no_json():
     assert webhook_is_away(error(500, AWAY)) and not webhook_is_away(error(500, "etcd"))
-    broken = ApiException(status=502, reason="Bad Gateway")
-    broken.body = "<html>"
+    broken = ApiError(502, "Bad Gateway", b"<html>")
     assert "Bad Gateway" in str(translate(broken, "x"))
 
 

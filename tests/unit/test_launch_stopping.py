@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.cluster.stopping import Stopping, orders
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.train import TrainOptions
@@ -74,7 +74,7 @@ def server() -> Iterator[SlowServer]:
 
 
 def client(address: str = "http://127.0.0.1:1") -> ClusterClient:
-    return ClusterClient(Configuration(host=address), "team-a")
+    return ClusterClient(ApiServer(address), "team-a")
 
 
 def test_the_orders():
