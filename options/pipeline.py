@@ -50,7 +50,8 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run",
+        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run;"
+        " `{date}` and `{hour}`, also as `{date-1d}`, are those of the scheduled tick in UTC",
         default=None,
         option=("--data", "URI"),
     ),
@@ -72,7 +73,8 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "model_hyperparameters": Parameter("dict, the keyword arguments of that function", default={}),
     "output_uri": Parameter(
-        "`s3://bucket/prefix` for all output of the run",
+        "`s3://bucket/prefix` for all output of the run; `s3://bucket/prefix/runs/{model_name}/{date}`"
+        " shapes the folders of runs",
         default=None,
         option=("--output", "URI"),
     ),

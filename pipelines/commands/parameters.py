@@ -5,6 +5,7 @@ Every command that takes run parameters has the same options.
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from kfp_tfjob.options.fields import fill_user
 from kfp_tfjob.options.pipeline import PARAMETERS, Parameter
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -70,9 +72,29 @@ def values_of(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> d
     values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     _apply(values, given["settings"], PARAMETERS)
     values["model_code"] = as_path(str(values["model_code"]))
+    values["output_uri"] = fill_user(str(values["output_uri"]), _user)
     if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
         values["train_batch_size"] = _fitting(values)
     return values
+
+
+def _user() -> str:
+    """Return the name of the user, for the field `{user}`.
+
+    Raises:
+        ConfigurationError: This machine does not know it.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise ConfigurationError(
+            Problem(
+                "output_uri has {user}, but this machine does not know the name of its user",
+                received=str(error),
+                fix="set the environment variable USER, or write the name into output_uri",
+                path="output_uri",
+            )
+        ) from error
 
 
 def _fitting(values: dict[str, Any]) -> Any:
