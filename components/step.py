@@ -48,7 +48,7 @@ class Failure:
 
     Attributes:
         step: The step that failed.
-        code: The exit code (ARCHITECTURE.md, "Exit codes").
+        code: The exit code (docs/failures.md, "Exit codes").
         verdict: One word for what happened, for programs.
         message: What is wrong, what was received, what was expected, what to do.
     """

@@ -1,4 +1,4 @@
-"""The names of all stored objects; no other module knows them (ARCHITECTURE.md).
+"""The names of all stored objects; no other module knows them (docs/architecture.md).
 
 The files in OUTPUT_DIR have the same names as their copies below `output/`.
 """
