@@ -1,7 +1,7 @@
 """Declares the run parameters: name, type, default and meaning.
 
-The form of Kubeflow Pipelines, preflight's table, the command line and the README follow this
-list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
+The form of Kubeflow Pipelines, preflight's table, the command line and the documentation follow
+this list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 A block of commands says where it runs: ```` ```sh {.local} ````. GitHub highlights `sh` and ignores
 the rest; the site shows it.
 
-    local       on a laptop with `make setup` done: `make test` and, if it is `.slow`, `make test-docs`
-    cluster     with kubectl and a Kubernetes cluster that has the training operator: `make test-cluster`
-    kfp         against Kubeflow Pipelines: parsed, and run where KF_PIPELINES_ENDPOINT is set
-    external    needs something that no test has, for instance a registry
+    local       on a laptop after `make setup`: run by `make test`, if `.slow` by `make test-docs`
+    cluster     with kubectl and a cluster with the training operator: run by `make test-cluster`
+    kfp         with Kubeflow Pipelines: parsed, and run where KF_PIPELINES_ENDPOINT is set
+    external    with something that no test has, for instance a registry: parsed only
 """
 
 from __future__ import annotations

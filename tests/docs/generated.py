@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import click
 import yaml
 
+from kfp_tfjob import storage
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.pipeline import PARAMETERS
@@ -18,10 +21,19 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import row
 from kfp_tfjob.supervisor import exit_codes
 
-STEPS = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "evaluate", "publish", "finish")
+STEPS = (
+    "preflight",
+    "prepare_data",
+    "launch_tfjob",
+    "sync_output",
+    "evaluate",
+    "publish",
+    "finish",
+)
 # The words of Python for the types of compiled YAML.
 _TYPES = {
     "STRING": "str",
@@ -88,7 +100,9 @@ def step(name: str) -> str:
     """Return the inputs and outputs of a step, from its compiled YAML."""
     definition = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
     (component,) = (
-        it for key, it in definition["components"].items() if key == f"comp-{name.replace('_', '-')}"
+        it
+        for key, it in definition["components"].items()
+        if key == f"comp-{name.replace('_', '-')}"
     )
     return "\n\n".join(
         part
@@ -103,14 +117,19 @@ def _table(definitions: dict[str, Any], inputs: bool) -> Iterator[str]:
         if inputs
         else ["| output | type | meaning |", "|---|---|---|"]
     )
-    for name, it in definitions.get("parameters", {}).items():
-        optional = it.get("isOptional") or "defaultValue" in it
+    found = definitions.get("parameters", {})
+    for name in sorted(found, key=lambda name: (inputs and _is_optional(found[name]), name)):
+        it, optional = found[name], _is_optional(found[name])
         default = [_default(it) if optional else "**required**"] if inputs else []
         yield row(f"`{name}`", _TYPES[it["parameterType"]], *default, _one_line(it))
     for name, it in definitions.get("artifacts", {}).items():
         kind = it["artifactType"]["schemaTitle"].removeprefix("system.")
         default = ["" if it.get("isOptional") else "**required**"] if inputs else []
         yield row(f"`{name}`", kind, *default, _one_line(it))
+
+
+def _is_optional(definition: dict[str, Any]) -> bool:
+    return bool(definition.get("isOptional")) or "defaultValue" in definition
 
 
 def _default(definition: dict[str, Any]) -> str:
@@ -125,11 +144,73 @@ def _one_line(definition: dict[str, Any]) -> str:
 def commands() -> str:
     """Return the help of every command."""
     parts = []
+    parent = click.Context(main, info_name="kfp-tfjob", **main.context_settings)
     for name, command in main.commands.items():
-        context = click.Context(command, info_name=f"kfp-tfjob {name}")
-        context.max_content_width = context.terminal_width = 92
+        # A command keeps the help option that its first context gave it.
+        command = copy.copy(command)
+        command._help_option = None
+        context = click.Context(command, parent, name, max_content_width=92, terminal_width=92)
         parts.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```")
     return "\n\n".join(parts)
+
+
+# Every call of storage/ on boto3's client, and the IAM action that AWS asks for.
+_ACTIONS = {
+    "get_object": ("s3:GetObject", "read data, manifests, records, models"),
+    "head_object": ("s3:GetObject", "size, entity tag and checksum of an object"),
+    "put_object": ("s3:PutObject", "every object up to 16 MiB"),
+    "create_multipart_upload": ("s3:PutObject", "larger objects, in parts"),
+    "upload_part": ("s3:PutObject", "the same"),
+    "complete_multipart_upload": ("s3:PutObject", "the same"),
+    "list_parts": ("s3:ListMultipartUploadParts", "continue an upload after a restart"),
+    "list_multipart_uploads": (
+        "s3:ListBucketMultipartUploads, on the bucket",
+        "find uploads that an earlier sidecar of the run left",
+    ),
+    "abort_multipart_upload": ("s3:AbortMultipartUpload", "discard them"),
+    "list_objects_v2": (
+        "s3:ListBucket, on the bucket",
+        "find attempts, checkpoints, versions; without it, a missing object looks forbidden",
+    ),
+    "delete_object": (
+        "s3:DeleteObject",
+        "remove old checkpoints, and the test objects of preflight",
+    ),
+    "create_bucket": ("", "only the embedded store of a local run"),
+}
+_CALL = re.compile(r"client\.([a-z]\w+)\b")
+
+
+def calls() -> set[str]:
+    """Return the operations of S3 that the code calls."""
+    known = set(_operations())
+    text = "".join(path.read_text() for path in (Path(storage.__file__).parent).glob("*.py"))
+    return set(_CALL.findall(text)) & known
+
+
+def _operations() -> dict[str, str]:
+    """Return the operations of S3 by boto3's names."""
+    import boto3
+
+    return boto3.client("s3", region_name="us-east-1").meta.method_to_api_mapping
+
+
+def permissions() -> str:
+    """Return the table of IAM actions."""
+    assert calls() == set(_ACTIONS), calls() ^ set(_ACTIONS)
+    names = _operations()
+    rows = []
+    for call, (action, use) in _ACTIONS.items():
+        name, comma, where = action.partition(",")
+        if name:
+            rows.append(row(f"`{names[call]}`", f"`{name}`{comma}{where}", use))
+    return "\n".join(["| call | IAM action | for |", "|---|---|---|", *rows])
+
+
+def settings() -> str:
+    """Return the table of the settings for writing objects."""
+    rows = [row(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
+    return "\n".join(["| name | meaning |", "|---|---|", *rows])
 
 
 PARTS: list[tuple[str, str, Callable[[], str]]] = [
@@ -141,6 +222,8 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ),
     ("docs/failures.md", "verdicts", verdicts),
     ("docs/failures.md", "exit codes", codes),
+    ("docs/operations.md", "permissions", permissions),
+    ("docs/uploader.md", "settings", settings),
     *((f"docs/components/{name}.md", "interface", partial(step, name)) for name in STEPS),
     ("docs/command-line.md", "commands", commands),
 ]

@@ -45,7 +45,12 @@ def test_every_mark_has_a_generator(repository: Path) -> None:
 
 def test_the_architecture_names_the_options_of_the_trainer(repository: Path) -> None:
     row = generated.train_options()
-    held(repository / "docs/architecture.md", row[: row.index(": ") + 2], "\n", row.partition(": ")[2])
+    held(
+        repository / "docs/architecture.md",
+        row[: row.index(": ") + 2],
+        "\n",
+        row.partition(": ")[2],
+    )
 
 
 def test_every_verdict_and_every_code_is_explained(repository: Path) -> None:
