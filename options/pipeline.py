@@ -83,22 +83,28 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--endpoint", "URL"),
     ),
     "storage_region": Parameter(
-        "region of the store; empty for the one in the Secret or the environment"
+        "region of the store; empty for the one in the Secret or the environment",
+        option=("--region", "REGION"),
     ),
     "storage_secret": Parameter(
         "Kubernetes Secret with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...",
         default="objstore-cred",
+        option=("--secret", "NAME"),
     ),
     "train_workers": Parameter(
         "replicas in addition to the chief", default=1, option=("--workers", "N")
     ),
-    "train_gpus": Parameter("GPUs of each replica", default=0),
-    "train_epochs": Parameter("passes over the training rows", default=20),
+    "train_gpus": Parameter("GPUs of each replica", default=0, option=("--gpus", "N")),
+    "train_epochs": Parameter(
+        "passes over the training rows", default=20, option=("--epochs", "N")
+    ),
     "train_batch_size": Parameter(
-        "rows of one training step, over all GPUs of all replicas", default=64
+        "rows of one training step, over all GPUs of all replicas",
+        default=64,
+        option=("--batch-size", "ROWS"),
     ),
     # The default comes from `kfp-tfjob compile`.
-    "train_image": Parameter("image of the container `tensorflow`"),
+    "train_image": Parameter("image of the container `tensorflow`", option=("--image", "IMAGE")),
     "train_options": Parameter(
         "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...",
         default={},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import click
 
 from kfp_tfjob.jobs.secret_values import still_masked
 from kfp_tfjob.options.fields import Tick
-from kfp_tfjob.pipelines.commands.parameters import values_of, with_parameters
+from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -52,11 +53,12 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     place = Home(home.absolute())
     with place.errors_told():
         earlier = _earlier(place, run_id) if run_id else None
-    values = values_of(given, earlier)
+    # The environment of today must not change a run of yesterday.
+    found = parameters_of(given, earlier, environment={} if earlier else os.environ)
+    values = found.values
     check(values)
     ConfigurationError.raise_if(_not_kept(values))
-    named = given["model_name"] or any(item.startswith("model_name=") for item in given["settings"])
-    if not run_id and not named and (note := _other_data(place, values)):
+    if not run_id and "model_name" not in found.sources and (note := _other_data(place, values)):
         click.echo(note)
     at = _tick(place, run_id, tick)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
