@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from kfp_tfjob.components.step import Failure
@@ -20,6 +21,7 @@ from kfp_tfjob.storage.champion import Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 
 T = TypeVar("T")
@@ -71,10 +73,14 @@ class Records:
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(lambda: Store(url, region, patience=_PATIENCE))
 
-    @property
+    @cached_property
     def folder(self) -> RunLayout | None:
         """The folder of the run; None if output_uri is not an address."""
-        return self._layout.run(self._run.run_id) if self._layout else None
+        if not self._layout or not self._layout.template:
+            return self._layout.run(self._run.run_id) if self._layout else None
+        if not self._store or self.trouble:
+            return None
+        return self._open(lambda: find(self._store, self._layout, self._run.run_id))
 
     def failure(self) -> Failure | None:
         """Return what ended the run, as the failed step wrote it."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import Layout
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")
@@ -63,7 +64,8 @@ class Run:
         finished: When it ended; empty before.
         seconds: From submission to its end, or until now.
         page: Its address in the UI.
-        folder: The folder of its output in the store.
+        folder: The folder of its output in the store; empty if output_uri shapes it and only its
+            record knows it.
         steps: The steps that have started, in order.
         verdict: `published`, `blessed`, `not blessed`, or the verdict on its failure; empty if
             unknown.
@@ -186,7 +188,6 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
     """Return a run of the API as ours."""
     parameters = _parameters(raw)
     state = _state(raw.state)
-    output = str(parameters.get("output_uri", "")).strip().rstrip("/")
     ended = raw.finished_at if state in OVER and raw.finished_at else None
     if ended and ended.year < 2000:  # the zero time of the back end
         ended = None
@@ -200,7 +201,7 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         finished=_time(ended),
         seconds=_seconds(raw.created_at, ended),
         page=back_end.page(raw.run_id),
-        folder=f"{output}/runs/{raw.run_id}" if output else "",
+        folder=_folder(str(parameters.get("output_uri", "")), raw.run_id),
         steps=steps_of(tasks),
         error=_message(raw.error),
         parameters=masked(parameters),
@@ -247,6 +248,14 @@ def _is_ours(raw: Any) -> bool:
 
 def _parameters(raw: Any) -> dict[str, Any]:
     return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
+
+
+def _folder(output_uri: str, run_id: str) -> str:
+    try:
+        layout = Layout.parse(output_uri)
+    except StepError:
+        return ""
+    return "" if layout.template else str(layout.run(run_id).base)
 
 
 def _state(state: Any) -> str:
