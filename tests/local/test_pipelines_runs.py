@@ -11,7 +11,11 @@ from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_r
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines
 
-OURS = {"model_name": "digits", "output_uri": "s3://bucket/p", "pod": {"all": {"env": {"API_KEY": "x"}}}}
+OURS = {
+    "model_name": "digits",
+    "output_uri": "s3://bucket/p",
+    "pod": {"all": {"env": {"API_KEY": "x"}}},
+}
 
 
 @pytest.fixture
