@@ -11,6 +11,7 @@ import click
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.explain import explain
+from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.run import run
@@ -46,5 +47,5 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-for command in (run, explain, compile_, tensorboard, render, lint):
+for command in (run, explain, compile_, tensorboard, render, lint, install):
     main.add_command(command)
