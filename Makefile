@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-install test-cluster fuzz lint compile clean
+.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,9 @@ test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install
 
+test-docs: $(READY) ## run the slow commands of the documents: a local run of each example
+	.venv/bin/python -m pytest -m slow tests/docs
+
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
 	.venv/bin/python -m tests.cluster $(ARGS)
 
@@ -53,5 +56,8 @@ lint: $(READY) ## format and check the code
 compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 	.venv/bin/kfp-tfjob compile
 
+docs: $(READY) ## build the documentation as a site in site/; refuses a dead link
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
 clean: ## remove the environment and all local runs
-	rm -rf .venv .tools .kfp-tfjob digits.csv
+	rm -rf .venv .tools .kfp-tfjob site digits.csv

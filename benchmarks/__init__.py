@@ -1,1 +1,1 @@
-"""Benchmarks: each command reproduces a figure of the README."""
+"""Benchmarks: each command reproduces a figure of docs/measured.md."""

@@ -15,11 +15,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError, SurpassedError
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.text import lines, log_to
 
@@ -27,6 +29,8 @@ from kfp_tfjob.storage.text import lines, log_to
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local generates an id that is not known in advance.
 RUN_ID = "KFP_TFJOB_RUN_ID"
+# Set by the local run: kfp.local does not know the time of a schedule.
+TICK = "KFP_TFJOB_TICK"
 
 # The step in the record of a run that was ended from outside and not by a step.
 WHOLE_RUN = "run"
@@ -44,7 +48,7 @@ class Failure:
 
     Attributes:
         step: The step that failed.
-        code: The exit code (ARCHITECTURE.md, "Exit codes").
+        code: The exit code (docs/failures.md, "Exit codes").
         verdict: One word for what happened, for programs.
         message: What is wrong, what was received, what was expected, what to do.
     """
@@ -93,17 +97,25 @@ class Step:
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
         store: The store that holds it.
+        place: The folder of the run; None to find it when it is needed.
     """
 
     name: str
     run_id: str
     layout: Layout
     store: Store
+    place: RunLayout | None = None
 
-    @property
+    @cached_property
     def run(self) -> RunLayout:
-        """The folder of this run."""
-        return self.layout.run(self.run_id)
+        """The folder of this run; if output_uri shapes it, the first use reads its record.
+
+        Raises:
+            StepError: The record cannot be read.
+        """
+        if self.place or not self.layout.template:
+            return self.place or self.layout.run(self.run_id)
+        return find(self.store, self.layout, self.run_id)
 
 
 @dataclass
@@ -204,16 +216,26 @@ def _forget(name: str, context: Step | None) -> None:
 
     The record is from this step, or from a run that was ended and now resumes.
     """
-    if context:
-        address = context.run.failure("json")
-        try:
-            if Failure.from_bytes(context.store.read(address)).step in (name, WHOLE_RUN):
-                context.store.delete(context.run.failure("md"))
-                context.store.delete(address)
-        except ObjectNotFoundError:
-            return  # no earlier failure
-        except (StepError, ValueError, TypeError) as error:
-            log.warning("cannot remove %s: %s", address, error)
+    if not context:
+        return
+    try:
+        # If output_uri shapes the folder of the run, preflight may have failed before that folder
+        # was known.
+        for place in dict.fromkeys((context.run, context.layout.run(context.run_id))):
+            _forget_in(place, name, context.store)
+    except (StepError, ValueError, TypeError) as error:
+        log.warning("cannot remove the record of an earlier failure: %s", error)
+
+
+def _forget_in(place: RunLayout, name: str, store: Store) -> None:
+    address = place.failure("json")
+    try:
+        failure = Failure.from_bytes(store.read(address))
+    except ObjectNotFoundError:
+        return  # no earlier failure
+    if failure.step in (name, WHOLE_RUN):
+        store.delete(place.failure("md"))
+        store.delete(address)
 
 
 def _fail(failure: Failure, context: Step | None) -> None:

@@ -1,7 +1,7 @@
 """Declares the run parameters: name, type, default and meaning.
 
-The form of Kubeflow Pipelines, preflight's table, the command line and the README follow this
-list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
+The form of Kubeflow Pipelines, preflight's table, the command line and the documentation follow
+this list. Only the signatures of the steps repeat it, because KFP reads them; a test compares them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run",
+        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run;"
+        " `{date}` and `{hour}`, also as `{date-1d}`, are those of the scheduled tick in UTC",
         default=None,
         option=("--data", "URI"),
     ),
@@ -72,7 +73,8 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "model_hyperparameters": Parameter("dict, the keyword arguments of that function", default={}),
     "output_uri": Parameter(
-        "`s3://bucket/prefix` for all output of the run",
+        "`s3://bucket/prefix` for all output of the run; `s3://bucket/prefix/runs/{model_name}/{date}`"
+        " shapes the folders of runs",
         default=None,
         option=("--output", "URI"),
     ),
@@ -81,22 +83,28 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--endpoint", "URL"),
     ),
     "storage_region": Parameter(
-        "region of the store; empty for the one in the Secret or the environment"
+        "region of the store; empty for the one in the Secret or the environment",
+        option=("--region", "REGION"),
     ),
     "storage_secret": Parameter(
         "Kubernetes Secret with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...",
         default="objstore-cred",
+        option=("--secret", "NAME"),
     ),
     "train_workers": Parameter(
         "replicas in addition to the chief", default=1, option=("--workers", "N")
     ),
-    "train_gpus": Parameter("GPUs of each replica", default=0),
-    "train_epochs": Parameter("passes over the training rows", default=20),
+    "train_gpus": Parameter("GPUs of each replica", default=0, option=("--gpus", "N")),
+    "train_epochs": Parameter(
+        "passes over the training rows", default=20, option=("--epochs", "N")
+    ),
     "train_batch_size": Parameter(
-        "rows of one training step, over all GPUs of all replicas", default=64
+        "rows of one training step, over all GPUs of all replicas",
+        default=64,
+        option=("--batch-size", "ROWS"),
     ),
     # The default comes from `kfp-tfjob compile`.
-    "train_image": Parameter("image of the container `tensorflow`"),
+    "train_image": Parameter("image of the container `tensorflow`", option=("--image", "IMAGE")),
     "train_options": Parameter(
         "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...",
         default={},

@@ -11,10 +11,12 @@ import click
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.explain import explain
+from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.run import run
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
+from kfp_tfjob.pipelines.commands.wrong_option import advice
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.text import log_to
@@ -30,6 +32,12 @@ class _Group(click.Group):
         except StepError as error:
             click.echo(f"kfp-tfjob: {with_hints(error)}", err=True)
             sys.exit(error.code)
+        except click.NoSuchOption as error:
+            instead = advice(error)
+            if not instead:
+                raise
+            said = f"there is no option {error.option_name}. Fix: {instead}"
+            raise click.UsageError(said, error.ctx) from None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,5 +47,5 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-for command in (run, explain, compile_, tensorboard, render, lint):
+for command in (run, explain, compile_, tensorboard, render, lint, install):
     main.add_command(command)

@@ -14,7 +14,7 @@ from botocore.config import Config
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import OUTPUT, RUNS, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -47,7 +47,8 @@ def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -
 
 def _run(run_uri: str) -> RunLayout:
     address = S3Address.parse(run_uri, "RUN_URI")
-    if address.key.split("/")[-2:-1] != ["runs"]:
+    above = address.key.split("/")[:-1]
+    if RUNS not in above or OUTPUT in above[above.index(RUNS) :]:
         raise ConfigurationError(
             Problem(
                 "RUN_URI is not the folder of a run",

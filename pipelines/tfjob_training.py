@@ -27,6 +27,7 @@ from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
+from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import MOUNT
 
@@ -81,7 +82,7 @@ def _with_form(pipeline: Callable[..., None]) -> Callable[..., None]:
 
 
 def _inputs(step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run parameters that a step takes, and the run id if it takes it."""
+    """Return the run parameters that a step takes, and the run id and the tick if it takes them."""
     return {name: given[name] for name in step.component_spec.inputs if name in given}
 
 
@@ -90,6 +91,7 @@ def _inputs(step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 def tfjob_training(*values):
     """Train, verify, evaluate and publish a model; preflight's report explains every parameter."""
     run = dict(zip(_ORDER, values, strict=True)) | {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
+    run |= {TICK: dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER}
     storage_secret = run["storage_secret"]
 
     finished = _task(finish(**_inputs(finish, run)), storage_secret)
@@ -97,7 +99,8 @@ def tfjob_training(*values):
         checked = _task(preflight(**_inputs(preflight, run)), storage_secret)
         prepared = _task(
             prepare_data(
-                source_digest=checked.outputs["source_digest"], **_inputs(prepare_data, run)
+                source_digest=checked.outputs["source_digest"],
+                **_inputs(prepare_data, run | {"data_uri": checked.outputs["data_uri"]}),
             ),
             storage_secret,
             memory="2Gi",

@@ -1,6 +1,6 @@
 """The errors of the whole project, grouped by what the user can do about them.
 
-Every step exits with the code of its error (ARCHITECTURE.md, "Exit codes"), and the same
+Every step exits with the code of its error (docs/failures.md, "Exit codes"), and the same
 code, verdict and message go into failure.json. The user fixes codes 1 to 4. From 128 on, the
 infrastructure is at fault and a new attempt may follow.
 """

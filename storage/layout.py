@@ -1,4 +1,4 @@
-"""The names of all stored objects; no other module knows them (ARCHITECTURE.md).
+"""The names of all stored objects; no other module knows them (docs/architecture.md).
 
 The files in OUTPUT_DIR have the same names as their copies below `output/`.
 """
@@ -9,10 +9,13 @@ import re
 from dataclasses import dataclass
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.supervisor import barrier, completion
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
+_INDEX = "index"  # below RUNS: where the folders of runs are, if output_uri shapes them
+_SHAPED = re.compile(rf"([^{{}}]*)/{RUNS}/([^{{}}]*\{{.*)")  # an output_uri with fields
 
 # In every complete folder; the last object written.
 MANIFEST = "manifest.json"
@@ -173,27 +176,64 @@ class ModelLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything below `output_uri`."""
+    """Everything below `output_uri`.
+
+    Attributes:
+        root: Where datasets, runs and models are.
+        template: The folders between `runs/` and the folder of a run, with fields in braces; empty
+            for none. Datasets and models are shared by runs, so no field shapes their addresses.
+    """
 
     root: S3Address
+    template: str = ""
 
     @classmethod
     def parse(cls, output_uri: str) -> Layout:
-        """Parse `output_uri`.
+        """Parse `output_uri`: `s3://BUCKET/PREFIX`, or `s3://BUCKET/PREFIX/runs/{FIELD}/...`.
 
         Raises:
-            ConfigurationError: It is not an address in S3.
+            ConfigurationError: It is not an address in S3, or has fields in the wrong place.
         """
-        return cls(S3Address.parse(output_uri, "output_uri"))
+        given = output_uri.strip().rstrip("/")
+        shaped = _SHAPED.fullmatch(given)
+        if not shaped:
+            if "{" in given or "}" in given:
+                raise ConfigurationError(_misplaced(output_uri))
+            return cls(S3Address.parse(given, "output_uri"))
+        if any(part in ("", ".", "..") for part in shaped[2].split("/")):
+            raise ConfigurationError(_misplaced(output_uri))
+        return cls(S3Address.parse(shaped[1], "output_uri"), shaped[2])
 
     def dataset(self, digest: str) -> S3Address:
         """The directory of a prepared dataset."""
         return self.root / DATASETS / digest
 
-    def run(self, run_id: str) -> RunLayout:
-        """The directory of a run."""
-        return RunLayout(self.root / RUNS / run_id)
+    def run(self, run_id: str, folder: str = "") -> RunLayout:
+        """The directory of a run.
+
+        Args:
+            run_id: The run.
+            folder: The folders between `runs/` and the run, as `storage/run_folder.py` finds them.
+        """
+        return RunLayout(
+            self.root / RUNS / folder / run_id if folder else self.root / RUNS / run_id
+        )
+
+    def folder_record(self, run_id: str) -> S3Address:
+        """The record of the folder of a run, if `output_uri` shapes it."""
+        return self.root / RUNS / _INDEX / f"{run_id}.json"
 
     def model(self, name: str) -> ModelLayout:
         """The directory of a model."""
         return ModelLayout(self.root / MODELS / name)
+
+
+def _misplaced(output_uri: str) -> Problem:
+    return Problem(
+        "output_uri has fields where it must not have any",
+        received=repr(output_uri),
+        expected=f"fields below {RUNS}/ only: s3://BUCKET/PREFIX/{RUNS}/{{model_name}}/{{date}};"
+        " all runs share the datasets and models below s3://BUCKET/PREFIX",
+        fix="correct output_uri",
+        path="output_uri",
+    )

@@ -2,5 +2,5 @@
 
 It works in any image and with any command: it needs only the standard library of Python 3.8 or
 later, and imports no other room. `pack.py` packs these files into the one file that a pod runs.
-ARCHITECTURE.md describes its variables, its files and its exit codes.
+docs/architecture.md describes its variables, its files and its exit codes.
 """

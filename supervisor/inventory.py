@@ -18,7 +18,7 @@ def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
 
     Args:
         files: Relative path and size in bytes of each. The hash is over the lines `<size> <path>`
-            sorted by path (ARCHITECTURE.md, "The flush barrier").
+            sorted by path (docs/architecture.md, "The flush barrier").
     """
     found, number = hashlib.sha256(), 0
     for path, size in sorted(files):

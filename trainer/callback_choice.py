@@ -39,7 +39,7 @@ _PATHS: dict[type[Callback], str] = {
     keras.callbacks.ModelCheckpoint: "filepath",
     keras.callbacks.TensorBoard: "log_dir",
 }
-# Names that the trainer and the sidecar write themselves (ARCHITECTURE.md).
+# Names that the trainer and the sidecar write themselves (docs/architecture.md).
 _TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 

@@ -1,6 +1,6 @@
 """`python -m kfp_tfjob.trainer check [OUTPUT]`: check an image and its program.
 
-It checks this Python, the environment of ARCHITECTURE.md, the folders, the dataset and the GPUs.
+It checks this Python, the environment (docs/architecture.md), the folders, the dataset and GPUs.
 Then it checks the files that a finished program left in OUTPUT. It reports all problems at once,
 and does the checks that need TensorFlow last.
 """

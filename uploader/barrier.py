@@ -1,7 +1,7 @@
 """The sidecar's side of the flush barrier: tells the supervisor when everything is stored.
 
-Two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename (ARCHITECTURE.md, "The flush
-barrier"). The request is a state, not an event: a restarted sidecar reads it again.
+Two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename (docs/architecture.md, "The
+flush barrier"). The request is a state, not an event: a restarted sidecar reads it again.
 """
 
 from __future__ import annotations

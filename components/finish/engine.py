@@ -31,7 +31,7 @@ from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
-from kfp_tfjob.storage.layout import RUNS
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
 from kfp_tfjob.supervisor import exit_codes
@@ -86,11 +86,20 @@ def run_as_exit_task(
         return run(step, model_name, left).markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
-        about = _lines(page.about(left, f"{output_uri}/{RUNS}/{run_id}")) if left else ""
+        about = _lines(page.about(left, _folder(output_uri, run_id))) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
         return Mask()(_unread(run_id, error, left) + explain(left.ends) + about)
+
+
+def _folder(output_uri: str, run_id: str) -> str:
+    """Return the folder of a run for a page, without the store that may have shaped it."""
+    try:
+        layout = Layout.parse(output_uri)
+    except StepError:
+        return output_uri
+    return str(layout.run(run_id, layout.template).base)
 
 
 def _patience() -> Patience:

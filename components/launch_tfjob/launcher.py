@@ -366,7 +366,9 @@ class Launcher:
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
-        return build_job(self.spec, Identity(self.step.run_id, attempt, owner=self.owner))
+        run_uri = str(self.step.run.base)
+        identity = Identity(self.step.run_id, attempt, owner=self.owner, run_uri=run_uri)
+        return build_job(self.spec, identity)
 
     def _launched(self, attempt: int) -> Launched:
         manifest = self._manifest(attempt)

@@ -61,6 +61,7 @@ class Identity:
         task: The step that launched it.
         namespace: The namespace; empty for the caller's own.
         owner: The ownerReference that deletes the job with its Workflow, or None.
+        run_uri: The folder of the run in S3; empty for the one that output_uri and run_id give.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class Identity:
     task: str = "launch-tfjob"
     namespace: str = ""
     owner: Mapping[str, Any] | None = None
+    run_uri: str = ""
 
     def job_name(self, kind: JobKind) -> str:
         """Return the name of the job: a DNS-1035 label, unique for each run and attempt."""
@@ -277,11 +279,12 @@ class _PodTemplate:
         }
 
     def _environment(self) -> list[dict[str, Any]]:
-        spec, run = self.spec, Layout.parse(self.spec.output_uri).run(self.identity.run_id)
+        spec, identity = self.spec, self.identity
+        run_uri = identity.run_uri or Layout.parse(spec.output_uri).run(identity.run_id).base
         values = {
             "RUN_ID": self.identity.run_id,
             "ATTEMPT": str(self.identity.attempt),
-            "RUN_URI": str(run.base),
+            "RUN_URI": str(run_uri),
             "DATASET_URI": spec.dataset_uri,
             "CODE_URI": spec.code_uri,
             "MODEL_CODE": spec.model_entry,

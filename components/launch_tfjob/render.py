@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.secret_values import masked_job
+from kfp_tfjob.options import fields
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.trainer.model_code import ModelCode
 
@@ -44,8 +46,11 @@ def render(values: Mapping[str, Any], run_id: str) -> str:
     layout = Layout.parse(values["output_uri"])
     spec = JobSpec.parse(
         model_entry=f"{code.module}:{code.function}",
-        code_uri="" if code.in_image else str(layout.run(run_id).code),
         dataset_uri=str(layout.dataset("DATASET-DIGEST")),
         **given,
     )
-    return to_yaml(build_job(spec, Identity(run_id, 1)))
+    # The tick of the run is not known here: its fields stay.
+    folder = fields.folder(layout.template, None, spec.model_name, spec.gpus, spec.pod)
+    run = layout.run(run_id, folder)
+    spec = replace(spec, code_uri="" if code.in_image else str(run.code))
+    return to_yaml(build_job(spec, Identity(run_id, 1, run_uri=str(run.base))))

@@ -23,7 +23,10 @@ from kfp_tfjob.storage.errors import Problem, StepError
 
 log = logging.getLogger(__name__)
 
-_ASK = "ask an administrator to apply deploy/base and bind it to the account"
+_ASK = (
+    "ask an administrator to run `kfp-tfjob install --apply` for this namespace and this account,"
+    " or to apply deploy/base"
+)
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 

@@ -10,6 +10,7 @@ from kfp_tfjob.components.images import TOOLS
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
 def preflight(
     run_id: str,
+    scheduled_time: str,
     data_uri: str,
     data_label: str,
     data_options: dict,
@@ -29,11 +30,15 @@ def preflight(
     gate: dict,
     pod: dict,
     parameters: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Outputs", [("source_digest", str), ("model_entry", str), ("code_uri", str)]):
+) -> NamedTuple(
+    "Outputs",
+    [("data_uri", str), ("source_digest", str), ("model_entry", str), ("code_uri", str)],
+):
     """Check everything a run needs before it costs anything.
 
     Args:
         run_id: The id of the run.
+        scheduled_time: The tick of the schedule, in UTC; without one, the creation of the run.
         data_uri: As in the form, like all that follow.
         data_label: The column to predict.
         data_options: Task, columns, split, bad rows.
@@ -55,17 +60,18 @@ def preflight(
         parameters: Every parameter with its value and meaning.
 
     Returns:
+        data_uri: The data of this run, with the fields of the tick filled in.
         source_digest: Names the content of the source as it was at the start.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image.
     """
     values = dict(locals())
-    del values["run_id"], values["parameters"]
+    del values["run_id"], values["scheduled_time"], values["parameters"]
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 
     with reported("preflight") as outcome:
-        checked = run(outcome, run_id, values)
+        checked = run(outcome, run_id, values, scheduled_time)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
-    return checked.source_digest, checked.model_entry, checked.code_uri
+    return checked.data_uri, checked.source_digest, checked.model_entry, checked.code_uri

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
-from kfp_tfjob.components.step import FailureReport, Step, open_step
+from kfp_tfjob.components.step import TICK, FailureReport, Step, open_step
 from kfp_tfjob.jobs.secret_values import plain_secrets
+from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -33,6 +36,8 @@ from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import claim
+from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.trainer.model_code import Code, ModelCode
 
@@ -52,25 +57,30 @@ class Checked:
     """The outputs for later steps.
 
     Attributes:
+        data_uri: The data, with the fields of the tick filled in.
         source_digest: The digest of the source at the start of the run.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image.
         table: Every parameter with its value and meaning, in Markdown.
     """
 
+    data_uri: str
     source_digest: str
     model_entry: str
     code_uri: str
     table: str
 
 
-def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checked:
+def run(
+    report: FailureReport, run_id: str, values: Mapping[str, Any], scheduled_time: str = ""
+) -> Checked:
     """Check a run.
 
     Args:
         report: Gets the store as soon as the parameters allow it.
         run_id: The run.
         values: Every run parameter.
+        scheduled_time: The tick of the schedule, as KFP gives it; a local run has its own.
 
     Raises:
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
@@ -78,10 +88,16 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
     """
     try:
         run_parameters.check(values)
+        tick = _tick(values, os.environ.get(TICK) or scheduled_time)
     except ConfigurationError:
         report.step = _place_of_report(run_id, values)
         raise
+    given = values
+    values = {**given, "data_uri": fields.fill(str(given["data_uri"]), tick)}
     step = _open_step(run_id, values)
+    folder = _folder(step, values, tick)
+    if folder:
+        step = replace(step, place=step.layout.run(step.run_id, folder))
     said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
     found = Findings() if is_local() else _check_cluster(step.run_id, values)
     try:
@@ -92,11 +108,14 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
         # The findings may report a missing Secret, which explains the missing keys.
         notes = [*said, *found.warnings]
         raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
+    if folder:
+        step = replace(step, place=claim(step.store, step.layout, step.run_id, folder))
+        log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
     with _rehearsing(step, values) as rehearsal:
         code, wrong_code = _check_code(step, values)
-        source, wrong_data = _check_data(step, values)
+        source, wrong_data = _check_data(step, values, tick if values != given else None)
         if wrong_code or found.problems:
             raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
         if wrong_data:
@@ -108,12 +127,58 @@ def run(report: FailureReport, run_id: str, values: Mapping[str, Any]) -> Checke
         if rehearsal:
             ConfigurationError.raise_if(rehearsal.problems())
     return Checked(
+        data_uri=str(values["data_uri"]),
         source_digest=digest,
         model_entry=entry,
         code_uri=_keep_code(step, code),
-        table=run_parameters.table(values, run_parameters.job_spec(values))
+        table=run_parameters.table(given, run_parameters.job_spec(values))
+        + _resolved(step, values, given, tick)
         + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
     )
+
+
+def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
+    """Return the tick of the run; None if the back end gives none and no field needs it.
+
+    Raises:
+        ConfigurationError: A field needs the tick, and there is none.
+    """
+    try:
+        return Tick.parse(scheduled_time)
+    except ConfigurationError as error:
+        dated = [name for name in ("data_uri", "output_uri") if fields.has_time(str(values[name]))]
+        if not dated:
+            return None
+        raise ConfigurationError(
+            Problem(
+                f"{dated[0]} has a date, but the back end does not say for which time this run is",
+                received=f"{fields.TICK} {scheduled_time!r}",
+                expected="the time of the schedule, which Kubeflow Pipelines 2.17 gives",
+                fix=f"upgrade Kubeflow Pipelines, or write the date into {dated[0]}",
+                path=dated[0],
+            )
+        ) from error
+
+
+def _folder(step: Step, values: Mapping[str, Any], tick: Tick | None) -> str:
+    """Return the folders between `runs/` and this run; empty if output_uri shapes none."""
+    spec = run_parameters.job_spec(values)
+    name = str(values["model_name"]).strip()
+    return fields.folder(step.layout.template, tick, name, spec.gpus, spec.pod)
+
+
+def _resolved(
+    step: Step, values: Mapping[str, Any], given: Mapping[str, Any], tick: Tick | None
+) -> str:
+    """Return what the fields of this run stand for, in Markdown; empty if it has none."""
+    found = {"the data of this run": values["data_uri"]} if values != given else {}
+    if step.layout.template:
+        found["the folder of this run"] = step.run.base
+    if not found:
+        return ""
+    when = [f"**The tick of this run:** {code_span(tick)}, in UTC"] if tick else []
+    where = [f"**{name[0].upper()}{name[1:]}:** {code_span(uri)}" for name, uri in found.items()]
+    return "\n" + "\n\n".join([*when, *where]) + "\n"
 
 
 def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager[Rehearsal | None]:
@@ -239,14 +304,37 @@ def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Probl
 
 
 def _check_data(
-    step: Step, values: Mapping[str, Any]
+    step: Step, values: Mapping[str, Any], tick: Tick | None
 ) -> tuple[sources.Source | None, list[Problem | str]]:
+    """Return the files and their problems.
+
+    Args:
+        step: The run and its store.
+        values: Every run parameter.
+        tick: The tick, if it decides which data this run reads.
+    """
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     try:
         source = sources.list_source(step.store, values["data_uri"])
+    except DataError as error:
+        return None, list(_no_data_at(tick, values) if tick else error.problems)
+    except StepError as error:
+        return None, list(error.problems)
+    try:
         return source, list(sources.check_header(source, values["data_label"], options))
     except StepError as error:
         return None, list(error.problems)
+
+
+def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
+    yield Problem(
+        f"there is no data for the tick {tick}",
+        received=repr(values["data_uri"]),
+        expected="a file or a folder with data, written before the tick",
+        fix="write the data, then retry this run, which keeps its tick; or let the schedule come"
+        " later; or read older data, for instance with {date-1d} instead of {date}",
+        path="data_uri",
+    )
 
 
 def _keep_code(step: Step, code: Code) -> str:

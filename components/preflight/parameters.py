@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options import fields
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -49,7 +50,8 @@ def check(values: Mapping[str, Any]) -> None:
         if parameter.is_required and not str(values.get(name, "")).strip()
     ]
     if values.get("output_uri"):
-        problems += _problems(lambda: Layout.parse(str(values["output_uri"])))
+        problems += _problems(partial(_check_output, str(values["output_uri"])))
+    problems += fields.check(str(values.get("data_uri", "")), "data_uri", fields.IN_DATA)
     if values.get("model_name"):
         problems += check_model_name(str(values["model_name"]))
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
@@ -59,6 +61,21 @@ def check(values: Mapping[str, Any]) -> None:
     problems += _problems(lambda: ModelCode.parse(values["model_code"]))
     problems += _problems(lambda: job_spec(values))
     ConfigurationError.raise_if(problems)
+
+
+def _check_output(output_uri: str) -> None:
+    layout = Layout.parse(output_uri)
+    ConfigurationError.raise_if(fields.check(layout.template, "output_uri", fields.IN_FOLDER))
+    if fields.has_user(layout.template):
+        raise ConfigurationError(
+            Problem(
+                "output_uri has {user}, which the back end cannot know",
+                received=repr(output_uri),
+                expected="a name instead of {user}; kfp-tfjob run, submit and schedule fill it in",
+                fix="write the name into output_uri, or start the run with one of these commands",
+                path="output_uri",
+            )
+        )
 
 
 def job_spec(values: Mapping[str, Any]) -> JobSpec:

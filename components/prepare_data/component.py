@@ -27,7 +27,7 @@ def prepare_data(
         output_uri: As in the form.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        data_uri: As in the form.
+        data_uri: As in the form, with the fields of the tick filled in.
         data_label: As in the form.
         data_options: As in the form.
         source_digest: The digest of the data that preflight checked.

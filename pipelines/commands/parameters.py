@@ -1,21 +1,33 @@
 """The options that set run parameters, and the values that they give.
 
-Every command that takes run parameters has the same options.
+Every command that takes run parameters has the same options. A value comes from, the last that
+says something counts:
+
+1. the default of the pipeline
+2. `--params FILE`, YAML or JSON
+3. the environment: `KFP_TFJOB_<PARAMETER>`, for instance KFP_TFJOB_TRAIN_EPOCHS
+4. the short options, for instance `--epochs`
+5. `--set`, in the order given
 """
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kfp_tfjob.options.fields import fill_user
 from kfp_tfjob.options.pipeline import PARAMETERS, Parameter
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
+VARIABLE = "KFP_TFJOB_"
 # The defaults of a run on this machine, where they differ from those of the form.
 _HERE = {
     "output_uri": "s3://kfp-tfjob",
@@ -24,8 +36,31 @@ _HERE = {
 }
 
 
-def with_parameters(command):
-    """Add the options that set run parameters."""
+@dataclass(frozen=True)
+class Given:
+    """The run parameters of a command.
+
+    Attributes:
+        values: Every parameter by name.
+        sources: Where each parameter that is not a default comes from: an option, a variable of the
+            environment, or the file.
+    """
+
+    values: dict[str, Any]
+    sources: Mapping[str, str]
+
+
+def with_parameters(
+    command: Callable[..., Any] | None = None, *, here: bool = True
+) -> Callable[..., Any]:
+    """Add the options that set run parameters.
+
+    Args:
+        command: The command.
+        here: Whether the run is on this machine, which has more defaults than the form.
+    """
+    if command is None:
+        return lambda it: with_parameters(it, here=here)
     options = [
         *(
             click.option(
@@ -33,10 +68,18 @@ def with_parameters(command):
                 name,
                 type=it.type,
                 metavar=it.option[1],
-                help=f"{name}: {it.words}{_shown_default(name, it)}",
+                help=f"{name}: {it.words}{_shown_default(name, it, here)}",
             )
             for name, it in PARAMETERS.items()
             if it.option
+        ),
+        click.option(
+            "--params",
+            "file",
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            metavar="FILE",
+            help="run parameters as YAML or JSON; KFP_TFJOB_<PARAMETER> of the environment, the"
+            " options above and --set override it, in this order",
         ),
         click.option(
             "--set",
@@ -51,28 +94,111 @@ def with_parameters(command):
     return command
 
 
-def _shown_default(name: str, parameter: Parameter) -> str:
-    default = _HERE.get(name) or parameter.default
-    return "; required" if default is None else f" [default: {default}]"
+def _shown_default(name: str, parameter: Parameter, here: bool) -> str:
+    default = (_HERE.get(name) if here else None) or parameter.default
+    if default is None:
+        return "; required"
+    return f" [default: {default}]" if default != "" else ""
 
 
-def values_of(given: dict[str, Any], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return every run parameter: the pipeline's defaults, the short options, then --set.
+def parameters_of(
+    given: dict[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+    here: bool = True,
+    environment: Mapping[str, str] = os.environ,
+) -> Given:
+    """Return every run parameter, and where it comes from.
 
-    A continued run uses its earlier parameters instead of the defaults.
+    Args:
+        given: What click parsed.
+        defaults: Instead of the defaults of the pipeline.
+        here: Whether the run is on this machine, which has more defaults than the form.
+        environment: The variables.
+
+    Raises:
+        ConfigurationError: The file, the environment or `--set` has something else than run
+            parameters; it lists everything.
     """
-    from kfp_tfjob.components.preflight.parameters import defaults
+    from kfp_tfjob.components.preflight.parameters import defaults as of_the_form
     from kfp_tfjob.trainer.model_code import as_path
 
-    values = defaults() | (earlier or {})
-    values |= {name: given[name] for name in PARAMETERS if given.get(name) is not None}
-    values["output_uri"] = values["output_uri"] or _HERE["output_uri"]
-    values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
-    _apply(values, given["settings"], PARAMETERS)
+    values = of_the_form() | dict(defaults or {})
+    sources: dict[str, str] = {}
+    if file := given.get("file"):
+        found = _read(file)
+        values |= found
+        sources |= dict.fromkeys(found, str(file))
+    # An own program may read other variables of this prefix, so unknown ones are no error.
+    variables = {name: f"{VARIABLE}{name.upper()}" for name in PARAMETERS}
+    said = {name: environment[key] for name, key in variables.items() if key in environment}
+    _apply(values, [(f"{name}={text}", variables[name]) for name, text in said.items()])
+    sources |= {name: variables[name] for name in said}
+    short = {name: given[name] for name in PARAMETERS if given.get(name) is not None}
+    values |= short
+    sources |= {name: PARAMETERS[name].option[0] for name in short}
+    _apply(values, [(setting, "--set") for setting in given["settings"]])
+    sources |= {re.split("[.=]", setting)[0]: "--set" for setting in given["settings"]}
+    if here:
+        values["output_uri"] = values["output_uri"] or _HERE["output_uri"]
+        values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     values["model_code"] = as_path(str(values["model_code"]))
-    if not any(setting.startswith("train_batch_size=") for setting in given["settings"]):
+    values["output_uri"] = fill_user(str(values["output_uri"]), _user)
+    if "train_batch_size" not in sources:
         values["train_batch_size"] = _fitting(values)
-    return values
+    return Given(values, sources)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the parameters of a file.
+
+    Raises:
+        ConfigurationError: It is not a mapping of run parameters.
+    """
+    import yaml
+
+    from kfp_tfjob.options.parse import unknown_key
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            Problem(
+                f"{file} is not YAML or JSON",
+                received=" ".join(str(error).split()),
+                expected="run parameters, for instance `train_epochs: 5`",
+            )
+        ) from None
+    if not isinstance(found, dict):
+        raise ConfigurationError(
+            Problem(
+                f"{file} has no run parameters",
+                received=type(found).__name__,
+                expected="a mapping, for instance `train_epochs: 5`",
+            )
+        )
+    ConfigurationError.raise_if(
+        unknown_key("", str(name), PARAMETERS) for name in found if name not in PARAMETERS
+    )
+    return found
+
+
+def _user() -> str:
+    """Return the name of the user, for the field `{user}`.
+
+    Raises:
+        ConfigurationError: This machine does not know it.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise ConfigurationError(
+            Problem(
+                "output_uri has {user}, but this machine does not know the name of its user",
+                received=str(error),
+                fix="set the environment variable USER, or write the name into output_uri",
+                path="output_uri",
+            )
+        ) from error
 
 
 def _fitting(values: dict[str, Any]) -> Any:
@@ -84,8 +210,8 @@ def _fitting(values: dict[str, Any]) -> Any:
     return batch - batch % ranks or ranks
 
 
-def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]) -> None:
-    """Apply `parameter[.key]=value` settings, in the order given.
+def _apply(values: dict[str, Any], settings: Iterable[tuple[str, str]]) -> None:
+    """Apply `parameter[.key]=value` settings with their sources, in the order given.
 
     Raises:
         ConfigurationError: Settings that do not have this form.
@@ -93,7 +219,7 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
     from kfp_tfjob.options.parse import unknown_key
 
     problems: list[Problem | str] = []
-    for setting in settings:
+    for setting, source in settings:
         path, equals, text = setting.partition("=")
         name, *keys = path.split(".")
         if not equals:
@@ -105,8 +231,8 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
                     fix=f"write --set {setting}=VALUE",
                 )
             )
-        elif name not in known:
-            problems.append(unknown_key("", name, known))
+        elif name not in PARAMETERS:
+            problems.append(unknown_key("", name, PARAMETERS))
         elif keys and not isinstance(values[name], dict):
             problems.append(
                 Problem(
@@ -117,9 +243,10 @@ def _apply(values: dict[str, Any], settings: Iterable[str], known: Iterable[str]
                 )
             )
         elif isinstance(values[name], dict) and not keys and not _is_json(text):
+            where = f", in {source}" if source.startswith(VARIABLE) else ""
             problems.append(
                 Problem(
-                    f"{name} is not JSON",
+                    f"{name} is not JSON{where}",
                     received=text,
                     expected='an object, for instance {"key": "value"}',
                     fix=f"correct it, or set one key with --set {name}.KEY=VALUE",

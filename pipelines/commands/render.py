@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.parameters import values_of, with_parameters
+from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 
 
 @click.command()
@@ -17,6 +17,6 @@ def render(run_id: str, **given: Any) -> None:
     from kfp_tfjob.components.launch_tfjob.render import render as render_job
     from kfp_tfjob.components.preflight.parameters import check
 
-    values = values_of(given)
+    values = parameters_of(given).values
     check(values)
     click.echo(render_job(values, run_id), nl=False)

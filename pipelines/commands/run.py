@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,8 +14,9 @@ from typing import Any
 import click
 
 from kfp_tfjob.jobs.secret_values import still_masked
-from kfp_tfjob.pipelines.commands.parameters import values_of, with_parameters
-from kfp_tfjob.pipelines.local.home import DEFAULT, Home
+from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.text import lines
@@ -30,7 +32,12 @@ from kfp_tfjob.storage.text import lines
     help="folder for the embedded store, logs and reports",
 )
 @click.option("--run-id", metavar="ID", help="continue this run with its original parameters")
-def run(home: Path, run_id: str | None, **given: Any) -> None:
+@click.option(
+    "--tick",
+    metavar="TIME",
+    help="the time for {date} and {hour}, for instance 2026-11-22T03:00:00Z [default: now]",
+)
+def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine.
 
     The chief and the workers run as processes. They store their output in an S3 server that starts
@@ -46,14 +53,16 @@ def run(home: Path, run_id: str | None, **given: Any) -> None:
     place = Home(home.absolute())
     with place.errors_told():
         earlier = _earlier(place, run_id) if run_id else None
-    values = values_of(given, earlier)
+    # The environment of today must not change a run of yesterday.
+    found = parameters_of(given, earlier, environment={} if earlier else os.environ)
+    values = found.values
     check(values)
     ConfigurationError.raise_if(_not_kept(values))
-    named = given["model_name"] or any(item.startswith("model_name=") for item in given["settings"])
-    if not run_id and not named and (note := _other_data(place, values)):
+    if not run_id and "model_name" not in found.sources and (note := _other_data(place, values)):
         click.echo(note)
+    at = _tick(place, run_id, tick)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show))
+    sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show, at))
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:
@@ -77,6 +86,29 @@ def _earlier(home: Home, run_id: str) -> dict[str, Any]:
             )
         ) from None
     return earlier
+
+
+def _tick(home: Home, run_id: str | None, given: str | None) -> Tick:
+    """Return the tick of a run: that of a continued run, else the given one, else now.
+
+    Raises:
+        ConfigurationError: It is no time, or not the one that the continued run has.
+    """
+    new = Tick.parse(given, "--tick") if given else None
+    kept = home.run(run_id) / TICK if run_id else None
+    if not (kept and kept.exists()):
+        return new or Tick(datetime.now(UTC))
+    tick = Tick.parse(kept.read_text(), str(kept))
+    if new and str(new) != str(tick):
+        raise ConfigurationError(
+            Problem(
+                "a run keeps its tick when it is continued",
+                received=f"--tick {given}",
+                expected=str(tick),
+                fix="omit --tick, or omit --run-id to start a new run",
+            )
+        )
+    return tick
 
 
 def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:

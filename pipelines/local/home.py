@@ -17,7 +17,8 @@ from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
 from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
-PARAMETERS = "parameters.json"  # in the folder of a run: its parameters
+# In the folder of a run: its parameters, and the time for {date} and {hour}.
+PARAMETERS, TICK = "parameters.json", "tick.txt"
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

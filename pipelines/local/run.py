@@ -29,11 +29,13 @@ from typing import Any
 from kfp_tfjob.cluster import choice
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
+from kfp_tfjob.components.step import TICK as STEP_TICK
 from kfp_tfjob.jobs.masking import Mask, hide
 from kfp_tfjob.jobs.secret_values import masked, secrets_in
+from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
-from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.pipelines.local.home import PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import readable
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
@@ -51,7 +53,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(
-    values: Mapping[str, Any], home: Home, run_id: str, embedded: bool, show: Callable[[str], None]
+    values: Mapping[str, Any],
+    home: Home,
+    run_id: str,
+    embedded: bool,
+    show: Callable[[str], None],
+    tick: Tick,
 ) -> int:
     """Run the pipeline with `values` and return the exit code for the command line.
 
@@ -61,6 +68,7 @@ def run(
         run_id: Names the run.
         embedded: Whether to start the S3 server, instead of using storage_endpoint.
         show: Prints a line.
+        tick: The time for the fields `{date}` and `{hour}`.
 
     Raises:
         StepError: The folder is in use or unusable, its disk is full, or the S3 server does not
@@ -74,6 +82,7 @@ def run(
         stopped = stack.enter_context(_Signals())
         stack.enter_context(_Watchdog(token))
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
+        environment[STEP_TICK] = str(tick)
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")
         server = None
@@ -131,6 +140,7 @@ def _run_pipeline(
     for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
         (folder / left).unlink(missing_ok=True)
     (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
+    (folder / TICK).write_text(environment[STEP_TICK] + "\n")
     hide(secrets_in(values))
     command = [
         sys.executable,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from kfp_tfjob.cluster import manifests
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
 from kfp_tfjob.components.preflight import cluster as preflight
 from tests.cluster import audit
@@ -38,6 +39,25 @@ def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: st
     how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
     said = own_cluster.kubectl("apply", *how, stdin=text)
     assert said.count("serverside-applied (server dry run)") == len(found), said
+
+
+@pytest.mark.parametrize(
+    ("folder", "namespace", "account", "optional"),
+    [
+        ("base", "kubeflow", "pipeline-runner", ()),
+        ("overlays/multi-user", "team-a", "default-editor", ()),
+        ("optional/nodes", "kubeflow", "pipeline-runner", ("nodes",)),
+        ("optional/quota", "team-a", "default-editor", ("quota",)),
+        ("optional/restricted", "team-a", "default-editor", ("restricted",)),
+    ],
+)
+def test_install_applies_what_kustomize_renders(
+    own_cluster: Cluster, folder: str, namespace: str, account: str, optional: tuple[str, ...]
+) -> None:
+    base = manifests.objects(namespace, account)
+    found = manifests.objects(namespace, account, optional)
+    wanted = [item for item in found if item not in base] if optional else base
+    assert wanted and sorted(wanted, key=str) == sorted(_rendered(own_cluster, folder), key=str)
 
 
 def test_runs_need_the_whole_role_and_no_more(

@@ -121,7 +121,12 @@ class FakePipelines:
     def _create(self, body: Any) -> api.V2beta1Run:
         run = self._parsed(body, "V2beta1Run")
         if not (run.pipeline_spec or run.pipeline_version_reference):
-            raise Refusal(400, "Invalid input error: a pipeline is needed to create a run")
+            raise Refusal(
+                500,
+                "Failed to create a new run: InternalServerError: Failed to create a run due to"
+                " error fetching manifest: Invalid input error: Failed to fetch a template with an"
+                " empty pipeline spec manifest",
+            )
         if not run.display_name:
             raise Refusal(400, "Invalid input error: the run name is empty")
         run.run_id, run.state = str(uuid.uuid4()), "PENDING"
@@ -144,15 +149,19 @@ class FakePipelines:
         if run is None:
             raise Refusal(
                 404,
-                f"Failed to get a run: ResourceNotFoundError: Run {run_id} not found.: "
-                f"Failed to get run {run_id}",
+                f"Failed to get a run: Failed to fetch run {run_id}: ResourceNotFoundError: Run"
+                f" {run_id} not found",
             )
         if method == "DELETE":
             del self.runs[run_id]
             return {}
         if verb == "terminate":
             if run.state in _OVER:
-                raise Refusal(400, f"Failed to terminate run {run_id}: the run is already over")
+                raise Refusal(
+                    400,
+                    f"Failed to terminate a run: Failed to terminate run {run_id}: Invalid input"
+                    f" error: Failed to terminate a run {run_id}. Row not found",
+                )
             run.state = "CANCELING"
             return {}
         if verb == "retry":
@@ -168,7 +177,7 @@ class FakePipelines:
         """Return a body as a model of the API; an unknown field is refused, as protobuf does."""
         kind = getattr(api, model)
         if unknown := set(body) - set(kind.attribute_map.values()):
-            raise Refusal(400, f'proto: unknown field "{sorted(unknown)[0]}"')
+            raise Refusal(400, f'proto: (line 1:2): unknown field "{sorted(unknown)[0]}"')
         reply = type("Reply", (), {"data": json.dumps(body)})
         return api.ApiClient().deserialize(reply, model)
 
@@ -220,10 +229,9 @@ def _error(error: Refusal) -> dict[str, Any]:
     code = _CODES.get(error.status, 13)
     status = {"@type": "type.googleapis.com/google.rpc.Status", "code": code}
     return {
-        "error": error.message,
         "code": code,
         "message": error.message,
-        "details": [status | {"message": error.message, "details": []}],
+        "details": [status | {"message": error.message.rpartition("Error: ")[2]}],
     }
 
 

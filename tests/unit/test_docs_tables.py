@@ -1,53 +1,60 @@
-"""The tables of the documents are those of the declarations; WRITE_DOCS=1 writes them."""
+"""The generated parts of the documents are those of the declarations; WRITE_DOCS=1 writes them."""
 
-import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
-from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.pipelines.explanation import explain
-from kfp_tfjob.storage.text import row
+import pytest
 
-ABOUT = """\
-# Options
-Every key of the parameters that are dicts. `kfp-tfjob explain PARAMETER.KEY` prints the same."""
+from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.supervisor import exit_codes
+from tests.docs import generated
 
 
-def held(path: Path, start: str, end: str, text: str) -> None:
-    """Compare a part of a document, from `start` up to `end`, with what it should be."""
-    document = path.read_text() if path.exists() else start
-    at = document.index(start)
-    stop = document.find(end, at) if end else -1
-    stop = len(document) if stop < 0 else stop
+def held(path: Path, before: str, after: str, text: str) -> None:
+    """Compare the part of a document between two marks with what it should be."""
+    head, found, rest = path.read_text().partition(before)
+    assert found, f"{path.name} has no line {before.strip()}"
+    present, found, tail = rest.partition(after)
+    assert found, f"{path.name} has no line {after.strip()}"
     if os.environ.get("WRITE_DOCS"):
-        path.write_text(document[:at] + text + document[stop:])
+        path.write_text(head + before + text + after + tail)
     else:
-        assert document[at:stop] == text, f"WRITE_DOCS=1 pytest {Path(__file__).name} writes it"
+        assert present == text, f"WRITE_DOCS=1 pytest {Path(__file__).name} writes it"
 
 
-def test_the_readme_has_the_parameters(repository: Path) -> None:
-    rows = ["| parameter | default | meaning |", "|---|---|---|"]
-    for name, parameter in PARAMETERS.items():
-        value = defaults()[name]
-        text = json.dumps(value) if isinstance(value, dict) else str(value)
-        shown = "**required**" if parameter.is_required else f"`{text}`" if text else ""
-        rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
-    held(repository / "README.md", rows[0], "\n\n", "\n".join(rows))
+@pytest.mark.parametrize(
+    ("document", "name", "text"),
+    generated.PARTS,
+    ids=[f"{Path(document).stem} {name}" for document, name, _ in generated.PARTS],
+)
+def test_generated_part(repository: Path, document: str, name: str, text: Callable) -> None:
+    before, after = generated.marks(name)
+    held(repository / document, before, after, text())
 
 
-def test_options_md_has_every_key(repository: Path) -> None:
-    parts = [ABOUT]
-    for name, parameter in PARAMETERS.items():
-        if parameter.group:
-            keys = explain(name, parameter.group)
-            rows = [row(f"`{path.partition('.')[2]}`", keys[path]) for path in keys]
-            parts.append("\n".join([f"## {name}", "| key | meaning |", "|---|---|", *rows]))
-    held(repository / "OPTIONS.md", ABOUT.splitlines()[0], "", "\n\n".join(parts) + "\n")
+def test_every_mark_has_a_generator(repository: Path) -> None:
+    marked = {
+        (path.relative_to(repository).as_posix(), name)
+        for path in (repository / "docs").rglob("*.md")
+        for name in generated.parts_of(path)
+    }
+    assert marked == {(document, name) for document, name, _ in generated.PARTS}
 
 
-def test_architecture_names_the_options_of_the_trainer(repository: Path) -> None:
-    names = ", ".join(f"`{name}`" for name in TrainerOptions.model_fields)
-    start = "| `TRAIN_OPTIONS` | JSON object: "
-    held(repository / "ARCHITECTURE.md", start, " |\n", f"{start}{names}")
+def test_the_architecture_names_the_options_of_the_trainer(repository: Path) -> None:
+    row = generated.train_options()
+    held(
+        repository / "docs/architecture.md",
+        row[: row.index(": ") + 2],
+        "\n",
+        row.partition(": ")[2],
+    )
+
+
+def test_every_verdict_and_every_code_is_explained(repository: Path) -> None:
+    page = (repository / "docs/failures.md").read_text()
+    headings = set(re.findall(r"^### `?(\w+)`?", page, re.MULTILINE))
+    assert {str(verdict) for verdict in Verdict} <= headings
+    assert {str(code) for code in exit_codes.MEANING} <= headings

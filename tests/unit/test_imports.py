@@ -144,5 +144,5 @@ def test_no_room_is_imported_without_the_package():
 
 
 def test_the_page_shows_the_same_graph():
-    blocks = re.findall(r"```\n(.*?)```", (ROOT / "ARCHITECTURE.md").read_text(), re.S)
+    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.S)
     assert [block.strip() for block in blocks if block.startswith("pipelines >")] == [GRAPH]

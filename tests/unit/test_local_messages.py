@@ -19,10 +19,10 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @pytest.mark.parametrize(
     ("problem", "hint"),
     [
-        (Problem("not valid", path="train_epochs"), "train_epochs=VALUE"),
+        (Problem("not valid", path="gate"), "gate=VALUE"),
         (Problem("not valid", path="pod.all.cpu"), "pod.all.cpu=VALUE"),
         (Problem("not valid", path="pod.all.volumes.0.path"), "pod.all.volumes=VALUE"),
-        (Problem("63 or 66", path="train_batch_size", suggestion="63"), "train_batch_size=63"),
+        (Problem("3 or 4", path="pod.all.cpu", suggestion="3"), "pod.all.cpu=3"),
         (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
         (unknown_key("", "gat", PARAMETERS), "gate=VALUE"),
         (unknown_key("gate", "xyz", ["mode"]), None),

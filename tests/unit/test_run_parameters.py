@@ -14,6 +14,7 @@ from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec,
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
+from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -49,7 +50,7 @@ def test_the_form_is_the_declaration() -> None:
 def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent) -> None:
     kinds = {str: "String", int: "Integer", dict: "Dict"}
     inputs = step.component_spec.inputs
-    made = {"run_id", "source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
+    made = {"run_id", TICK, "source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
     assert inputs.keys() <= PARAMETERS.keys() | made  # the others are what earlier steps made
     for name in inputs.keys() & PARAMETERS.keys():
         assert inputs[name].type == kinds[PARAMETERS[name].type]
@@ -57,7 +58,8 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
 
 
 def test_preflight_takes_every_parameter() -> None:
-    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | {"run_id"}
+    made = {"run_id", TICK}
+    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | made
 
 
 def test_good_parameters_pass() -> None:

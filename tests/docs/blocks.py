@@ -1,0 +1,103 @@
+"""The fenced blocks of the documents, and the command lines in them.
+
+A block of commands says where it runs: ```` ```sh {.local} ````. GitHub highlights `sh` and ignores
+the rest; the site shows it.
+
+    local       on a laptop after `make setup`: run by `make test`, if `.slow` by `make test-docs`
+    cluster     with kubectl and a cluster with the training operator: run by `make test-cluster`
+    kfp         with Kubeflow Pipelines: parsed, and run where KF_PIPELINES_ENDPOINT is set
+    external    with something that no test has, for instance a registry: parsed only
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TAGS = ("local", "cluster", "kfp", "external")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+_INFO = re.compile(r"(\w*)(?: \{((?: ?\.\w+)+)\})?")
+_ENDS = {"|", "||", "&&", ";", "&", "(", ")", ">", ">>", "<"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        path: Its document.
+        line: The number of its first line.
+        language: The word after the fence.
+        classes: `local`, `slow`, ...
+        text: Its lines.
+    """
+
+    path: Path
+    line: int
+    language: str
+    classes: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        """Return where it is."""
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+    def commands(self) -> Iterator[list[str]]:
+        """Yield the words of every command of a shell block, without redirections."""
+        joined = self.text.replace("\\\n", " ")
+        joined = re.sub(r"<<'?(\w+)'?.*?^\1$", "", joined, flags=re.MULTILINE | re.DOTALL)
+        for line in joined.splitlines():
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
+            lexer.whitespace_split = True
+            words: list[str] = []
+            skip = False
+            for word in lexer:
+                if word in _ENDS or set(word) <= set("|&;()<>"):
+                    if words and not word.startswith((">", "<")):
+                        yield words
+                        words = []
+                    skip = word.startswith((">", "<"))
+                elif skip:
+                    skip = False
+                else:
+                    words.append(word)
+            if words:
+                yield words
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """Return the fenced blocks of a document.
+
+    Raises:
+        ValueError: The words after a fence are not a language and `{.tag}`.
+    """
+    text = path.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        info = _INFO.fullmatch(match[3].strip())
+        if not info:
+            raise ValueError(f"{path}:{line}: {match[3]!r} is not a language and {{.tag}}")
+        classes = tuple(word.lstrip(".") for word in (info[2] or "").split())
+        indent = len(match[1])
+        body = "".join(row[indent:] for row in match[4].splitlines(keepends=True))
+        found.append(Block(path, line, info[1], classes, body))
+    return found
+
+
+def all_blocks() -> list[Block]:
+    """Return the fenced blocks of all documents."""
+    return [block for path in DOCUMENTS for block in blocks_of(path)]
+
+
+def script(blocks: list[Block]) -> str:
+    """Return one shell script that runs blocks in turn and says which one it is at."""
+    parts = ["set -euo pipefail"]
+    parts += [f"echo '--- {block}' >&2\n{block.text}" for block in blocks]
+    return "\n".join(parts)

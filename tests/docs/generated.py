@@ -1,0 +1,244 @@
+"""The parts of the documents that follow declarations: parameters, verdicts, steps, commands."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from kfp_tfjob import storage
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.train import TrainerOptions
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
+from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.storage.options import VARIABLES
+from kfp_tfjob.storage.text import row
+from kfp_tfjob.supervisor import exit_codes
+
+STEPS = (
+    "preflight",
+    "prepare_data",
+    "launch_tfjob",
+    "sync_output",
+    "evaluate",
+    "publish",
+    "finish",
+)
+# The words of Python for the types of compiled YAML.
+_TYPES = {
+    "STRING": "str",
+    "NUMBER_INTEGER": "int",
+    "NUMBER_DOUBLE": "float",
+    "BOOLEAN": "bool",
+    "STRUCT": "dict",
+    "LIST": "list",
+}
+
+
+def parameters() -> str:
+    """Return the table of the form of Kubeflow Pipelines."""
+    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    for name, parameter in PARAMETERS.items():
+        value = defaults()[name]
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        shown = "**required**" if parameter.is_required else f"`{text}`" if text else ""
+        rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
+    return "\n".join(rows)
+
+
+def keys(name: str) -> str:
+    """Return the table of the keys of a parameter that is a dict."""
+    found = explain(name, PARAMETERS[name].group)
+    rows = [row(f"`{path.partition('.')[2]}`", found[path]) for path in found]
+    return "\n".join(["| key | meaning |", "|---|---|", *rows])
+
+
+def train_options() -> str:
+    """Return the row of the environment of a replica that lists the options of the trainer."""
+    names = ", ".join(f"`{name}`" for name in TrainerOptions.model_fields)
+    return f"| `TRAIN_OPTIONS` | JSON object: {names} |"
+
+
+def verdicts() -> str:
+    """Return the table of verdicts."""
+    rows = ["| verdict | what to do | a new attempt | exit code |", "|---|---|---|---|"]
+    for verdict in Verdict:
+        own = verdict == Verdict.USER_ERROR or verdict.recoverable
+        own = own and verdict != Verdict.PARTLY_PLACED
+        code = "0" if verdict == Verdict.SUCCEEDED else str(Judgement(verdict, "").code)
+        rows.append(
+            row(
+                f"[`{verdict}`](#{verdict})",
+                verdict.remedy,
+                "starts by itself" if verdict.recoverable else "",
+                "of the container" if own else code,
+            )
+        )
+    return "\n".join(rows)
+
+
+def codes() -> str:
+    """Return the table of exit codes."""
+    named = {name: value for name, value in vars(exit_codes).items() if isinstance(value, int)}
+    rows = [f"| {code} | `{name}` | {exit_codes.MEANING[code]} |" for name, code in named.items()]
+    return "\n".join(
+        ["| code | name | meaning |", "|---|---|---|", *rows, "| 128+n | | ended by signal n |"]
+    )
+
+
+def step(name: str) -> str:
+    """Return the inputs and outputs of a step, from its compiled YAML."""
+    definition = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    (component,) = (
+        it
+        for key, it in definition["components"].items()
+        if key == f"comp-{name.replace('_', '-')}"
+    )
+    return "\n\n".join(
+        part
+        for title, key in (("Inputs", "inputDefinitions"), ("Outputs", "outputDefinitions"))
+        for part in (f"## {title}", "\n".join(_table(component.get(key, {}), title == "Inputs")))
+    )
+
+
+def _table(definitions: dict[str, Any], inputs: bool) -> Iterator[str]:
+    yield from (
+        ["| input | type | default | meaning |", "|---|---|---|---|"]
+        if inputs
+        else ["| output | type | meaning |", "|---|---|---|"]
+    )
+    found = definitions.get("parameters", {})
+    for name in sorted(found, key=lambda name: (inputs and _is_optional(found[name]), name)):
+        it, optional = found[name], _is_optional(found[name])
+        default = [_default(it) if optional else "**required**"] if inputs else []
+        yield row(f"`{name}`", _TYPES[it["parameterType"]], *default, _one_line(it))
+    for name, it in definitions.get("artifacts", {}).items():
+        kind = it["artifactType"]["schemaTitle"].removeprefix("system.")
+        default = ["" if it.get("isOptional") else "**required**"] if inputs else []
+        yield row(f"`{name}`", kind, *default, _one_line(it))
+
+
+def _is_optional(definition: dict[str, Any]) -> bool:
+    return bool(definition.get("isOptional")) or "defaultValue" in definition
+
+
+def _default(definition: dict[str, Any]) -> str:
+    value = definition.get("defaultValue", "")
+    return f"`{json.dumps(value) if not isinstance(value, str) else value}`" if value != "" else ""
+
+
+def _one_line(definition: dict[str, Any]) -> str:
+    return " ".join(definition.get("description", "").split())
+
+
+def commands() -> str:
+    """Return the help of every command."""
+    parts = []
+    parent = click.Context(main, info_name="kfp-tfjob", **main.context_settings)
+    for name, command in main.commands.items():
+        # A command keeps the help option that its first context gave it.
+        command = copy.copy(command)
+        command._help_option = None
+        context = click.Context(command, parent, name, max_content_width=92, terminal_width=92)
+        parts.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```")
+    return "\n\n".join(parts)
+
+
+# Every call of storage/ on boto3's client, and the IAM action that AWS asks for.
+_ACTIONS = {
+    "get_object": ("s3:GetObject", "read data, manifests, records, models"),
+    "head_object": ("s3:GetObject", "size, entity tag and checksum of an object"),
+    "put_object": ("s3:PutObject", "every object up to 16 MiB"),
+    "create_multipart_upload": ("s3:PutObject", "larger objects, in parts"),
+    "upload_part": ("s3:PutObject", "the same"),
+    "complete_multipart_upload": ("s3:PutObject", "the same"),
+    "list_parts": ("s3:ListMultipartUploadParts", "continue an upload after a restart"),
+    "list_multipart_uploads": (
+        "s3:ListBucketMultipartUploads, on the bucket",
+        "find uploads that an earlier sidecar of the run left",
+    ),
+    "abort_multipart_upload": ("s3:AbortMultipartUpload", "discard them"),
+    "list_objects_v2": (
+        "s3:ListBucket, on the bucket",
+        "find attempts, checkpoints, versions; without it, a missing object looks forbidden",
+    ),
+    "delete_object": (
+        "s3:DeleteObject",
+        "remove old checkpoints, and the test objects of preflight",
+    ),
+    "create_bucket": ("", "only the embedded store of a local run"),
+}
+_CALL = re.compile(r"client\.([a-z]\w+)\b")
+
+
+def calls() -> set[str]:
+    """Return the operations of S3 that the code calls."""
+    known = set(_operations())
+    text = "".join(path.read_text() for path in (Path(storage.__file__).parent).glob("*.py"))
+    return set(_CALL.findall(text)) & known
+
+
+def _operations() -> dict[str, str]:
+    """Return the operations of S3 by boto3's names."""
+    import boto3
+
+    return boto3.client("s3", region_name="us-east-1").meta.method_to_api_mapping
+
+
+def permissions() -> str:
+    """Return the table of IAM actions."""
+    assert calls() == set(_ACTIONS), calls() ^ set(_ACTIONS)
+    names = _operations()
+    rows = []
+    for call, (action, use) in _ACTIONS.items():
+        name, comma, where = action.partition(",")
+        if name:
+            rows.append(row(f"`{names[call]}`", f"`{name}`{comma}{where}", use))
+    return "\n".join(["| call | IAM action | for |", "|---|---|---|", *rows])
+
+
+def settings() -> str:
+    """Return the table of the settings for writing objects."""
+    rows = [row(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
+    return "\n".join(["| name | meaning |", "|---|---|", *rows])
+
+
+PARTS: list[tuple[str, str, Callable[[], str]]] = [
+    ("docs/parameters.md", "parameters", parameters),
+    *(
+        ("docs/parameters.md", name, partial(keys, name))
+        for name, parameter in PARAMETERS.items()
+        if parameter.group
+    ),
+    ("docs/failures.md", "verdicts", verdicts),
+    ("docs/failures.md", "exit codes", codes),
+    ("docs/operations.md", "permissions", permissions),
+    ("docs/uploader.md", "settings", settings),
+    *((f"docs/components/{name}.md", "interface", partial(step, name)) for name in STEPS),
+    ("docs/command-line.md", "commands", commands),
+]
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the lines around a generated part."""
+    return f"<!-- generated: {name} -->\n\n", f"\n\n<!-- end: {name} -->"
+
+
+def parts_of(path: Path) -> list[str]:
+    """Return the names of the generated parts of a document."""
+    lines = path.read_text().splitlines()
+    return [
+        line.removeprefix("<!-- generated: ").removesuffix(" -->")
+        for line in lines
+        if line.startswith("<!-- generated: ")
+    ]

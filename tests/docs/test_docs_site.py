@@ -1,0 +1,77 @@
+"""The site builds without a warning and loads nothing from elsewhere; every link is alive."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.docs.blocks import DOCUMENTS, ROOT
+
+# Of what the theme links to, not loads.
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"(https?:|//)[^>]*>"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_it_builds_without_a_warning(site: Path) -> None:
+    assert (site / "index.html").exists()
+    pages = {path.stem for path in (ROOT / "docs").rglob("*.md")}
+    built = {path.parent.name for path in site.rglob("*/index.html")} | {"index"}
+    assert pages <= built
+
+
+def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not LOADED.findall(page.read_text()), page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+@pytest.mark.parametrize(
+    "document",
+    [*DOCUMENTS, ROOT / "CHANGELOG.md"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_links_of_files_lead_somewhere(document: Path) -> None:
+    """On GitHub, where mkdocs does not look."""
+    for target in links(document):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        assert path.exists(), f"{target}: there is no such file"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{target}: there is no such heading"
+
+
+def links(document: Path) -> list[str]:
+    found = []
+    for token in MarkdownIt().enable("table").parse(document.read_text()):
+        for child in token.children or ():
+            if child.type in ("link_open", "image"):
+                found.append(str(child.attrs.get("href") or child.attrs.get("src")))
+    return found
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings, as GitHub and mkdocs name them."""
+    tokens = MarkdownIt().parse(path.read_text())
+    titles = [tokens[i + 1].content for i, it in enumerate(tokens) if it.type == "heading_open"]
+    return {slug(title) for title in titles}
+
+
+def slug(title: str) -> str:
+    words = re.sub(r"[^\w\- ]", "", title.replace("`", "").lower())
+    return words.replace(" ", "-")

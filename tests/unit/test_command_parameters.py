@@ -1,0 +1,118 @@
+"""Where run parameters of the command line come from, and what a wrong option is answered with."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.parameters import VARIABLE, parameters_of
+from kfp_tfjob.storage.errors import ConfigurationError
+
+NONE = {"settings": (), "file": None}
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PARAMETERS:
+        monkeypatch.delenv(f"{VARIABLE}{name.upper()}", raising=False)
+
+
+def test_each_source_overrides_the_one_before(tmp_path, monkeypatch):
+    file = tmp_path / "run.yaml"
+    file.write_text("train_epochs: 1\ntrain_gpus: 1\ntrain_workers: 1\ndata_label: y\n")
+    monkeypatch.setenv("KFP_TFJOB_TRAIN_EPOCHS", "2")
+    monkeypatch.setenv("KFP_TFJOB_TRAIN_WORKERS", "2")
+    monkeypatch.setenv("KFP_TFJOB_TRAIN_OPTIONS", '{"seed": 7}')
+    given = {"file": file, "train_epochs": 3, "settings": ("train_epochs=4", "gate.mode=absolute")}
+    found = parameters_of(given, here=False)
+    wanted = {"train_epochs": 4, "train_workers": 2, "train_gpus": 1, "data_label": "y"}
+    assert {name: found.values[name] for name in wanted} == wanted
+    assert found.values["train_options"] == {"seed": 7}
+    assert found.values["gate"] == PARAMETERS["gate"].default | {"mode": "absolute"}
+    assert found.sources == {
+        "train_epochs": "--set",
+        "train_workers": "KFP_TFJOB_TRAIN_WORKERS",
+        "train_options": "KFP_TFJOB_TRAIN_OPTIONS",
+        "train_gpus": str(file),
+        "data_label": str(file),
+        "gate": "--set",
+    }
+    assert set(found.values) == set(PARAMETERS)
+
+
+def test_a_file_may_be_json(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"pod": {"all": {"cpu": "2"}}}))
+    assert parameters_of(NONE | {"file": file}).values["pod"] == {"all": {"cpu": "2"}}
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "train_epoch: 3", "\xff"])
+def test_a_file_with_anything_else_is_refused(tmp_path, text):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigurationError) as found:
+        parameters_of(NONE | {"file": file})
+    if text.startswith("train"):
+        assert found.value.problems[0].suggestion == "train_epochs"
+
+
+def test_a_wrong_variable_is_named(monkeypatch):
+    monkeypatch.setenv("KFP_TFJOB_GATE", "none")
+    with pytest.raises(ConfigurationError) as found:
+        parameters_of(NONE)
+    assert "KFP_TFJOB_GATE" in found.value.problems[0].what
+
+
+def test_the_environment_does_not_change_a_continued_run(monkeypatch):
+    monkeypatch.setenv("KFP_TFJOB_TRAIN_EPOCHS", "2")
+    assert parameters_of(NONE).values["train_epochs"] == 2
+    found = parameters_of(NONE, {"train_epochs": 5}, environment={})
+    assert found.values["train_epochs"] == 5
+
+
+def test_a_given_batch_size_is_never_changed(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("train_batch_size: 10\ntrain_workers: 2\n")
+    assert parameters_of(NONE | {"file": file}).values["train_batch_size"] == 10
+    given = NONE | {"train_workers": 2}
+    assert parameters_of(given).values["train_batch_size"] == 63
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("--epoch", "--epochs"),
+        ("--train-epochs", "--epochs N"),
+        ("--train_epochs", "--epochs N"),
+        ("--model-name", "--name NAME"),
+        ("--seed", "--set train_options.seed=VALUE"),
+        ("--gate", "--set gate.KEY=VALUE"),
+        ("--hyperparameters", "--set model_hyperparameters.KEY=VALUE"),
+        ("--learning-rate", "--set model_hyperparameters.learning_rate=VALUE"),
+        ("--hom", "--home"),
+    ],
+)
+def test_a_wrong_option_is_answered_with_the_right_one(option, instead):
+    found = CliRunner().invoke(main, ["run", option, "3"])
+    assert found.exit_code == 2
+    assert instead in found.stderr
+
+
+def test_other_commands_answer_too():
+    found = CliRunner().invoke(main, ["lint", "--fixx", "-"])
+    assert "type --fix" in found.stderr
+    found = CliRunner().invoke(main, ["lint", "--colour", "-"])
+    assert found.exit_code == 2
+
+
+def test_options_are_unique():
+    options = [it.option[0] for it in PARAMETERS.values() if it.option]
+    assert len(options) == len(set(options))
+
+
+def test_the_page_of_every_command_loads(tmp_path: Path):
+    for name in main.commands:
+        assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0

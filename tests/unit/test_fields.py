@@ -1,0 +1,115 @@
+"""The fields of addresses: what they become, and what is refused."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kfp_tfjob.components.preflight.parameters import check, defaults
+from kfp_tfjob.options import fields
+from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.layout import Layout
+
+TICK = Tick(datetime(2026, 3, 1, 0, 30, tzinfo=UTC))
+GOOD = {"data_uri": "s3://bkt/x", "data_label": "y", "model_name": "m", "output_uri": "s3://bkt/p"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bkt/{date}/", "s3://bkt/2026-03-01/"),
+        ("s3://bkt/{date-1d}/{hour}.csv", "s3://bkt/2026-02-28/00.csv"),
+        ("s3://bkt/{date-1h}/{hour-1h}.csv", "s3://bkt/2026-02-28/23.csv"),
+        ("s3://bkt/{date+9h}/{hour+9h}", "s3://bkt/2026-03-01/09"),
+        ("s3://bkt/{{date}}/{date-366d}", "s3://bkt/{date}/2025-02-28"),
+        ("s3://bkt/plain", "s3://bkt/plain"),
+    ],
+)
+def test_the_tick_fills_in_dates_and_hours(text: str, expected: str) -> None:
+    assert fields.check(text, "data_uri", fields.IN_DATA) == []
+    assert fields.fill(text, TICK) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-03-01T00:30:00Z",
+        "2026-03-01T00:30:00+00:00",
+        "2026-03-01T01:30+01:00",
+        "20260301T0030",
+    ],
+)
+def test_a_tick_is_in_utc(text: str) -> None:
+    assert str(Tick.parse(text)) == "2026-03-01T00:30:00Z"
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "{{$.pipeline_job_schedule_time_utc}}"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Tick.parse(text)
+    assert "2026-11-22T03:00:00Z" in caught.value.problems[0].expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"data_uri": "s3://bkt/{day}"}, "{date}, {hour}"),
+        ({"data_uri": "s3://bkt/{dat}"}, "did you mean '{date}'?"),
+        ({"data_uri": "s3://bkt/{date-1m}"}, "data_uri has an unknown field"),
+        ({"data_uri": "s3://bkt/{user}"}, "data_uri has an unknown field"),
+        ({"data_uri": "s3://bkt/{date"}, "a brace without its partner"),
+        ({"output_uri": "s3://bkt/p/{date}"}, "fields below runs/ only"),
+        ({"output_uri": "s3://bkt/{date}/runs/x"}, "fields below runs/ only"),
+        ({"output_uri": "s3://bkt/runs/{date}//x"}, "fields below runs/ only"),
+        ({"output_uri": "s3://bkt/runs/../{date}"}, "fields below runs/ only"),
+        ({"output_uri": "s3://bkt/p/runs/{model}"}, "did you mean '{model_name}'?"),
+        ({"output_uri": "s3://bkt/p/runs/{user}"}, "{user}, which the back end cannot know"),
+    ],
+)
+def test_each_wrong_field_says_what_to_do(changed: dict, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check(defaults() | GOOD | changed)
+    assert expected in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_only_the_folders_of_runs_have_a_shape() -> None:
+    layout = Layout.parse("s3://bucket/runs/prefix/runs/team/{model_name}/{date}/")
+    assert str(layout.root) == "s3://bucket/runs/prefix"
+    assert layout.template == "team/{model_name}/{date}"
+    folder = fields.folder(layout.template, TICK, "digits", 0, PodOptions())
+    assert str(layout.run("r", folder).base) == (
+        "s3://bucket/runs/prefix/runs/team/digits/2026-03-01/r"
+    )
+    assert str(layout.dataset("d")) == "s3://bucket/runs/prefix/datasets/d"
+    assert str(layout.model("m").base) == "s3://bucket/runs/prefix/models/m"
+    assert str(layout.folder_record("r")) == "s3://bucket/runs/prefix/runs/index/r.json"
+    # Without fields, output_uri means what it always meant.
+    assert Layout.parse("s3://bucket/runs/prefix").template == ""
+    assert str(Layout.parse("s3://bucket/runs/x/").run("r").base) == "s3://bucket/runs/x/runs/r"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "pod", "expected"),
+    [
+        (0, {}, "cpu"),
+        (1, {}, "gpu"),
+        (1, {"all": {"gpu_resource": "nvidia.com/mig-1g.5gb"}}, "mig-1g.5gb"),
+        (
+            2,
+            {"all": {"node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"}}},
+            "NVIDIA-H200",
+        ),
+        (1, {"chief": {"node_selector": {"cloud.google.com/gke-accelerator": "l4"}}}, "l4"),
+    ],
+)
+def test_the_kind_of_gpu_is_named(gpus: int, pod: dict, expected: str) -> None:
+    typed = PodOptions.model_validate(pod)
+    assert fields.folder("{gpu_type}", None, "m", gpus, typed) == expected
+
+
+def test_the_user_is_filled_in_before_the_run() -> None:
+    text = "s3://bkt/runs/{user}/{date}/{{x}}"
+    assert fields.fill_user(text, lambda: "Jo Á/x") == "s3://bkt/runs/Jo-x/{date}/{{x}}"
+    assert fields.fill_user("s3://bkt/x", lambda: pytest.fail("not needed")) == "s3://bkt/x"
