@@ -268,7 +268,7 @@ class ClusterClient:
 
         try:
             return self._patience.run(what, call, passing)
-        except ApiException as error:
+        except ApiError as error:
             raise translate(error, what) from error
 
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
