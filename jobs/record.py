@@ -7,7 +7,7 @@ outputs of a failed step. So this record keeps everything a person needs afterwa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -110,16 +110,23 @@ class AttemptEnd:
         return cls(**values)
 
 
-def read_ends(store: Store, run: RunLayout) -> dict[int, AttemptEnd | None]:
+def read_ends(
+    store: Store, run: RunLayout, claimed: Sequence[int] | None = None
+) -> dict[int, AttemptEnd | None]:
     """Return the record of every claimed attempt, by its number, the newest last.
 
     None means that the attempt is running, or ended while no launcher was there.
+
+    Args:
+        store: The store.
+        run: The run.
+        claimed: The numbers of the attempts in order, if they are known; else they are listed.
 
     Raises:
         StepError: The store cannot be read.
     """
     ends: dict[int, AttemptEnd | None] = {}
-    for number in store.numbers(run.attempts):
+    for number in store.numbers(run.attempts) if claimed is None else claimed:
         try:
             ends[number] = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
         except ObjectNotFoundError:

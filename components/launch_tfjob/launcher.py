@@ -16,7 +16,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,13 +120,16 @@ class Launcher:
             return self._launched(done)
         failure: JobFailedError | None = None
         backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
-        manifest = self._adopted()
-        claim = self._last_claim(adopted=bool(manifest))
+        # Listed once: the store refuses a number that a different launcher takes meanwhile.
+        claimed = self._claimed()
+        manifest = self._adopted(claimed)
+        claim = self._last_claim(claimed, adopted=bool(manifest))
         while True:
-            if done := self._completed():
-                return self._launched(done)
+            # Without an earlier attempt, nothing can have completed since the first look.
+            if claimed and (done := self._completed()):
+                return self._launched(done, claimed)
             if not manifest:
-                last, claim = claim, self._next_claim(claim, failure, placed)
+                last, claim = claim, self._next_claim(claimed, claim, failure, placed)
                 if failure:
                     if last and claim.checkpoint > last.checkpoint:
                         backoff = self.spec.options.backoff_seconds
@@ -138,7 +141,9 @@ class Launcher:
                 self._fail_if_ended()
                 manifest = self._keep_claim(claim)
                 if not manifest:
+                    claimed = self._claimed()
                     continue
+                claimed = [*claimed, claim.attempt]
                 self._create(manifest)
                 self._fail_if_ended(manifest["metadata"]["name"])
             attempt = int(manifest["metadata"]["labels"]["kfp-tfjob/attempt"])
@@ -158,7 +163,7 @@ class Launcher:
             self._keep(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
-                return self._launched(attempt)
+                return self._launched(attempt, claimed)
             failure = _failure(judgement, outcome.words)
             log.warning("%s: %s: %s", manifest["metadata"]["name"], failure.verdict, failure)
             if not judgement.verdict.recoverable:
@@ -171,17 +176,20 @@ class Launcher:
                     raise self._in_the_end(failure, claim)
             manifest = {}
 
-    def _adopted(self) -> dict[str, Any]:
+    def _claimed(self) -> list[int]:
+        """Return the numbers of all claimed attempts, in order."""
+        return self.step.store.numbers(self.step.run.attempts)
+
+    def _adopted(self, claimed: Sequence[int]) -> dict[str, Any]:
         """Return the manifest of the newest attempt if its job must be followed, else {}.
 
         Raises:
             JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
             ConfigurationError: The job of that name does not belong to this run.
         """
-        attempts = self.step.store.numbers(self.step.run.attempts)
-        if not attempts:
+        if not claimed:
             return {}
-        manifest = self._manifest(attempts[-1])
+        manifest = self._manifest(claimed[-1])
         name = manifest["metadata"]["name"]
         told, began = False, self.clock()
         # Attempts have different names and are fenced, so pods of a dead node do no harm.
@@ -280,25 +288,29 @@ class Launcher:
             )
         return attempt
 
-    def _last_claim(self, adopted: bool) -> Claim | None:
+    def _last_claim(self, claimed: Sequence[int], adopted: bool) -> Claim | None:
         """Return the newest claim, or None if a person started the run and the count restarts."""
-        store, run = self.step.store, self.step.run
-        last = max(store.numbers(run.attempts), default=0)
-        if not (last and (self.retry or adopted)):
+        if not (claimed and (self.retry or adopted)):
             return None
-        return Claim.from_bytes(store.read(run.attempt(last)), last)
+        record = self.step.store.read(self.step.run.attempt(claimed[-1]))
+        return Claim.from_bytes(record, claimed[-1])
 
     def _next_claim(
-        self, last: Claim | None, failure: JobFailedError | None, placed: bool
+        self,
+        claimed: Sequence[int],
+        last: Claim | None,
+        failure: JobFailedError | None,
+        placed: bool,
     ) -> Claim:
         """Return the claim of the next attempt, unless the run has reached a limit.
 
         Args:
+            claimed: The numbers of the attempts so far.
             last: The newest claim that counts; None before the first.
             failure: The failure that ended it, if this launcher saw it.
             placed: Whether all its pods had nodes.
         """
-        attempt = max(self.step.store.numbers(self.step.run.attempts), default=0) + 1
+        attempt = max(claimed, default=0) + 1
         checkpoint = self._newest_checkpoint()
         if last is None:
             return Claim.first(attempt, checkpoint)
@@ -370,18 +382,20 @@ class Launcher:
         identity = Identity(self.step.run_id, attempt, owner=self.owner, run_uri=run_uri)
         return build_job(self.spec, identity)
 
-    def _launched(self, attempt: int) -> Launched:
+    def _launched(self, attempt: int, claimed: Sequence[int] = ()) -> Launched:
+        """Return the result; without `claimed`, the attempts are listed."""
         manifest = self._manifest(attempt)
         progress = read(self.step.store, self.step.run)
-        attempts = max(self.step.store.numbers(self.step.run.attempts), default=attempt)
+        claimed = claimed or self._claimed()
+        attempts = max(claimed, default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        hours = self._gpu_hours(attempt) if self.spec.total_gpus else {}
+        hours = self._gpu_hours(claimed, attempt) if self.spec.total_gpus else {}
         return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
 
-    def _gpu_hours(self, completed: int) -> dict[str, float]:
+    def _gpu_hours(self, claimed: Sequence[int], completed: int) -> dict[str, float]:
         """Return the GPU hours that the launchers of all attempts recorded."""
         seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
-        for attempt, end in read_ends(self.step.store, self.step.run).items():
+        for attempt, end in read_ends(self.step.store, self.step.run, claimed).items():
             held = end.gpu_seconds if end else {}
             seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
             seconds["pending"] += held.get("pending", 0)
