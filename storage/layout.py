@@ -27,6 +27,7 @@ CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it if thei
 
 # In the folder of a run. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
+TASKS = "tasks"  # the same folders again, below the key of each task that has one
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
@@ -63,7 +64,7 @@ def attempt_record(name: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The objects of one run, below `runs/<run_id>`."""
+    """The objects of one run, below `runs/<run_id>`, or of one task with a key in that run."""
 
     base: S3Address
 
@@ -71,6 +72,15 @@ class RunLayout:
     def manifest(self) -> S3Address:
         """The manifest of the whole output, written once, after completion."""
         return self.base / MANIFEST
+
+    @property
+    def tasks(self) -> S3Address:
+        """The prefix of the tasks with a key."""
+        return self.base / TASKS
+
+    def task(self, key: str) -> RunLayout:
+        """The objects of the task with this key; of the run itself for an empty key."""
+        return RunLayout(self.tasks / key) if key else self
 
     @property
     def attempts(self) -> S3Address:

@@ -266,6 +266,19 @@ class Store:
                 found.add(int(head))
         return sorted(found)
 
+    def folders(self, prefix: S3Address) -> list[str]:
+        """Return the sorted names of the folders directly below a prefix."""
+        key = f"{prefix.key}/"
+
+        def attempt() -> list[str]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=prefix.bucket, Prefix=key, Delimiter="/"
+            )
+            found = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
+            return sorted(name[len(key) : -1] for name in found)
+
+        return self._call(f"list {prefix}", prefix, attempt)
+
     def head(self, address: S3Address) -> dict[str, Any]:
         """Return the reply to a HEAD request.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.choice import open_backend
+from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
 from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
@@ -33,7 +34,9 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         ConfigurationError: Parameters are wrong, or the back end does not exist.
         JobFailedError: The training failed.
     """
-    spec = JobSpec.parse(**parameters)
+    given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
+    del given["model_code"]
+    spec = JobSpec.parse(**given)
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)

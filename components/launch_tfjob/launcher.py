@@ -43,7 +43,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class Launched:
         attempts: How many attempts the run has used, this one included.
         manifest: The job of that attempt.
         progress: The reports of the chief; `final` has the metrics.
+        model_uri: The SavedModel; empty if the training stored none.
         gpu_hours: GPU hours by name; empty for a training without GPUs.
     """
 
@@ -69,6 +70,7 @@ class Launched:
     attempts: int
     manifest: Mapping[str, Any]
     progress: TrainingHistory
+    model_uri: str = ""
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -366,8 +368,9 @@ class Launcher:
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
+        run, key = self.step.run_id, self.step.task_key
         run_uri = str(self.step.run.base)
-        identity = Identity(self.step.run_id, attempt, owner=self.owner, run_uri=run_uri)
+        identity = Identity(run, attempt, task_key=key, owner=self.owner, run_uri=run_uri)
         return build_job(self.spec, identity)
 
     def _launched(self, attempt: int) -> Launched:
@@ -376,7 +379,15 @@ class Launcher:
         attempts = max(self.step.store.numbers(self.step.run.attempts), default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
         hours = self._gpu_hours(attempt) if self.spec.total_gpus else {}
-        return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
+        name = manifest["metadata"]["name"]
+        return Launched(name, attempts, manifest, progress, self._model_uri(), hours)
+
+    def _model_uri(self) -> str:
+        """Return the address of the model, or nothing for a program that stores none."""
+        run = self.step.run
+        objects = self.step.store.read_manifest(run.manifest).objects
+        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
+        return str(run.model) if has_model else ""
 
     def _gpu_hours(self, completed: int) -> dict[str, float]:
         """Return the GPU hours that the launchers of all attempts recorded."""
