@@ -31,6 +31,9 @@ TASKS = "tasks"  # the same folders again, below the key of each task that has o
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
+# The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
+REPLICA_LOGS = "replica-logs"
+_LOG_PART = re.compile(r"([0-9]+)\.gz")
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 # In OUTPUT_DIR.
@@ -60,6 +63,12 @@ def attempt_record(name: str) -> tuple[int, int] | None:
     """
     match = _ATTEMPT_RECORD.fullmatch(name)
     return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def log_part(name: str) -> int:
+    """Return the number of a part of a log with this name; 0 if it is none."""
+    match = _LOG_PART.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,23 @@ class RunLayout:
     def uploader(self, attempt: int, number: int) -> S3Address:
         """The claim of an uploader in an attempt."""
         return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
+
+    @property
+    def replica_logs(self) -> S3Address:
+        """The prefix of the log lines of all attempts."""
+        return self.base / REPLICA_LOGS
+
+    def attempt_logs(self, attempt: int) -> S3Address:
+        """The prefix of the log lines of an attempt."""
+        return self.replica_logs / f"{attempt:04d}"
+
+    def replica_log(self, attempt: int, replica: str) -> S3Address:
+        """The prefix of the log lines of a replica in an attempt."""
+        return self.attempt_logs(attempt) / replica
+
+    def log_part(self, attempt: int, replica: str, number: int) -> S3Address:
+        """One part of these lines."""
+        return self.replica_log(attempt, replica) / f"{number:06d}.gz"
 
     @property
     def code(self) -> S3Address:

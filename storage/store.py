@@ -10,7 +10,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,6 +87,14 @@ class Store:
         self.link = Link(self.endpoint, self.region, secret, self.patience)
         self._client = self.link.client
         self._probed: Probed | None = None
+
+    def within(self, seconds: float) -> Store:
+        """Return the same store, with the same connections, that retries calls for less time."""
+        other = copy(self)
+        other.patience = replace(self.patience, seconds=seconds)
+        other.link = copy(self.link)
+        other.link.patience = other.patience
+        return other
 
     def probe(self, prefix: S3Address, read: bool = False) -> Probed:
         """Test once what the store verifies, its clock, and whether we may write.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
+from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
@@ -48,6 +49,7 @@ from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 
+_FAREWELL_SECONDS = 1.5
 _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
 _LONGEST_BACKOFF = 600.0
@@ -100,6 +102,7 @@ class Launcher:
         ended: Returns why the whole run ended; empty while it has not.
         clock: A monotonic clock; tests replace it.
         sleep: Waits for seconds; tests replace it.
+        logs: Stores the log lines of the jobs; None to store none.
     """
 
     step: Step
@@ -110,6 +113,7 @@ class Launcher:
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    logs: RunLogs | None = field(default=None, repr=False)
 
     def run(self) -> Launched:
         """Train.
@@ -156,6 +160,7 @@ class Launcher:
                 run_left,
                 partial(self._has_completed, attempt),
                 self.clock,
+                self.logs.attempt(attempt) if self.logs else None,
             ).follow()
             self._keep(outcome.end)
             judgement = outcome.judgement
@@ -399,20 +404,27 @@ class Launcher:
         return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}
 
 
-def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
+def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:
     """Train, or return at once if the output of the run is complete.
 
     Args:
         step: The run and its store.
         spec: The requested job.
         backend: The back end that runs the jobs.
+        logs: Stores the log lines of the jobs; None to store none.
 
     Raises:
         JobFailedError: The training failed; the last lines of the replica that failed first.
     """
+
+    def farewell(_why: str) -> None:
+        if logs:
+            logs.hurry()
+            logs.flush(_FAREWELL_SECONDS)
+
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
-    with backend.watch_workflow(step.run_id, owner, seconds) as ended:
-        return Launcher(step, spec, backend, owner, retry=_is_retry(), ended=ended).run()
+    with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
+        return Launcher(step, spec, backend, owner, _is_retry(), ended, logs=logs).run()
 
 
 def _is_retry() -> bool:
