@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.cluster.cluster import Cluster
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, script
 
