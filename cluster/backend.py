@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
 Object = dict[str, Any]
+# Takes why the run ended; empty if only this process has to go.
+Farewell = Callable[[str], None]
 
 
 class JobExistsError(StepError):
@@ -36,7 +39,7 @@ class Backend(Protocol):
         ...
 
     def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int
+        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
     ) -> AbstractContextManager[Callable[[], str]]:
         """Return a context that stops every job of a run as soon as the run ends.
 
@@ -44,6 +47,8 @@ class Backend(Protocol):
             run_id: The run.
             owner: The result of `owner`.
             seconds: How long a chief and its sidecar have to stop.
+            farewell: Called once in a thread of its own when this process is about to be killed:
+                after the jobs of an ended run are stopped, or on SIGTERM.
 
         Returns:
             A context; its value returns why the run ended, or "" while it has not.
@@ -71,12 +76,8 @@ class Backend(Protocol):
         """Wait for a change of a job or its pods since `get`, at most `timeout` seconds."""
         ...
 
-    def logs(self, name: str) -> Iterator[str]:
-        """Yield the lines of all containers as they appear, until the job has ended.
-
-        For instance, a line of the main container begins with `[chief-0] `, and a line of any other
-        container with `[chief-0/uploader] `.
-        """
+    def logs(self, name: str) -> Iterator[LogLine]:
+        """Yield the lines of all containers as they appear, until the job has ended."""
         ...
 
     def silence(self, name: str) -> float | None:

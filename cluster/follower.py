@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import threading
 import time
 from collections import defaultdict, deque
 
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.cluster.backend import Backend, Object
+from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import is_over, role_of
 from kfp_tfjob.storage.text import lines
 
 log = logging.getLogger(__name__)
-_PREFIX = re.compile(r"\[([^\]]+)\] ?(.*)", re.DOTALL)
 _SUPERVISOR = " supervisor: "  # its lines are not the program's last words
 _KEPT = 50  # lines of each container
 # Events are not watched, so a waiting job is polled: soon after a change, and less and less often
@@ -36,10 +35,11 @@ class Follower:
     Args:
         backend: The back end that runs it.
         job_name: The job.
+        keep: Stores each line; None to store none.
     """
 
-    def __init__(self, backend: Backend, job_name: str) -> None:
-        self._backend, self._name = backend, job_name
+    def __init__(self, backend: Backend, job_name: str, keep: LogWriter | None = None) -> None:
+        self._backend, self._name, self._keep = backend, job_name, keep
         self._lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._pods: dict[str, Object] = {}
         self._said = ""
@@ -105,9 +105,19 @@ class Follower:
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:
+        try:
+            self._read_lines()
+        finally:
+            if self._keep:
+                self._keep.end()
+
+    def _read_lines(self) -> None:
         mask = Mask()
-        for line in map(mask, self._backend.logs(self._name)):
-            match = _PREFIX.match(line)
-            if match and _SUPERVISOR not in match[2]:
-                self._lines[match[1]].append(match[2])
-            print(lines(line), flush=True)  # not logged, because it has its own timestamp
+        for line in self._backend.logs(self._name):
+            text = mask(line.text)
+            if _SUPERVISOR not in text:
+                self._lines[line.where].append(text)
+            if self._keep:
+                self._keep.put(line._replace(text=text))
+            # Not logged, because it has its own timestamp.
+            print(lines(f"[{line.where}] {text}"), flush=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.backend import Farewell, Object
 from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
 from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
@@ -23,6 +23,7 @@ from kfp_tfjob.cluster.errors import (
     translate,
     webhook_is_away,
 )
+from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_end import was_terminated
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
@@ -83,13 +84,13 @@ class KubernetesBackend:
 
     @contextmanager
     def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int
+        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
     ) -> Iterator[Callable[[], str]]:
         """Stop the jobs as soon as the run ends; only a pod of Kubeflow Pipelines has a run."""
         if not os.environ.get(POD_NAME):
             yield lambda: ""
             return
-        with WorkflowWatcher(self._api, run_id, owner, self._running, seconds) as watch:
+        with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, farewell) as watch:
             yield lambda: watch.why_ended
 
     def create(self, manifest: Mapping[str, Any]) -> None:
@@ -142,7 +143,7 @@ class KubernetesBackend:
         """Wait for a change of the job or its pods since `get`, at most `timeout` seconds."""
         self._watched(name).wait(timeout)
 
-    def logs(self, name: str) -> Iterator[str]:
+    def logs(self, name: str) -> Iterator[LogLine]:
         """Yield the lines of all containers until the job and its pods have ended."""
         watching = self._watched(name)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import urllib3
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut
 from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.jobs.status import replica_of
 
@@ -27,7 +27,6 @@ _WAITING_LINES = 2000  # a slow reader pauses the streams instead of filling the
 _SILENCE = 60.0  # after that the stream is opened again, because it may be dead
 _LONGEST_PAUSE = 10.0
 _POLL = 0.3
-_STAMP = re.compile(rb"(\S{19})(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)
 
 
 class PodLogs:
@@ -43,13 +42,13 @@ class PodLogs:
         self, api: ClusterClient, pods: Callable[[], list[Object]], over: Callable[[], bool]
     ) -> None:
         self._api, self._pods, self._over = api, pods, over
-        self._lines: queue.Queue[str] = queue.Queue(_WAITING_LINES)
+        self._lines: queue.Queue[LogLine] = queue.Queue(_WAITING_LINES)
         self._readers: dict[tuple[str, str], threading.Thread] = {}
         self._heard: dict[str, float] = {}
         self._ended = threading.Event()
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield lines with their prefix, for instance `[worker-1/setup] text`."""
+    def __iter__(self) -> Iterator[LogLine]:
+        """Yield the lines."""
         while True:
             over = self._over()
             self._start_readers()
@@ -81,25 +80,29 @@ class PodLogs:
 
     def _read(self, pod: Object, container: str) -> None:
         replica, name = replica_of(pod), pod["metadata"]["name"]
-        main = self._api.kind.container
-        prefix = f"[{self._api.kind.log_name(replica, container)}] "
+        main, uid = self._api.kind.container, pod["metadata"]["uid"]
+        where = self._api.kind.log_name(replica, container)
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        last, pause, told, spoke = ("", ""), 0.2, False, 0.0
+        position, pause, told, spoke = Position(), 0.2, False, 0.0
         while not self._ended.is_set():
             done = self._is_done(pod, container)
+            again = Continued(position.copy())
+            if position.since:
+                query["sinceTime"] = position.since
             try:
                 for line in self._api.lines(path, query, _SILENCE):
-                    at, since, text = _cut(line)
-                    if since:
-                        spoke = time.monotonic() if at > last else spoke
+                    stamp, text = cut(line)
+                    if stamp:
+                        new = again.is_new(stamp)
+                        spoke = time.monotonic() if new else spoke
                         if container == main:
                             self._heard[replica] = spoke
-                        if at <= last:
+                        if not new:
                             continue  # it arrived before the stream broke
-                        last, pause = at, 0.2
-                        query = query | {"sinceTime": since}
-                    self._put(prefix + text)
+                        position.add(stamp)
+                        pause = 0.2
+                    self._put(LogLine(where, uid, stamp, text))
             except ApiError as error:
                 if error.status == 404:
                     break
@@ -132,7 +135,7 @@ class PodLogs:
                 return "terminated" in states.get(container, {}) and not sidecar
         return True
 
-    def _put(self, line: str) -> None:
+    def _put(self, line: LogLine) -> None:
         while not self._ended.is_set():
             try:
                 self._lines.put(line, timeout=1)
@@ -157,14 +160,3 @@ def _sidecars(pod: Object) -> set[str]:
 def _has_started(status: dict[str, Any]) -> bool:
     state = status.get("state") or {}
     return "running" in state or "terminated" in state
-
-
-def _cut(line: bytes) -> tuple[tuple[str, str], str, str]:
-    """Return a line's time as a sortable value and as a sinceTime, and its text."""
-    match = _STAMP.match(line)
-    if not match:
-        return ("", ""), "", line.decode(errors="replace")  # a message of the kubelet
-    seconds, fraction, zone, text = (
-        part.decode(errors="replace") if part else "" for part in match.groups()
-    )
-    return (seconds, fraction.ljust(9, "0")), seconds + zone, text.rstrip("\r")

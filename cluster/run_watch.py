@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.backend import Farewell, Object
 from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.cluster.run_end import expires, why_ended
 from kfp_tfjob.cluster.stopping import Stopping
@@ -37,6 +37,8 @@ _WARM_SECONDS = 15.0  # an API server closes a connection after 90 idle seconds,
 _LOOK_SECONDS = (0.5, 1.0)  # to connect, and for the answer
 _READ_SECONDS = (5.0, 30.0)
 _SERVER_SECONDS, _SILENCE = 55, 70.0
+# SIGKILL may come sooner; a drained node waits longer, but the next launcher waits for it.
+_FAREWELL_SECONDS = 2.0
 _LONGEST_PAUSE, _REFUSED_PAUSE = 10.0, 60.0
 # Argo uses its own clock; when it sends SIGTERM, the deadline has passed by that clock.
 _SKEW = timedelta(seconds=3)
@@ -52,6 +54,7 @@ class WorkflowWatcher:
         owner: The ownerReference to the Workflow; None to find it by its label.
         jobs: Returns the names of the followed jobs, without a request.
         seconds: How long the chief and its sidecar have to stop when the run ends.
+        farewell: See Backend.watch_workflow.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class WorkflowWatcher:
         owner: Object | None,
         jobs: Callable[[], Collection[str]],
         seconds: int,
+        farewell: Farewell,
     ) -> None:
+        self._farewell, self._leave_taken = farewell, threading.Event()
         self._api, self._run_id, self._owner, self._jobs = api, run_id, owner, jobs
         self._in_a_hurry = api.within(0)  # separate connections, which nothing else blocks
         self._stopping = Stopping(self._in_a_hurry, run_label(run_id), seconds)
@@ -119,14 +124,30 @@ class WorkflowWatcher:
                 finally:
                     self._stopped.set()
                 log.info("the run was ended: %s; its jobs are stopped", self._why)
+                self._take_leave()
             if told == _TERMINATED:
                 if not self._why:
                     log.info("told to stop by SIGTERM, but the run is wanted: its job runs on")
+                    self._take_leave()
+                self._leave_taken.wait(_FAREWELL_SECONDS)
                 self._leaving = True
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             if not self._why:
                 self._stopping.keep_warm()
+
+    def _take_leave(self) -> None:
+        """Call the farewell; it must not delay the events of the run."""
+
+        def call() -> None:
+            try:
+                self._farewell(self._why)
+            except Exception:
+                log.exception("not everything was stored before the end")
+            finally:
+                self._leave_taken.set()
+
+        threading.Thread(target=call, name="farewell", daemon=True).start()
 
     def _next(self) -> str:
         """Return the next event; also news before connections go idle and at a deadline."""

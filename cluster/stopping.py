@@ -24,7 +24,7 @@ from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
 from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
-from kfp_tfjob.jobs.status import is_being_deleted, is_over
+from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Stopping:
         Args:
             jobs: The names that are known without a request.
         """
-        began, failed = time.monotonic(), self._stop(jobs)
+        began, failed = time.monotonic(), self._stop(dict.fromkeys(jobs, self._seconds))
         while True:
             if failed:  # logged after the requests, because writing a line may block
                 log.warning("stopping the run: %s", "; ".join(failed))
@@ -116,11 +116,16 @@ class Stopping:
         """Release the connections; calls in progress finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _stop(self, jobs: Collection[str]) -> list[str]:
-        """Send the requests for all jobs at the same time; return the failures."""
+    def _stop(self, jobs: Mapping[str, int]) -> list[str]:
+        """Send the requests for all jobs at the same time; return the failures.
+
+        Args:
+            jobs: The seconds that the chief of each job has to stop.
+        """
         calls: list[Future[str]] = []
         for step in zip(
-            *(orders(self._api, job, self._run, self._seconds) for job in jobs), strict=True
+            *(orders(self._api, job, self._run, seconds) for job, seconds in jobs.items()),
+            strict=True,
         ):
             now = [self._pool.submit(self._make, order) for order in step]
             # A late response delays nothing, and its request is not cancelled.
@@ -143,15 +148,18 @@ class Stopping:
                     return _words(error)
         return ""
 
-    def _left(self) -> list[str]:
-        """Return the jobs of the run that have not ended and are not being deleted."""
+    def _left(self) -> dict[str, int]:
+        """Return the jobs of the run that have not ended and are not being deleted.
+
+        Those of other tasks have their own time to stop, because their launchers may be away.
+        """
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
         found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)
-        return [
-            job["metadata"]["name"]
+        return {
+            job["metadata"]["name"]: cancel_grace(job, self._seconds)
             for job in found.get("items") or []
             if not is_over(job) and not is_being_deleted(job)
-        ]
+        }
 
     def _warm(self, together: threading.Barrier) -> None:
         try:

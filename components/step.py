@@ -12,17 +12,23 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError, SurpassedError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    StepError,
+    SurpassedError,
+)
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.task_keys import check_task_key
 from kfp_tfjob.storage.text import lines, log_to
 
 # Set by the local run, which does not get a step's exit code either.
@@ -97,6 +103,7 @@ class Step:
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
         store: The store that holds it.
+        task_key: Keeps the tasks of one step apart in a run; usually empty.
         place: The folder of the run; None to find it when it is needed.
     """
 
@@ -104,10 +111,20 @@ class Step:
     run_id: str
     layout: Layout
     store: Store
+    task_key: str = ""
     place: RunLayout | None = None
 
     @cached_property
     def run(self) -> RunLayout:
+        """The folder of this run, or of this task in it if it has a key.
+
+        Raises:
+            StepError: The record of the folder cannot be read.
+        """
+        return self.whole_run.task(self.task_key)
+
+    @cached_property
+    def whole_run(self) -> RunLayout:
         """The folder of this run; if output_uri shapes it, the first use reads its record.
 
         Raises:
@@ -131,20 +148,27 @@ def open_step(
     output_uri: str,
     storage_endpoint: str = "",
     storage_region: str = "",
+    task_key: str = "",
     patience: Patience | None = None,
 ) -> Step:
     """Return what the engine of a step needs, without a request to the store.
 
     Raises:
-        ConfigurationError: output_uri or storage_endpoint is not an address.
+        ConfigurationError: output_uri or storage_endpoint is not an address, or the key is wrong.
     """
+    ConfigurationError.raise_if(check_task_key(task_key))
     store = Store(storage_endpoint, storage_region, patience=patience)
-    return Step(name, os.environ.get(RUN_ID) or run_id, Layout.parse(output_uri), store)
+    return Step(name, os.environ.get(RUN_ID) or run_id, Layout.parse(output_uri), store, task_key)
 
 
 @contextmanager
 def step(
-    name: str, run_id: str, output_uri: str, storage_endpoint: str = "", storage_region: str = ""
+    name: str,
+    run_id: str,
+    output_uri: str,
+    storage_endpoint: str = "",
+    storage_region: str = "",
+    task_key: str = "",
 ) -> Iterator[Step]:
     """Run the body of a step.
 
@@ -154,6 +178,7 @@ def step(
         output_uri: As in the form.
         storage_endpoint: As in the form; empty for the value from the Secret or AWS.
         storage_region: As in the form.
+        task_key: Keeps the tasks of one step apart in a run; usually empty.
 
     Yields:
         What the engine needs.
@@ -162,7 +187,8 @@ def step(
         SystemExit: The body failed; it has the exit code of the error, and failure.json is written.
     """
     with reported(name) as report:
-        report.step = open_step(name, run_id, output_uri, storage_endpoint, storage_region)
+        storage = (storage_endpoint, storage_region)
+        report.step = open_step(name, run_id, output_uri, *storage, task_key)
         yield report.step
 
 
@@ -221,19 +247,24 @@ def _forget(name: str, context: Step | None) -> None:
     try:
         # If output_uri shapes the folder of the run, preflight may have failed before that folder
         # was known.
-        for place in dict.fromkeys((context.run, context.layout.run(context.run_id))):
-            _forget_in(place, name, context.store)
+        unshaped = context.layout.run(context.run_id)
+        own = dict.fromkeys((context.run, unshaped.task(context.task_key)))
+        for place in own:
+            _forget_in(place, (name, WHOLE_RUN), context.store)
+        for place in dict.fromkeys((context.whole_run, unshaped)):
+            if place not in own:
+                _forget_in(place, (WHOLE_RUN,), context.store)
     except (StepError, ValueError, TypeError) as error:
         log.warning("cannot remove the record of an earlier failure: %s", error)
 
 
-def _forget_in(place: RunLayout, name: str, store: Store) -> None:
+def _forget_in(place: RunLayout, steps: Collection[str], store: Store) -> None:
     address = place.failure("json")
     try:
         failure = Failure.from_bytes(store.read(address))
     except ObjectNotFoundError:
         return  # no earlier failure
-    if failure.step in (name, WHOLE_RUN):
+    if failure.step in steps:
         store.delete(place.failure("md"))
         store.delete(address)
 

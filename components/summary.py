@@ -53,7 +53,7 @@ def tensorboard_command(step: Step) -> str:
 def _parts(step: Step, model_name: str) -> Iterator[str]:
     verdict = json.loads(step.store.read(step.run.verdict))
     champion = read_champion(step.store, step.layout, model_name)
-    mine = champion is not None and champion.run_id == step.run_id
+    mine = champion is not None and champion.trained_by == (step.run_id, step.task_key)
     if mine:
         yield f"# Published: {code(model_name)}, version {champion.version}"
     elif verdict["blessed"]:

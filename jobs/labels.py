@@ -14,6 +14,7 @@ HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"
 STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
 RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
+KEY_LABEL = "kfp-tfjob/task-key"  # only on the jobs of a task with a key
 MANAGER = "kfp-tfjob"
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
 # The containers of every kind of job besides the main one.

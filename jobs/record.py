@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.labels import KEY_LABEL
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -78,6 +79,7 @@ class AttemptEnd:
         seconds: How long the job was `queued`, `pending` and `running`.
         gpu_seconds: GPUs held times seconds, while `pending` and while `running`.
         kind: The kind of the job; an old record without it is about a TFJob.
+        task_key: The key of the task that launched it; usually empty.
     """
 
     attempt: int
@@ -92,6 +94,7 @@ class AttemptEnd:
     seconds: Mapping[str, float] = field(default_factory=dict)
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
     kind: str = TFJOB.name
+    task_key: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON, without secrets."""
@@ -169,10 +172,11 @@ def end_of(
         gpu_seconds: See AttemptEnd.
     """
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    metadata = (job or {"metadata": {}})["metadata"]
     return AttemptEnd(
         attempt=attempt,
         job=name,
-        namespace=(job or {"metadata": {}})["metadata"].get("namespace", ""),
+        namespace=metadata.get("namespace", ""),
         verdict=str(judgement.verdict),
         code=0 if judgement.verdict == "succeeded" else judgement.code,
         sentence=judgement.sentence,
@@ -182,6 +186,7 @@ def end_of(
         seconds=_rounded(seconds),
         gpu_seconds=_rounded(gpu_seconds),
         kind=kind.name,
+        task_key=(metadata.get("labels") or {}).get(KEY_LABEL, ""),
     )
 
 

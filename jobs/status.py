@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_tfjob.jobs.kind import CHIEF, Replica
 from kfp_tfjob.jobs.kinds import kind_of, kind_of_pod
+from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION
 
 
 def role_of(pod: Mapping[str, Any]) -> str:
@@ -52,6 +53,17 @@ def is_over(job: Mapping[str, Any]) -> bool:
 def is_suspended(job: Mapping[str, Any]) -> bool:
     """Tell whether a queue holds a job back."""
     return kind_of(job).suspends(job) or job_condition(job, "suspended") is not None
+
+
+def cancel_grace(job: Mapping[str, Any], otherwise: int) -> int:
+    """Return the seconds that the chief and its sidecar have to stop when the run ends.
+
+    Args:
+        job: With its annotations.
+        otherwise: For a job without that annotation.
+    """
+    said = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
+    return int(said) if said.isdecimal() else otherwise
 
 
 def is_being_deleted(item: Mapping[str, Any]) -> bool:

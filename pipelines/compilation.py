@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -23,8 +22,6 @@ from kfp_tfjob.components.images import (
 )
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
-# KFP enables the cache for a step that is compiled alone, regardless of its task in the pipeline.
-_CACHED = re.compile(r"cachingOptions:\n +enableCache: true\b")
 # The committed YAML of a checkout; an installed package may be read-only.
 _IN_CHECKOUT = (Path(__file__).parents[1] / "pyproject.toml").exists()
 FOLDER = Path(__file__).with_name("compiled") if _IN_CHECKOUT else Path("compiled")
@@ -64,7 +61,7 @@ def compile_all(
         for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
             target = folder / path.name
             text = _DEFAULT.sub(_sorted, path.read_text())
-            target.write_text(_head(text) + _CACHED.sub("cachingOptions: {}", text))
+            target.write_text(_head(text) + text)
             files.append(target)
     return files
 
@@ -101,21 +98,16 @@ def _sorted(match: re.Match[str]) -> str:
     return f"[Default: {json.dumps(ast.literal_eval(match[1]), sort_keys=True)}]"
 
 
-def _components() -> Mapping[str, object]:
-    from kfp_tfjob.pipelines import tfjob_training as module
-
-    names = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "evaluate", "publish")
-    return {name: getattr(module, name) for name in (*names, "finish")}
-
-
 def _compile_here(folder: Path) -> None:
     from kfp import compiler
 
-    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+    from kfp_tfjob.pipelines.one_step import one_step
+    from kfp_tfjob.pipelines.tfjob_training import OF_THE_RUN, STEPS, tfjob_training
 
     compiler.Compiler().compile(tfjob_training, str(folder / "tfjob_training.yaml"))
-    for name, component in _components().items():
-        compiler.Compiler().compile(component, str(folder / f"{name}.yaml"))
+    for step in STEPS:
+        file = folder / f"{step.name.replace('-', '_')}.yaml"
+        compiler.Compiler().compile(one_step(step, OF_THE_RUN), str(file))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class Champion:
         dataset_digest: Digest of the dataset for its metrics.
         metrics: Its metrics on that dataset, finite numbers only.
         verdict_uri: The address of the verdict that promoted it.
+        task_key: The key of the task that trained it; usually empty.
     """
 
     number: int
@@ -41,11 +42,19 @@ class Champion:
     dataset_digest: str
     metrics: Mapping[str, float]
     verdict_uri: str
+    task_key: str = ""
+
+    @property
+    def trained_by(self) -> tuple[str, str]:
+        """The run and the key of the task that trained it."""
+        return self.run_id, self.task_key
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON; it holds no time, so a retry writes the same bytes."""
         body: dict[str, Any] = asdict(self)
         del body["number"]
+        if not self.task_key:
+            del body["task_key"]  # the bytes of a record do not depend on the version
         body[_STORED_WEIGHTS] = body.pop("exported_weights_sha256")
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 

@@ -27,9 +27,13 @@ CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it if thei
 
 # In the folder of a run. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
+TASKS = "tasks"  # the same folders again, below the key of each task that has one
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
+# The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
+REPLICA_LOGS = "replica-logs"
+_LOG_PART = re.compile(r"([0-9]+)\.gz")
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 # In OUTPUT_DIR.
@@ -61,9 +65,15 @@ def attempt_record(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
+def log_part(name: str) -> int:
+    """Return the number of a part of a log with this name; 0 if it is none."""
+    match = _LOG_PART.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
 @dataclass(frozen=True)
 class RunLayout:
-    """The objects of one run, below `runs/<run_id>`."""
+    """The objects of one run, below `runs/<run_id>`, or of one task with a key in that run."""
 
     base: S3Address
 
@@ -71,6 +81,15 @@ class RunLayout:
     def manifest(self) -> S3Address:
         """The manifest of the whole output, written once, after completion."""
         return self.base / MANIFEST
+
+    @property
+    def tasks(self) -> S3Address:
+        """The prefix of the tasks with a key."""
+        return self.base / TASKS
+
+    def task(self, key: str) -> RunLayout:
+        """The objects of the task with this key; of the run itself for an empty key."""
+        return RunLayout(self.tasks / key) if key else self
 
     @property
     def attempts(self) -> S3Address:
@@ -88,6 +107,23 @@ class RunLayout:
     def uploader(self, attempt: int, number: int) -> S3Address:
         """The claim of an uploader in an attempt."""
         return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
+
+    @property
+    def replica_logs(self) -> S3Address:
+        """The prefix of the log lines of all attempts."""
+        return self.base / REPLICA_LOGS
+
+    def attempt_logs(self, attempt: int) -> S3Address:
+        """The prefix of the log lines of an attempt."""
+        return self.replica_logs / f"{attempt:04d}"
+
+    def replica_log(self, attempt: int, replica: str) -> S3Address:
+        """The prefix of the log lines of a replica in an attempt."""
+        return self.attempt_logs(attempt) / replica
+
+    def log_part(self, attempt: int, replica: str, number: int) -> S3Address:
+        """One part of these lines."""
+        return self.replica_log(attempt, replica) / f"{number:06d}.gz"
 
     @property
     def code(self) -> S3Address:

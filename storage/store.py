@@ -10,7 +10,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,6 +87,14 @@ class Store:
         self.link = Link(self.endpoint, self.region, secret, self.patience)
         self._client = self.link.client
         self._probed: Probed | None = None
+
+    def within(self, seconds: float) -> Store:
+        """Return the same store, with the same connections, that retries calls for less time."""
+        other = copy(self)
+        other.patience = replace(self.patience, seconds=seconds)
+        other.link = copy(self.link)
+        other.link.patience = other.patience
+        return other
 
     def probe(self, prefix: S3Address, read: bool = False) -> Probed:
         """Test once what the store verifies, its clock, and whether we may write.
@@ -265,6 +274,19 @@ class Store:
             if head.isdecimal():
                 found.add(int(head))
         return sorted(found)
+
+    def folders(self, prefix: S3Address) -> list[str]:
+        """Return the sorted names of the folders directly below a prefix."""
+        key = f"{prefix.key}/"
+
+        def attempt() -> list[str]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=prefix.bucket, Prefix=key, Delimiter="/"
+            )
+            found = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
+            return sorted(name[len(key) : -1] for name in found)
+
+        return self._call(f"list {prefix}", prefix, attempt)
 
     def head(self, address: S3Address) -> dict[str, Any]:
         """Return the reply to a HEAD request.

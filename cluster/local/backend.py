@@ -23,9 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError, Object
+from kfp_tfjob.cluster.backend import Farewell, JobExistsError, JobRefusedError, Object
 from kfp_tfjob.cluster.local.container import now
 from kfp_tfjob.cluster.local.pod import LocalPod, Machine
+from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.storage.errors import Problem
@@ -57,7 +58,7 @@ _KNOWN = {
 }
 # Below the ports for outgoing connections, which could take ours in the meantime.
 _PORTS = range(20000, 32000)
-_LINES = 10_000  # kept for a slow reader
+_LINES = 10_000  # for a slow reader; then the containers wait
 _CLOSING_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class LocalBackend:
         return None
 
     def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int
+        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
     ) -> AbstractContextManager[Callable[[], str]]:
         """Return a context that reports no end: a signal to the command line ends a local run."""
         return nullcontext(lambda: "")
@@ -128,7 +129,7 @@ class LocalBackend:
         if job := self._jobs.get(name):
             job.wait_for_change(timeout)
 
-    def logs(self, name: str) -> Iterator[str]:
+    def logs(self, name: str) -> Iterator[LogLine]:
         """Yield the lines of a job until it has ended; for one reader."""
         job = self._jobs.get(name)
         return job.lines() if job else iter(())
@@ -201,7 +202,8 @@ class _Job:
         replicas = kind.replicas(manifest)
         self._change = threading.Condition(threading.RLock())
         self._version = self._seen = 0
-        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._lines: deque[LogLine] = deque()
+        self._is_read = False
         self._conditions: dict[str, dict[str, str]] = {}
         self._times = {"startTime": now()}
         self._condition("created", f"{kind.name} {self._name} is created.")
@@ -223,7 +225,7 @@ class _Job:
                     folder=self._folder / f"{role}-{index}",
                     injected=kind.environment(hosts, role, index),
                     extra={"REPLICAS_ON_THIS_MACHINE": str(count)},
-                    line=self._line(f"{role}-{index}"),
+                    line=self._line(f"{role}-{index}", kind.pod_name(self._name, role, index)),
                     changed=self._changed,
                 )
                 self._by_role.setdefault(role, []).append(pod)
@@ -272,22 +274,34 @@ class _Job:
         with self._change:
             self._change.wait_for(lambda: self._version != self._seen, timeout)
 
-    def lines(self) -> Iterator[str]:
-        while True:
+    def lines(self) -> Iterator[LogLine]:
+        self._is_read = True
+        try:
+            while True:
+                with self._change:
+                    self._change.wait_for(lambda: self._lines or self.over)
+                    if not self._lines:
+                        return
+                    line = self._lines.popleft()
+                    if len(self._lines) == _LINES - 1:
+                        self._change.notify_all()
+                yield line
+        finally:
             with self._change:
-                self._change.wait_for(lambda: self._lines or self.over)
-                if not self._lines:
-                    return
-                line = self._lines.popleft()
-            yield line
+                self._is_read = False
+                self._change.notify_all()
 
-    def _line(self, replica: str) -> Any:
+    def _line(self, replica: str, pod: str) -> Any:
         def take(container: str, text: str) -> None:
             where = self._kind.log_name(replica, container)
             with self._change:
+                # As with a pipe, a program that writes faster than its log is read has to wait.
+                self._change.wait_for(lambda: len(self._lines) < _LINES or not self._is_read)
+                if len(self._lines) >= _LINES:
+                    self._lines.popleft()  # nobody reads them
                 if where == "chief-0":
                     self.heard = time.monotonic()
-                self._lines.append(f"[{where}] {text}")
+                self._lines.append(LogLine(where, pod, stamp_of(time.time()), text))
                 self._change.notify_all()
 
         return take

@@ -11,14 +11,21 @@ from kfp_tfjob.components.images import TRAINER
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)
 def evaluate(
+    *,
     run_id: str,
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
     dataset_uri: str,
     model_name: str,
     model_uri: str,
-    gate: dict,
+    task_key: str = "",
+    storage_endpoint: str = "",
+    storage_region: str = "",
+    gate: dict = {
+        "primary_metric": "auto",
+        "mode": "superior",
+        "confidence": 0.95,
+        "first_model": "beat_baseline",
+    },
     evaluation_metrics: dsl.Output[dsl.Metrics],
     confusion_and_roc: dsl.Output[dsl.ClassificationMetrics],
     evaluation_report: dsl.Output[dsl.HTML],
@@ -29,11 +36,13 @@ def evaluate(
     Args:
         run_id: The id of the run.
         output_uri: As in the form.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
         dataset_uri: The prepared dataset.
         model_name: As in the form.
         model_uri: The SavedModel of the run.
+        task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
+            digits and -.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
         gate: As in the form.
         evaluation_metrics: Every metric of the model, the champion and the baseline.
         confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
@@ -47,7 +56,8 @@ def evaluate(
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.summary import summary
 
-    with step("evaluate", run_id, output_uri, storage_endpoint, storage_region) as context:
+    storage = (storage_endpoint, storage_region)
+    with step("evaluate", run_id, output_uri, *storage, task_key) as context:
         done = run(context, dataset_uri, model_name, model_uri, gate)
         for name, value in done.metrics.items():
             evaluation_metrics.log_metric(name, value)

@@ -15,11 +15,11 @@ from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import KINDS, kind_of
-from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, RUN_LABEL, run_label
+from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.secret_values import secrets_in_job
-from kfp_tfjob.jobs.status import is_being_deleted, is_over, replica_of
+from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import StepError
 
@@ -57,6 +57,11 @@ class Left:
     def cause(self) -> Failure | None:
         """What ended the run, according to the cluster; None if unknown."""
         return cause(self.failed, self.terminated)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether nothing of the run is known to have failed or to have been ended."""
+        return self.terminated is False and not (self.trouble or self.failed or self.cancelled)
 
     @property
     def unexplained(self) -> list[FailedTask]:
@@ -158,7 +163,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
             found.cancelled.append(name)
     for job in jobs:
         if (name := job["metadata"]["name"]) in found.cancelled:
-            seconds = _grace(job)
+            seconds = cancel_grace(job, _GRACE_SECONDS)
             log.info("%s is still running; ending it within %d s", name, seconds)
             backend.cancel(name, run_label(run_id), seconds)
     return Left(tuple(found.ends), tuple(found.cancelled), terminated)
@@ -176,11 +181,6 @@ def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
         return backend.tail(names[replica], container, _SHOWN_LINES)
 
     return end_of(_attempt(job), kind_of(job), job, name, judgement, pods_of(pods, last_lines))
-
-
-def _grace(job: Object) -> int:
-    said = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
-    return int(said) if said.isdecimal() else _GRACE_SECONDS
 
 
 def _attempt(job: Object) -> int:

@@ -7,11 +7,12 @@ from kfp_tfjob.components.images import TOOLS
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
 def finish(
+    *,
     run_id: str,
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
-    model_name: str,
+    model_name: str = "",
+    storage_endpoint: str = "",
+    storage_region: str = "",
     run_summary: dsl.Output[dsl.Markdown],
 ):
     """Say how the run ended: what was decided, or what failed and what to do about it.
@@ -19,9 +20,9 @@ def finish(
     Args:
         run_id: The id of the run.
         output_uri: As in the form.
+        model_name: As in the form; empty for a pipeline that publishes nothing.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        model_name: As in the form.
         run_summary: What happened, for people.
     """
     from kfp_tfjob.components.finish.engine import run_as_exit_task

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.cluster.choice import is_local
@@ -122,23 +123,37 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     Raises:
         StepError: The store cannot be read.
     """
-    failure = _failure(step)
-    verdict = _json(step, step.run.verdict)
+    tasks = _tasks(step)
+    failures = {task: failure for task in tasks if (failure := _failure(task))}
     about = _lines(page.about(left, str(step.run.base))) if left else ""
+    succeeded = left is not None and left.succeeded
     left = left or Left()
-    done = _is_done(step, model_name, verdict)
+    verdicts = {task: verdict for task in tasks if (verdict := _json(task, task.run.verdict))}
+    done = all(_is_done(*judged, model_name) for judged in verdicts.items())
+    done = done and bool(verdicts or succeeded)
     # evaluate may have been killed after its verdict; a published model stays published.
-    if failure is None and (not done or (left.cause and not verdict["blessed"])):
-        failure = left.cause or CANCELLED
-        step.store.write(step.run.failure("json"), failure.to_bytes())
-    if failure is None:
-        log.info("the run is done: %s", "; ".join(verdict["reasons"]))
-        return RunReport(summary(step, model_name) + about, None)
-    markdown = Mask()(_failed(step, failure, left) + explain(_ends(step, left)) + about)
+    published = verdicts and all(verdict["blessed"] for verdict in verdicts.values())
+    if not failures and (not done or (left.cause and not published)):
+        failures[step] = left.cause or CANCELLED
+        step.store.write(step.run.failure("json"), failures[step].to_bytes())
+    if not failures:
+        for verdict in verdicts.values():
+            log.info("the run is done: %s", "; ".join(verdict["reasons"]))
+        parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks)]
+        return RunReport("\n".join(parts) + about, None)
+    report = _failed(step, failures, tasks, left) + explain(_ends(tasks, left)) + about
+    markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
-    _log(failure)
+    for failure in failures.values():
+        _log(failure)
     log.info("the full report is in %s", step.run.failure("md"))
-    return RunReport(markdown, failure)
+    return RunReport(markdown, next(iter(failures.values())))
+
+
+def _tasks(step: Step) -> list[Step]:
+    """Return the step for the run itself and for every task of it with a key."""
+    keys = step.store.folders(step.whole_run.tasks)
+    return [step, *(replace(step, task_key=key, place=step.whole_run) for key in keys)]
 
 
 def _log(failure: Failure) -> None:
@@ -152,31 +167,70 @@ def _where(failure: Failure, step: str) -> str:
     return "was ended" if ended else f"failed in {step}"
 
 
-def _is_done(step: Step, model_name: str, verdict: dict[str, Any] | None) -> bool:
-    """Tell whether a run finished: publish may have been killed before it wrote a record."""
-    if verdict is None or not verdict["blessed"]:
-        return verdict is not None
+def _is_done(step: Step, verdict: dict[str, Any], model_name: str) -> bool:
+    """Tell whether a task finished: publish may have been killed before it wrote a record."""
+    if not verdict["blessed"]:
+        return True
     record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
     return record is not None and record["run_id"] == step.run_id
 
 
-def _ends(step: Step, left: Left) -> list[AttemptEnd]:
+def _trained(tasks: Sequence[Step]) -> str:
+    """Return the report for a run without a verdict: a pipeline may train and not evaluate."""
+    trained = [task for task in tasks if _json(task, task.run.manifest)]
+    return _lines(
+        [
+            f"# Run {prose(tasks[0].run_id)} is complete",
+            "",
+            "No step of it failed, and none gave a verdict on a model.",
+            "",
+            "| what | where |",
+            "|---|---|",
+            *(row(f"output{_of(task)}", code(task.run.output)) for task in trained),
+            row("all output of the run", code(tasks[0].run.base)),
+            "",
+        ]
+    )
+
+
+def _of(task: Step) -> str:
+    return f" of task {code(task.task_key)}" if task.task_key else ""
+
+
+def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
     """Return the end of every attempt: the launcher's record, else the cluster's."""
-    known = {end.attempt: end for end in left.ends}
-    known |= {at: end for at, end in read_ends(step.store, step.run).items() if end}
+    known = {(end.task_key, end.attempt): end for end in left.ends}
+    for task in tasks:
+        ends = read_ends(task.store, task.run).items()
+        known |= {(task.task_key, attempt): end for attempt, end in ends if end}
     return list(known.values())
 
 
-def _failed(step: Step, failure: Failure, left: Left) -> str:
+def _failed(step: Step, failures: Mapping[Step, Failure], tasks: Sequence[Step], left: Left) -> str:
+    first = next(iter(failures.values()))
+    known = [task for task in tasks if task == step or task in failures or _attempts(task)]
     return _lines(
         [
-            f"# Run {prose(step.run_id)} {_where(failure, code(failure.step))}",
+            f"# Run {prose(step.run_id)} {_where(first, code(first.step))}",
             "",
-            *page.describe(failure),
+            *(
+                text
+                for task, failure in failures.items()
+                for text in (
+                    *([f"## Task {code(task.task_key)}", ""] if task.task_key else []),
+                    *page.describe(failure),
+                )
+            ),
             "| what | where |",
             "|---|---|",
-            row("attempts of the training job", str(len(step.store.numbers(step.run.attempts)))),
-            row("newest stored checkpoint", _newest_checkpoint(step)),
+            *(
+                text
+                for task in known
+                for text in (
+                    row(f"attempts of the training job{_of(task)}", str(_attempts(task))),
+                    row(f"newest stored checkpoint{_of(task)}", _newest_checkpoint(task)),
+                )
+            ),
             row("all output of the run", code(step.run.base)),
             *page.on_cluster(left),
             "",
@@ -212,6 +266,10 @@ def _failure(step: Step) -> Failure | None:
         return Failure.from_bytes(step.store.read(step.run.failure("json")))
     except ObjectNotFoundError:
         return None
+
+
+def _attempts(step: Step) -> int:
+    return len(step.store.numbers(step.run.attempts))
 
 
 def _newest_checkpoint(step: Step) -> str:

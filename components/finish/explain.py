@@ -13,14 +13,15 @@ _MOST_IN_CELL = 500  # characters
 
 
 def explain(ends: Iterable[AttemptEnd]) -> str:
-    """Return a section for each attempt, the newest first; nothing when there is none."""
-    ordered = sorted(ends, key=lambda end: end.attempt, reverse=True)
+    """Return a section for each attempt, the newest of a task first; nothing without attempts."""
+    ordered = sorted(ends, key=lambda end: (end.task_key, -end.attempt))
     return "".join(f"{line}\n" for end in ordered for line in _attempt(end))
 
 
 def _attempt(end: AttemptEnd) -> Iterator[str]:
     yield ""
-    yield f"## Attempt {end.attempt}: {prose(end.verdict)}"
+    task = f" of task {code(end.task_key)}" if end.task_key else ""
+    yield f"## Attempt {end.attempt}{task}: {prose(end.verdict)}"
     yield ""
     where = f" in namespace {code(end.namespace)}" if end.namespace else ""
     yield from (f"{end.kind} {code(end.job)}{where}", "")

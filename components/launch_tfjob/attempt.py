@@ -12,6 +12,7 @@ from typing import Any
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.cluster.follower import Follower
+from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
@@ -65,6 +66,7 @@ class Attempt:
         run_left: Seconds left for the whole run.
         proven: Tells whether the output of this attempt is complete in the store.
         clock: A monotonic clock; tests replace it.
+        keep: Stores the log lines of the job; None to store none.
     """
 
     backend: Backend
@@ -76,6 +78,7 @@ class Attempt:
     run_left: float = math.inf
     proven: Callable[[], bool] = field(default=lambda: True, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    keep: LogWriter | None = field(default=None, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
     _gpu_seconds: dict[str, float] = field(default_factory=lambda: {"pending": 0, "running": 0})
@@ -97,7 +100,7 @@ class Attempt:
             ClusterUnavailableError: The API server was unreachable for too long; the job continues.
             ForbiddenError: RBAC does not allow following the job.
         """
-        follower = Follower(self.backend, self.name)
+        follower = Follower(self.backend, self.name, self.keep)
         follower.start()
         options = self.spec.options
         grace = float(self.spec.pod.of("chief").grace_seconds or 0)

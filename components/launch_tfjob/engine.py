@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.choice import open_backend
+from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
 from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
@@ -33,12 +35,15 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         ConfigurationError: Parameters are wrong, or the back end does not exist.
         JobFailedError: The training failed.
     """
-    spec = JobSpec.parse(**parameters)
+    given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
+    del given["model_code"]
+    spec = JobSpec.parse(**given)
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
-    with open_backend(*limits, spec.kind) as backend:
-        launched = launcher.run(step, spec, backend)
+    # The local back end ends its jobs when it is closed, and their last lines are stored after it.
+    with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
+        launched = launcher.run(step, spec, backend, logs)
     Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
     Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
     return launched

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
+from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
@@ -43,11 +44,12 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 
+_FAREWELL_SECONDS = 1.5
 _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
 _LONGEST_BACKOFF = 600.0
@@ -62,6 +64,7 @@ class Launched:
         attempts: How many attempts the run has used, this one included.
         manifest: The job of that attempt.
         progress: The reports of the chief; `final` has the metrics.
+        model_uri: The SavedModel; empty if the training stored none.
         gpu_hours: GPU hours by name; empty for a training without GPUs.
     """
 
@@ -69,6 +72,7 @@ class Launched:
     attempts: int
     manifest: Mapping[str, Any]
     progress: TrainingHistory
+    model_uri: str = ""
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -98,6 +102,7 @@ class Launcher:
         ended: Returns why the whole run ended; empty while it has not.
         clock: A monotonic clock; tests replace it.
         sleep: Waits for seconds; tests replace it.
+        logs: Stores the log lines of the jobs; None to store none.
     """
 
     step: Step
@@ -108,6 +113,7 @@ class Launcher:
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    logs: RunLogs | None = field(default=None, repr=False)
 
     def run(self) -> Launched:
         """Train.
@@ -159,6 +165,7 @@ class Launcher:
                 run_left,
                 partial(self._has_completed, attempt),
                 self.clock,
+                self.logs.attempt(attempt) if self.logs else None,
             ).follow()
             self._keep(outcome.end)
             judgement = outcome.judgement
@@ -378,8 +385,9 @@ class Launcher:
         return manifest
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
+        run, key = self.step.run_id, self.step.task_key
         run_uri = str(self.step.run.base)
-        identity = Identity(self.step.run_id, attempt, owner=self.owner, run_uri=run_uri)
+        identity = Identity(run, attempt, task_key=key, owner=self.owner, run_uri=run_uri)
         return build_job(self.spec, identity)
 
     def _launched(self, attempt: int, claimed: Sequence[int] = ()) -> Launched:
@@ -390,7 +398,15 @@ class Launcher:
         attempts = max(claimed, default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
         hours = self._gpu_hours(claimed, attempt) if self.spec.total_gpus else {}
-        return Launched(manifest["metadata"]["name"], attempts, manifest, progress, hours)
+        name = manifest["metadata"]["name"]
+        return Launched(name, attempts, manifest, progress, self._model_uri(), hours)
+
+    def _model_uri(self) -> str:
+        """Return the address of the model, or nothing for a program that stores none."""
+        run = self.step.run
+        objects = self.step.store.read_manifest(run.manifest).objects
+        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
+        return str(run.model) if has_model else ""
 
     def _gpu_hours(self, claimed: Sequence[int], completed: int) -> dict[str, float]:
         """Return the GPU hours that the launchers of all attempts recorded."""
@@ -402,20 +418,27 @@ class Launcher:
         return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}
 
 
-def run(step: Step, spec: JobSpec, backend: Backend) -> Launched:
+def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:
     """Train, or return at once if the output of the run is complete.
 
     Args:
         step: The run and its store.
         spec: The requested job.
         backend: The back end that runs the jobs.
+        logs: Stores the log lines of the jobs; None to store none.
 
     Raises:
         JobFailedError: The training failed; the last lines of the replica that failed first.
     """
+
+    def farewell(_why: str) -> None:
+        if logs:
+            logs.hurry()
+            logs.flush(_FAREWELL_SECONDS)
+
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
-    with backend.watch_workflow(step.run_id, owner, seconds) as ended:
-        return Launcher(step, spec, backend, owner, retry=_is_retry(), ended=ended).run()
+    with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
+        return Launcher(step, spec, backend, owner, _is_retry(), ended, logs=logs).run()
 
 
 def _is_retry() -> bool:

@@ -19,6 +19,7 @@ from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
     HASH_ANNOTATION,
     HEARTBEAT_ANNOTATION,
+    KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
     POD_ANNOTATIONS,
@@ -59,6 +60,7 @@ class Identity:
         run_id: The id of the run, as KFP gives it.
         attempt: The number of the attempt, from 1.
         task: The step that launched it.
+        task_key: Keeps the tasks of that step apart in a run; usually empty.
         namespace: The namespace; empty for the caller's own.
         owner: The ownerReference that deletes the job with its Workflow, or None.
         run_uri: The folder of the run in S3; empty for the one that output_uri and run_id give.
@@ -67,13 +69,14 @@ class Identity:
     run_id: str
     attempt: int
     task: str = "launch-tfjob"
+    task_key: str = ""
     namespace: str = ""
     owner: Mapping[str, Any] | None = None
     run_uri: str = ""
 
     def job_name(self, kind: JobKind) -> str:
-        """Return the name of the job: a DNS-1035 label, unique for each run and attempt."""
-        suffix = f"-{self.attempt}"
+        """Return the name of the job: a DNS-1035 label, unique for each task and attempt."""
+        suffix = f"-{self.task_key}-{self.attempt}" if self.task_key else f"-{self.attempt}"
         return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
 
 
@@ -99,7 +102,8 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         MANAGER_LABEL: MANAGER,
         RUN_LABEL: run_label(identity.run_id),
         TASK_LABEL: identity.task,
-        "kfp-tfjob/model": label_value(spec.model_name),
+        **({KEY_LABEL: identity.task_key} if identity.task_key else {}),
+        **({"kfp-tfjob/model": label_value(spec.model_name)} if spec.model_name else {}),
         "kfp-tfjob/attempt": str(identity.attempt),
     }
     queue = spec.pod.all.queue
@@ -280,7 +284,8 @@ class _PodTemplate:
 
     def _environment(self) -> list[dict[str, Any]]:
         spec, identity = self.spec, self.identity
-        run_uri = identity.run_uri or Layout.parse(spec.output_uri).run(identity.run_id).base
+        run = Layout.parse(spec.output_uri).run(identity.run_id).task(identity.task_key)
+        run_uri = identity.run_uri or run.base
         values = {
             "RUN_ID": self.identity.run_id,
             "ATTEMPT": str(self.identity.attempt),

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.labels import HASH_ANNOTATION, RUN_LABEL, TASK_LABEL
+from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Verdict
 
@@ -87,12 +87,12 @@ def look_at(
 
 
 def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a job has the same run and step, and the same Workflow if both have one."""
-    labels = job.get("labels") or {}
-    if any(labels.get(name) != wanted["labels"][name] for name in (RUN_LABEL, TASK_LABEL)):
+    """Tell whether a job has the same run and task, and the same Workflow if both have one."""
+    labels, ours = job.get("labels") or {}, wanted["labels"]
+    if any(labels.get(name) != ours.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)):
         return False
-    theirs, ours = _workflow(job), _workflow(wanted)
-    return not (theirs and ours) or theirs == ours
+    their_workflow, our_workflow = _workflow(job), _workflow(wanted)
+    return not (their_workflow and our_workflow) or their_workflow == our_workflow
 
 
 def _workflow(metadata: Mapping[str, Any]) -> str:

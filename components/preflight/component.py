@@ -9,26 +9,33 @@ from kfp_tfjob.components.images import TOOLS
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
 def preflight(
+    *,
     run_id: str,
-    scheduled_time: str,
+    scheduled_time: str = "",
     data_uri: str,
     data_label: str,
-    data_options: dict,
+    data_options: dict = {},
     model_name: str,
-    model_code: str,
-    model_hyperparameters: dict,
+    model_code: str = "kfp_tfjob.trainer.models:mlp",
+    model_hyperparameters: dict = {},
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
-    storage_secret: str,
-    train_workers: int,
-    train_gpus: int,
-    train_epochs: int,
-    train_batch_size: int,
-    train_image: str,
-    train_options: dict,
-    gate: dict,
-    pod: dict,
+    storage_endpoint: str = "",
+    storage_region: str = "",
+    storage_secret: str = "objstore-cred",
+    train_workers: int = 1,
+    train_gpus: int = 0,
+    train_epochs: int = 20,
+    train_batch_size: int = 64,
+    train_image: str = "",
+    train_options: dict = {},
+    gate: dict = {
+        "primary_metric": "auto",
+        "mode": "superior",
+        "confidence": 0.95,
+        "first_model": "beat_baseline",
+    },
+    pod: dict = {},
+    task_key: str = "",
     parameters: dsl.Output[dsl.Markdown],
 ) -> NamedTuple(
     "Outputs",
@@ -53,10 +60,11 @@ def preflight(
         train_gpus: GPUs of each replica.
         train_epochs: Passes over the training rows.
         train_batch_size: Rows of one step over all replicas.
-        train_image: Image of the replicas.
+        train_image: Image of the replicas; empty for the one that was compiled in.
         train_options: Seed, class weights, early stopping, own command, deadlines.
         gate: When a model is good enough.
         pod: Resources and placement of the replicas.
+        task_key: The key of the launch_tfjob that takes the outputs.
         parameters: Every parameter with its value and meaning.
 
     Returns:
@@ -66,12 +74,13 @@ def preflight(
         code_uri: The run's copy of the user's code; empty when the code is in the image.
     """
     values = dict(locals())
-    del values["run_id"], values["scheduled_time"], values["parameters"]
+    for name in ("run_id", "scheduled_time", "task_key", "parameters"):
+        del values[name]
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 
     with reported("preflight") as outcome:
-        checked = run(outcome, run_id, values, scheduled_time)
+        checked = run(outcome, run_id, values, scheduled_time, task_key)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
     return checked.data_uri, checked.source_digest, checked.model_entry, checked.code_uri

@@ -72,29 +72,35 @@ class Checked:
 
 
 def run(
-    report: FailureReport, run_id: str, values: Mapping[str, Any], scheduled_time: str = ""
+    report: FailureReport,
+    run_id: str,
+    values: Mapping[str, Any],
+    scheduled_time: str = "",
+    task_key: str = "",
 ) -> Checked:
     """Check a run.
 
     Args:
         report: Gets the store as soon as the parameters allow it.
         run_id: The run.
-        values: Every run parameter.
+        values: Every run parameter; an empty train_image is the one that was compiled in.
         scheduled_time: The tick of the schedule, as KFP gives it; a local run has its own.
+        task_key: The key of the task that this run checks; usually empty.
 
     Raises:
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
         DataError: The source is missing or its header is unusable.
     """
+    values = {**values, "train_image": values["train_image"] or TRAIN}
     try:
         run_parameters.check(values)
         tick = _tick(values, os.environ.get(TICK) or scheduled_time)
     except ConfigurationError:
-        report.step = _place_of_report(run_id, values)
+        report.step = _place_of_report(run_id, values, task_key)
         raise
     given = values
     values = {**given, "data_uri": fields.fill(str(given["data_uri"]), tick)}
-    step = _open_step(run_id, values)
+    step = _open_step(run_id, values, task_key)
     folder = _folder(step, values, tick)
     if folder:
         step = replace(step, place=step.layout.run(step.run_id, folder))
@@ -214,15 +220,16 @@ def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[tuple[s
     return sources.feature_names(source, label, options), label, options.task
 
 
-def _open_step(run_id: str, values: Mapping[str, Any]) -> Step:
+def _open_step(run_id: str, values: Mapping[str, Any], task_key: str) -> Step:
     storage = (values["storage_endpoint"], values["storage_region"])
-    return open_step("preflight", run_id, values["output_uri"], *storage, patience=_PATIENCE)
+    where = (run_id, values["output_uri"], *storage, task_key)
+    return open_step("preflight", *where, patience=_PATIENCE)
 
 
-def _place_of_report(run_id: str, values: Mapping[str, Any]) -> Step | None:
+def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> Step | None:
     """Return where to store the report; None if the parameters of the store are wrong."""
     try:
-        return _open_step(run_id, values)
+        return _open_step(run_id, values, task_key)
     except StepError:
         return None
 

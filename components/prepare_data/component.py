@@ -9,14 +9,16 @@ from kfp_tfjob.components.images import TOOLS
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
 def prepare_data(
+    *,
     run_id: str,
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
     data_uri: str,
     data_label: str,
-    data_options: dict,
-    source_digest: str,
+    data_options: dict = {},
+    source_digest: str = "",
+    task_key: str = "",
+    storage_endpoint: str = "",
+    storage_region: str = "",
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
@@ -25,12 +27,14 @@ def prepare_data(
     Args:
         run_id: The id of the run.
         output_uri: As in the form.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
         data_uri: As in the form, with the fields of the tick filled in.
         data_label: As in the form.
         data_options: As in the form.
-        source_digest: The digest of the data that preflight checked.
+        source_digest: The digest of the data that preflight checked; empty without preflight.
+        task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
+            digits and -.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
         data_report: Every feature and the label as a page; its metadata names the dataset.
         data_metrics: Rows, features, duplicates and bad rows.
 
@@ -42,7 +46,8 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.report import render
     from kfp_tfjob.components.step import step
 
-    with step("prepare_data", run_id, output_uri, storage_endpoint, storage_region) as context:
+    storage = (storage_endpoint, storage_region)
+    with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
         done = run(context, data_uri, data_label, data_options, source_digest)
         for name, value in done.metrics.items():
             data_metrics.log_metric(name, value)

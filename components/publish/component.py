@@ -9,13 +9,15 @@ from kfp_tfjob.components.images import TOOLS
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
 def publish(
+    *,
     run_id: str,
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
     model_name: str,
     model_uri: str,
     dataset_uri: str,
+    task_key: str = "",
+    storage_endpoint: str = "",
+    storage_region: str = "",
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("version", int), ("version_uri", str), ("champion_uri", str)]):
@@ -24,11 +26,12 @@ def publish(
     Args:
         run_id: The id of the run.
         output_uri: As in the form.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
         model_name: As in the form.
         model_uri: The SavedModel of the run.
         dataset_uri: The dataset it was judged on.
+        task_key: The key of the evaluate that judged it.
+        storage_endpoint: As in the form.
+        storage_region: As in the form.
         model_card: The model card; the addresses of version and champion are its metadata.
         publish_summary: What the run came to: a run that publishes ends here.
 
@@ -41,7 +44,8 @@ def publish(
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.summary import summary
 
-    with step("publish", run_id, output_uri, storage_endpoint, storage_region) as context:
+    storage = (storage_endpoint, storage_region)
+    with step("publish", run_id, output_uri, *storage, task_key) as context:
         verdict = str(context.run.verdict)
         done = run(context, model_name, model_uri, verdict, dataset_uri)
         with open(model_card.path, "w") as file:

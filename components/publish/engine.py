@@ -89,8 +89,9 @@ def run(
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
     place = step.layout.model(model_name)
     number = next_number(verdict)
-    _require_unsurpassed(step, model_name, number, verdict["run_id"])
-    version = _claim(step, place, verdict["run_id"])
+    trained_by = verdict["run_id"], step.task_key
+    _require_unsurpassed(step, model_name, number, trained_by)
+    version = _claim(step, place, trained_by)
     champion = Champion(
         number=number,
         version=version,
@@ -101,6 +102,7 @@ def run(
         dataset_digest=verdict["dataset_digest"],
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
         verdict_uri=verdict_uri,
+        task_key=step.task_key,
     )
     card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
     _promote(step, place, model_name, champion)
@@ -146,12 +148,14 @@ def _require_blessed(
     )
 
 
-def _require_unsurpassed(step: Step, model_name: str, number: int, run_id: str) -> None:
+def _require_unsurpassed(
+    step: Step, model_name: str, number: int, trained_by: tuple[str, str]
+) -> None:
     """Refuse, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
         record = step.layout.model(model_name).champion(number)
-        if Champion.from_bytes(number, step.store.read(record)).run_id != run_id:
+        if Champion.from_bytes(number, step.store.read(record)).trained_by != trained_by:
             raise _surpassed(model_name, champion)
 
 
@@ -166,9 +170,11 @@ def _surpassed(model_name: str, champion: Champion | None) -> SurpassedError:
     )
 
 
-def _claim(step: Step, place: ModelLayout, run_id: str) -> int:
-    """Return the version number of this run: the one it has, or the next free one."""
-    claim = (json.dumps({"run_id": run_id}) + "\n").encode()
+def _claim(step: Step, place: ModelLayout, trained_by: tuple[str, str]) -> int:
+    """Return the version number of this run or task: the one it has, or the next free one."""
+    run_id, task_key = trained_by
+    body = {"run_id": run_id} | ({"task_key": task_key} if task_key else {})
+    claim = (json.dumps(body) + "\n").encode()
     taken = step.store.numbers(place.versions)
     for number in reversed(taken):
         try:
@@ -252,7 +258,7 @@ def _promote(step: Step, place: ModelLayout, model_name: str, champion: Champion
         step.store.create(record, champion.to_bytes(), "application/json")
     except ObjectExistsError:
         there = Champion.from_bytes(champion.number, step.store.read(record))
-        if there.run_id != champion.run_id:
+        if there.trained_by != champion.trained_by:
             raise _surpassed(model_name, there) from None
     else:
         log.info("version %d is the champion of %s", champion.version, model_name)

@@ -9,10 +9,12 @@ from kfp_tfjob.components import images
 
 @dsl.component(base_image=images.TOOLS, install_kfp_package=False)
 def sync_output(
+    *,
     run_id: str,
     output_uri: str,
-    storage_endpoint: str,
-    storage_region: str,
+    task_key: str = "",
+    storage_endpoint: str = "",
+    storage_region: str = "",
     stored_output: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
     """Proves that the output of a training is complete in S3, or fails with what is missing.
@@ -20,6 +22,7 @@ def sync_output(
     Args:
         run_id: The run whose output is proven.
         output_uri: Where all runs lie, s3://BUCKET/PREFIX.
+        task_key: The key of the launch_tfjob whose output is proven.
         storage_endpoint: URL of the store; empty for what the Secret or AWS says.
         storage_region: Region of the store; empty for what the Secret or AWS says.
         stored_output: How much was proven, its digest and the largest objects; the model's address
@@ -34,7 +37,8 @@ def sync_output(
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.sync_output import sync
 
-    with step("sync_output", run_id, output_uri, storage_endpoint, storage_region) as context:
+    storage = (storage_endpoint, storage_region)
+    with step("sync_output", run_id, output_uri, *storage, task_key) as context:
         result = sync.run(context)
         Path(stored_output.path).write_text(result.markdown)
         stored_output.metadata["model_uri"] = result.model_uri

@@ -15,9 +15,11 @@ def main() -> None:
     values = json.load(sys.stdin)
     # kfp.local warns that a process ignores images and resources, which is expected.
     warnings.filterwarnings("ignore", module=r"kfp\.")
-    from kfp import local
+    from kfp import dsl, local
     from kfp.local import subprocess_task_handler
 
+    # kfp.local cannot fill this in; the steps of a local run find the tick in their environment.
+    dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER = ""
     from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 
     # kfp.local replaces the text python3 everywhere in a task's command, including parameters, so

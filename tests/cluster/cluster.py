@@ -121,6 +121,10 @@ class Cluster(Access):
         """Stop."""
         self.stop()
 
+    def program(self, name: str) -> Path:
+        """Return the path of a program, for instance `kubectl`."""
+        return Path(self._programs[name])
+
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
         """Run kubectl as the administrator.
 

@@ -180,7 +180,7 @@ def test_a_workflow_that_has_not_changed_for_long_can_be_watched(launch, workflo
         other.patch({"spec": {"number": number}})
     api = client_of(launch.kubeconfig, launch.namespace)
     owner = {key: workflow.get()["metadata"][key] for key in ("name", "uid")}
-    watch = WorkflowWatcher(api, launch.step.run_id, owner, tuple, 60)
+    watch = WorkflowWatcher(api, launch.step.run_id, owner, tuple, 60, lambda why: None)
     query = {"fieldSelector": f"metadata.name={owner['name']}", "watch": "true"}
     query |= {"timeoutSeconds": "1", "resourceVersion": watch._list(api, (5, 30))}
     assert not [line for line in api.lines(api.workflow(""), query, 30) if b"ERROR" in line]

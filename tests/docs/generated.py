@@ -97,7 +97,11 @@ def codes() -> str:
 
 
 def step(name: str) -> str:
-    """Return the inputs and outputs of a step, from its compiled YAML."""
+    """Return the inputs and outputs of a step, from its compiled YAML.
+
+    The inputs are those of the pipeline of one task, and the outputs those of the task itself,
+    because KFP drops the artifacts and the descriptions of the pipeline's outputs.
+    """
     definition = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
     (component,) = (
         it
@@ -106,8 +110,11 @@ def step(name: str) -> str:
     )
     return "\n\n".join(
         part
-        for title, key in (("Inputs", "inputDefinitions"), ("Outputs", "outputDefinitions"))
-        for part in (f"## {title}", "\n".join(_table(component.get(key, {}), title == "Inputs")))
+        for title, found in (
+            ("Inputs", definition["root"].get("inputDefinitions", {})),
+            ("Outputs", component.get("outputDefinitions", {})),
+        )
+        for part in (f"## {title}", "\n".join(_table(found, title == "Inputs")))
     )
 
 

@@ -355,12 +355,12 @@ def test_the_component_hands_kfp_what_it_can_store(
     from kfp_tfjob.components.publish.component import publish as publish_component
 
     bench.train("r1", 0.3, packed)
-    run = ("r1", str(bench.layout.root), "", "")
+    run = {"run_id": "r1", "output_uri": str(bench.layout.root)}
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     report = dsl.HTML(uri=str(tmp_path / "report.html"))
     summary = dsl.Markdown(uri=str(tmp_path / "summary.md"))
     blessed = evaluate.python_func(
-        *run,
+        **run,
         dataset_uri=str(bench.dataset),
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
@@ -381,7 +381,7 @@ def test_the_component_hands_kfp_what_it_can_store(
     assert f"verdict on {ROWS} test rows: blessed: " in capsys.readouterr().out
     card = dsl.Markdown(uri=str(tmp_path / "card.md"))
     version, version_uri, champion_uri = publish_component.python_func(
-        *run,
+        **run,
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
         dataset_uri=str(bench.dataset),

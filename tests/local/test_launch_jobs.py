@@ -217,16 +217,13 @@ def test_the_component_trains_and_leaves_what_people_look_at(
     curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
     job = dsl.HTML(uri=str(tmp_path / "job.html"))
     metrics = dsl.Metrics()
-    name, attempts, model_uri = launch_tfjob.python_func(
+    name, attempts, model_uri, trained_uri = launch_tfjob.python_func(
         run_id="1",
         output_uri=str(base),
-        storage_endpoint="",
-        storage_region="",
         storage_secret="keys",
         dataset_uri=str(base / "datasets/d"),
         model_name="digits",
         model_entry="kfp_tfjob.trainer.models:mlp",
-        code_uri="",
         model_hyperparameters={"db": {"password": "pass-4711"}},
         train_workers=0.0,
         train_gpus=0.0,
@@ -483,7 +480,7 @@ from kfp_tfjob.storage.store import Store
 step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
 engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",
     model_entry="a:b", model_hyperparameters={{}}, train_workers=1, train_gpus=0, train_epochs=1,
-    train_batch_size=2, train_image="x", pod={{}},
+    train_batch_size=2, train_image="x", pod={{}}, model_code="",
     train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
 """
     (tmp_path / "secrets").mkdir()

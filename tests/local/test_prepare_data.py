@@ -538,12 +538,8 @@ def test_the_log_and_the_page_of_the_step_say_that_a_dataset_was_used_again(
         prepare_data.python_func(
             run_id="r1",
             output_uri=str(base),
-            storage_endpoint="",
-            storage_region="",
             data_uri=str(tmp_path / "a.csv"),
             data_label="y",
-            data_options={},
-            source_digest="",
             data_report=page,
             data_metrics=dsl.Metrics(),
         )

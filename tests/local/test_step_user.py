@@ -44,7 +44,7 @@ def test_it_has_neither_a_name_nor_a_home(repository: Path) -> None:
 
 def test_a_compiled_step_runs(s3, store, base, tmp_path: Path, repository: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
-    compiled = yaml.safe_load((FOLDER / "prepare_data.yaml").read_text())
+    compiled = next(yaml.safe_load_all((FOLDER / "prepare_data.yaml").read_text()))
     container = compiled["deploymentSpec"]["executors"]["exec-prepare-data"]["container"]
     outputs = compiled["components"]["comp-prepare-data"]["outputDefinitions"]
     told = {

@@ -107,14 +107,14 @@ def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_p
     manifest = write(step, FILES)
     report = SimpleNamespace(path=str(tmp_path / "report.md"), metadata={})
 
-    outputs = sync_output.python_func(RUN, str(base), "", "", report)
+    outputs = sync_output.python_func(run_id=RUN, output_uri=str(base), stored_output=report)
     assert outputs == (f"{step.run.base}/output/model", manifest.digest)
     assert "Objects verified" in Path(report.path).read_text()
     assert report.metadata == dict(zip(("model_uri", "output_digest"), outputs, strict=True))
 
     step.store.delete(step.run.output / "model/saved_model.pb")
     with pytest.raises(SystemExit) as ended:
-        sync_output.python_func(RUN, str(base), "", "", report)
+        sync_output.python_func(run_id=RUN, output_uri=str(base), stored_output=report)
     assert ended.value.code == 3
     cause = json.loads(step.store.read(step.run.failure("json")))
     assert (cause["step"], cause["code"], cause["verdict"]) == ("sync_output", 3, "user_error")

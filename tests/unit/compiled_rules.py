@@ -16,6 +16,7 @@ import yaml
 _ALWAYS = "ALL_UPSTREAM_TASKS_COMPLETED"  # exit tasks and ignore_upstream_failure
 _SHOWN = {"system.HTML", "system.Markdown", "system.Metrics", "system.ClassificationMetrics"}
 _MACROS = re.compile(r"\[\[(ScheduledTime|CurrentTime|Index|RunUUID)[^\]]*\]\]")
+_COPY = re.compile(r"-[0-9]+$")  # KFP numbers a component that a pipeline loads again
 _OF_THE_RUN = "{{$.pipeline_job_"
 _LONGEST_PARAMETER = 126_000  # bytes; with 140,000 the driver of the run cannot be started
 _EXACT = 2**53  # from here on a number is a float, and loses digits
@@ -61,15 +62,22 @@ class Compiled:
         return self.pipeline.get("components", {})
 
     def dags(self) -> Iterator[list[Task]]:
-        executors = self.pipeline["deploymentSpec"]["executors"]
         for component in (self.pipeline["root"], *self.components.values()):
-            yield [
-                Task(name, body, executors.get(self._label(body), {}))
-                for name, body in component.get("dag", {}).get("tasks", {}).items()
-            ]
+            yield self._tasks_of(component)
+
+    def _tasks_of(self, component: Mapping[str, Any]) -> list[Task]:
+        executors = self.pipeline["deploymentSpec"]["executors"]
+        return [
+            Task(name, body, executors.get(self._label(body), {}))
+            for name, body in component.get("dag", {}).get("tasks", {}).items()
+        ]
 
     def _label(self, task: Mapping[str, Any]) -> str:
         return self.components[task["componentRef"]["name"]].get("executorLabel", "")
+
+    def inside(self, task: Task) -> list[Task]:
+        """Return the tasks of the DAG that a task runs; none for a container."""
+        return self._tasks_of(self.components[task.body["componentRef"]["name"]])
 
     def tasks(self) -> Iterator[Task]:
         for dag in self.dags():
@@ -119,9 +127,9 @@ def imported_artifact_as_input(compiled: Compiled) -> Iterator[str]:
 
 
 def cached_task(compiled: Compiled) -> Iterator[str]:
-    """A hit hands on an address that may have been deleted since."""
+    """A hit hands on an address that may have been deleted since; only containers are cached."""
     for task in compiled.tasks():
-        if task.body.get("cachingOptions", {}).get("enableCache"):
+        if task.executor and task.body.get("cachingOptions", {}).get("enableCache"):
             yield f"{task.name} may be answered from the cache"
 
 
@@ -140,7 +148,8 @@ def exit_task_without_its_run(compiled: Compiled) -> Iterator[str]:
     for task in compiled.tasks():
         constants = [
             str(value.get("runtimeValue", {}).get("constant", ""))
-            for _, value in task.inputs("parameters")
+            for one in (task, *compiled.inside(task))
+            for _, value in one.inputs("parameters")
         ]
         if task.runs_always and not any(_OF_THE_RUN in text for text in constants):
             yield f"{task.name} is told nothing that belongs to its run"
@@ -205,10 +214,10 @@ def macro_of_a_schedule(compiled: Compiled) -> Iterator[str]:
 
 
 def name_used_twice(compiled: Compiled) -> Iterator[str]:
-    """The graph shows an artifact by this name alone."""
-    owners: dict[str, list[str]] = {}
+    """The graph shows an artifact by this name alone; the same step may be there twice."""
+    owners: dict[str, set[str]] = {}
     for component, name, _ in compiled.artifacts():
-        owners.setdefault(name, []).append(component)
+        owners.setdefault(name, set()).add(_COPY.sub("", component))
     for name, components in owners.items():
         if len(components) > 1:
             yield f"{name} is an output of {' and '.join(sorted(components))}"

@@ -14,7 +14,6 @@ from kfp_tfjob.cluster.errors import (
     translate,
     webhook_is_away,
 )
-from kfp_tfjob.cluster.pod_logs import _cut
 from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.storage.errors import StepError
 
@@ -85,15 +84,6 @@ def test_the_right_of_a_path():
     assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs/j") == "tfjobs"
     assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs") == "tfjobs"
     assert kind("/api/v1/nodes") == "/api/v1/nodes"
-
-
-def test_lines_of_a_log():
-    at, since, text = _cut(b"2026-01-01T10:00:00.12Z hello  there")
-    assert (since, text) == ("2026-01-01T10:00:00Z", "hello  there")
-    later, _, empty = _cut(b"2026-01-01T10:00:00.123456789Z ")
-    assert later > at and empty == ""
-    assert _cut(b"2026-01-01T10:00:01Z x")[0] > later
-    assert _cut(b"failed to open log") == (("", ""), "", "failed to open log")
 
 
 def test_a_stream_is_cut_into_lines_and_what_is_too_long_is_cut_short():

@@ -50,16 +50,19 @@ def test_the_form_is_the_declaration() -> None:
 def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent) -> None:
     kinds = {str: "String", int: "Integer", dict: "Dict"}
     inputs = step.component_spec.inputs
-    made = {"run_id", TICK, "source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
-    assert inputs.keys() <= PARAMETERS.keys() | made  # the others are what earlier steps made
+    made = {"source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
+    own = {"run_id", "task_key", TICK}
+    assert inputs.keys() <= PARAMETERS.keys() | made | own  # `made` by earlier steps
     for name in inputs.keys() & PARAMETERS.keys():
-        assert inputs[name].type == kinds[PARAMETERS[name].type]
-        assert inputs[name].default is None and not inputs[name].optional
+        parameter = PARAMETERS[name]
+        assert inputs[name].type == kinds[parameter.type]
+        if inputs[name].optional and not parameter.is_required:
+            assert inputs[name].default == parameter.default
 
 
 def test_preflight_takes_every_parameter() -> None:
-    made = {"run_id", TICK}
-    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | made
+    own = {"run_id", "task_key", TICK}
+    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | own
 
 
 def test_good_parameters_pass() -> None:

@@ -1,0 +1,49 @@
+"""Gives a pipeline its inputs as the signature and the docstring that KFP reads."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input of a pipeline.
+
+    Attributes:
+        name: Its name.
+        type: str, int or dict.
+        default: REQUIRED for one that must be given.
+        words: Its meaning, in plain text.
+    """
+
+    name: str
+    type: type
+    default: Any
+    words: str
+
+
+def with_form(
+    pipeline: Callable[..., Any], fields: Iterable[Field], outputs: Any = REQUIRED
+) -> Callable[..., Any]:
+    """Give a pipeline its inputs.
+
+    Args:
+        pipeline: A function that takes its inputs by position.
+        fields: The inputs, those without a default first.
+        outputs: The type of its result, as KFP reads it.
+
+    Returns:
+        The same function.
+    """
+    fields = list(fields)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    pipeline.__signature__ = inspect.Signature(
+        [inspect.Parameter(it.name, kind, default=it.default, annotation=it.type) for it in fields],
+        return_annotation=outputs,
+    )
+    arguments = [f"    {it.name}: {it.words}" for it in fields]
+    pipeline.__doc__ = "\n".join([pipeline.__doc__ or "", "", "Args:", *arguments])
+    return pipeline

@@ -1,0 +1,68 @@
+"""Makes a pipeline of one step, for other pipelines and for a run by itself.
+
+A component of KFP carries neither the Secret of the store nor the id of the run. A pipeline of one
+task does, and `components.load_component_from_file` reads its YAML as a component.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from kfp import dsl
+from kfp.dsl.base_component import BaseComponent
+from kfp.dsl.graph_component import GraphComponent
+
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.form import REQUIRED, Field, with_form
+from kfp_tfjob.pipelines.task import with_store
+
+_SECRET = "storage_secret"
+
+
+def one_step(step: BaseComponent, of_the_run: Mapping[str, str]) -> GraphComponent:
+    """Return the pipeline of one step.
+
+    Args:
+        step: The component of the step.
+        of_the_run: Inputs that belong to the run, such as its id: the placeholder of each.
+
+    Returns:
+        A pipeline with the other inputs of the step, the name of the Secret, and its outputs.
+    """
+    signature = inspect.signature(step.python_func)
+    fields = sorted(_fields(step, signature, of_the_run), key=lambda it: it.default is not REQUIRED)
+    outputs = signature.return_annotation
+
+    def pipeline(*values: Any) -> Any:
+        given = {field.name: value for field, value in zip(fields, values, strict=True)}
+        secret = given[_SECRET]
+        given |= of_the_run
+        task = step(**{name: given[name] for name in step.component_spec.inputs})
+        made = with_store(task, secret).outputs
+        if hasattr(outputs, "_fields"):
+            return outputs(*(made[name] for name in outputs._fields))
+        return None if outputs is REQUIRED else made["Output"]
+
+    pipeline.__doc__ = step.description
+    # With the name of the step itself, KFP would read only that step from the YAML.
+    name = f"{step.name}-step"
+    return dsl.pipeline(name=name, description=step.description)(
+        with_form(pipeline, fields, outputs)
+    )
+
+
+def _fields(
+    step: BaseComponent, signature: inspect.Signature, of_the_run: Mapping[str, str]
+) -> list[Field]:
+    found = []
+    for name, item in step.component_spec.inputs.items():
+        if name in of_the_run or name == _SECRET:
+            continue
+        taken = signature.parameters[name]
+        default = taken.default
+        if default is not REQUIRED and name in PARAMETERS:
+            default = defaults()[name]  # the image that was compiled in
+        found.append(Field(name, taken.annotation, default, item.description or ""))
+    secret = PARAMETERS[_SECRET]
+    return [*found, Field(_SECRET, str, secret.default, secret.words)]

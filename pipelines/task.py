@@ -1,0 +1,53 @@
+"""Gives a task what every step needs in its pod, in this project's pipeline and in your own."""
+
+from kfp import dsl, kubernetes
+
+from kfp_tfjob.components.images import (
+    RUN_AS_USER,
+    TOOLS,
+    TOOLS_VARIABLE,
+    TRAIN,
+    TRAIN_VARIABLE,
+    TRAINER,
+    TRAINER_VARIABLE,
+)
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.storage.credentials import MOUNT
+
+_MEMORY = {"prepare-data": "2Gi", "evaluate": "4Gi"}
+_LEAST_MEMORY = "1Gi"
+# The launcher's own pod may be drained while the job runs; the next one takes the job over.
+_RETRIES = {"launch-tfjob": 2}
+
+
+def with_store(
+    task: dsl.PipelineTask, storage_secret: str = PARAMETERS["storage_secret"].default
+) -> dsl.PipelineTask:
+    """Give a task the Secret of the store, a user, its own resources, and no cache.
+
+    A cache hit could return an address that was deleted since; the steps find reusable data by its
+    digest instead. The Secret is optional, because a pod with a missing Secret hangs without a
+    message, while a step can report it. Pods with a non-root user are admitted under Pod Security
+    `restricted`.
+
+    Args:
+        task: A step of this project, or a component of your own that reads the store.
+        storage_secret: The name of the Secret, or the pipeline parameter with its name.
+
+    Returns:
+        The same task.
+    """
+    kubernetes.use_secret_as_volume(
+        task, secret_name=storage_secret, mount_path=str(MOUNT), optional=True
+    )
+    if RUN_AS_USER != "none":
+        kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
+    # A job uses the images that `compile` was given, too.
+    task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
+    task.set_env_variable(TRAIN_VARIABLE, TRAIN)
+    step = task.component_spec.name
+    memory = _MEMORY.get(step, _LEAST_MEMORY)
+    task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
+    if retries := _RETRIES.get(step):
+        task.set_retry(num_retries=retries)
+    return task.set_caching_options(False)

@@ -1,0 +1,244 @@
+"""The log lines of replicas in a real store: every line once, whoever was killed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.cluster import log_writer
+from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
+from kfp_tfjob.cluster.log_reader import LogReader, attempts
+from kfp_tfjob.cluster.log_writer import LogWriter
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.store import Store
+from tests.faults import proxy as faults
+from tests.faults.proxy import Fault, FaultProxy
+
+ROOT = Path(__file__).parents[2]
+BEGAN = 1_767_225_600.0
+
+
+def lines(number: int, replicas: int = 1, text: str = "step {} loss 0.25") -> list[LogLine]:
+    """Return lines of several replicas and containers; some have equal times."""
+    return [
+        LogLine(
+            f"worker-{index % replicas}" + ("/uploader" if index % 7 == 0 else ""),
+            "pod",
+            stamp_of(BEGAN + index // 3 * 0.002),
+            text.format(index),
+        )
+        for index in range(number)
+    ]
+
+
+@pytest.fixture
+def run(base) -> RunLayout:
+    return Layout(base).run("r")
+
+
+def stored(store: Store, run: RunLayout) -> list[str]:
+    """Return the lines of every replica, one replica after the other."""
+    reader = LogReader(store, run, 1)
+    return sorted(f"{line.where} {line.text}" for line in reader.new_lines())
+
+
+def missing(note: str) -> int:
+    """Return the number of lines in a note."""
+    return int(note.removeprefix("(").split()[0].replace(",", ""))
+
+
+def expected(given: list[LogLine]) -> list[str]:
+    return sorted(f"{line.where} {line.text}" for line in given)
+
+
+def write(store: Store, run: RunLayout, given: list[LogLine], seconds: float = 20) -> None:
+    writer = LogWriter(store, run, 1)
+    for line in given:
+        writer.put(line)
+    writer.end()
+    writer.close(seconds)
+
+
+def test_lines_of_several_replicas_come_back_in_the_order_of_their_times(store, run):
+    given = lines(5000, replicas=3)
+    write(store, run, given)
+    reader = LogReader(store, run, 1)
+    found = list(reader.new_lines())
+    assert [line.stamp for line in found] == [line.stamp for line in given]
+    assert stored(store, run) == expected(given)
+    assert list(reader.new_lines()) == []
+    assert attempts(store, run) == [1]
+
+
+def test_messages_of_the_kubelet_are_not_stored(store, run):
+    write(store, run, [LogLine("chief-0", "pod", "", "failed to open log"), *lines(1)])
+    assert stored(store, run) == expected(lines(1))
+
+
+def test_a_part_is_at_most_a_mebibyte(store, run):
+    noise = random.Random(1)
+    write(store, run, lines(400, text="{} " + noise.randbytes(10_000).hex()))
+    write_noise = [
+        LogLine("chief-0", "pod", stamp_of(BEGAN + i), noise.randbytes(15_000).hex())
+        for i in range(200)
+    ]
+    write(store, run, write_noise)
+    sizes = [item.size for item in store.list(run.replica_logs)]
+    assert len(sizes) > 3 and max(sizes) <= 1 << 20
+
+
+@pytest.mark.parametrize("first", [1, 1000, 2500, 3000])
+def test_a_successor_that_reads_every_line_again_stores_the_rest(store, run, first):
+    given = lines(3000, replicas=2)
+    write(store, run, given[:first])
+    write(store, run, given)
+    assert stored(store, run) == expected(given)
+
+
+def test_a_new_pod_of_a_replica_is_read_from_its_start(store, run):
+    """Its node may have a clock that is behind."""
+    given = lines(100)
+    later = [line._replace(pod="other", text=f"again {line.text}") for line in given]
+    write(store, run, given)
+    write(store, run, [*given, *later])
+    write(store, run, later)
+    assert stored(store, run) == expected([*given, *later])
+
+
+def test_launchers_that_write_at_the_same_time_store_every_line_once(store, run, monkeypatch):
+    """An old launcher is not always gone when the next one begins."""
+    monkeypatch.setattr(log_writer, "PART_SECONDS", 0.05)
+    monkeypatch.setattr(log_writer, "_TICK", 0.02)
+    given = lines(4000)
+
+    def launcher(seed: int) -> None:
+        writer, pace = LogWriter(store, run, 1), random.Random(seed)
+        for line in given:
+            writer.put(line)
+            if pace.random() < 0.02:
+                time.sleep(pace.random() * 0.05)
+        writer.end()
+        writer.close(60)
+
+    threads = [threading.Thread(target=launcher, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stored(store, run) == expected(given)
+
+
+def test_a_store_that_is_away_delays_nothing_and_loses_nothing(proxy: FaultProxy, run, store):
+    proxy.faults.append(Fault(faults.slow_down, method=".*", times=40))
+    writer = LogWriter(Store(proxy.endpoint), run, 1)
+    given = lines(60_000, replicas=4)
+    began = time.monotonic()
+    for line in given:
+        writer.put(line)
+    assert time.monotonic() - began < 5
+    assert writer.flush(0.1) is False
+    writer.end()
+    writer.close(60)
+    assert stored(store, run) == expected(given)
+
+
+def test_a_store_that_never_answers_ends_the_writer_within_its_bound(proxy, run, caplog):
+    proxy.faults.append(Fault(faults.slow_down, method=".*", times=float("inf")))
+    writer = LogWriter(Store(proxy.endpoint), run, 1)
+    for line in lines(100):
+        writer.put(line)
+    writer.end()
+    began = time.monotonic()
+    writer.close(1)
+    assert time.monotonic() - began < 3
+    assert "100 lines" in caplog.text
+
+
+def test_what_does_not_fit_into_the_memory_is_missing_and_counted(proxy, run, store, monkeypatch):
+    monkeypatch.setattr(log_writer, "MEMORY_BYTES", 3 << 20)
+    away = Fault(faults.slow_down, method="PUT", times=float("inf"))
+    proxy.faults.append(away)
+    writer = LogWriter(Store(proxy.endpoint), run, 1)
+    noise = random.Random(1)
+    given = [
+        LogLine("chief-0", "pod", stamp_of(BEGAN + i), f"{i} {noise.randbytes(2000).hex()}")
+        for i in range(4000)
+    ]
+    for line in given:
+        writer.put(line)
+    time.sleep(1.5)
+    away.times = 0
+    writer.end()
+    writer.close(60)
+    found = [line.text for line in LogReader(store, run, 1).new_lines()]
+    notes = [text for text in found if "missing" in text]
+    kept = [text for text in found if "missing" not in text]
+    assert kept[-1] == given[-1].text
+    assert sum(map(missing, notes)) == len(given) - len(kept) > 0
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_of_a_long_log_the_head_and_the_tail_are_kept(store, run, monkeypatch, successor):
+    monkeypatch.setattr(log_writer, "LIMIT", 16 << 20)
+    monkeypatch.setattr(log_writer, "HEAD", 8 << 20)
+    given = lines(500_000, text="{} " + "x" * 60)
+    if successor:
+        write(store, run, given[:400_000])
+    write(store, run, given)
+    reader = LogReader(store, run, 1)
+    found = list(reader.new_lines())
+    kept = [line for line in found if "missing" not in line.text]
+    notes = [line.text for line in found if "missing" in line.text]
+    size = sum(len(f"{line.stamp} [{line.where}] {line.text}\n") for line in kept)
+    assert 8 << 20 < size <= 16 << 20
+    assert kept[0].text == given[0].text
+    assert kept[-1].text == given[-1].text
+    assert len(notes) == 1
+    assert missing(notes[0]) == len(given) - len(kept)
+    assert [line.text for line in LogReader(store, run, 1).last_lines(3)] == [
+        line.text for line in given[-3:]
+    ]
+
+
+LAUNCHER = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from kfp_tfjob.cluster import log_writer
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.test_log_writer import BEGAN, lines
+
+log_writer.PART_SECONDS, log_writer._TICK = 0.05, 0.02
+writer = log_writer.LogWriter(Store(), Layout.parse(sys.argv[1]).run("r"), 1)
+began = float(sys.argv[2])
+for index, line in enumerate(lines(6000, replicas=2)):
+    while time.time() < began + index * 0.002:
+        time.sleep(0.002)
+    writer.put(line)
+writer.end()
+writer.close(30)
+"""
+
+
+def test_whenever_the_launcher_is_killed_every_line_is_stored_once(store, run, base):
+    """The lines come by the clock; every launcher reads all that there are, and then new ones."""
+    chance, kills, began = random.Random(4), 0, time.time()
+    command = [sys.executable, "-c", LAUNCHER, str(base), str(began)]
+    while True:
+        process = subprocess.Popen(command)
+        try:
+            process.wait(0.8 + chance.random() * 1.2)
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+    given = lines(6000, replicas=2)
+    assert stored(store, run) == expected(given)
+    assert kills >= 4

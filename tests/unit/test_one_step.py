@@ -1,0 +1,129 @@
+"""Each step in a pipeline of the user, from its compiled YAML and from the installed package."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compiled_rules import broken
+from kfp import compiler, components, dsl
+
+from kfp_tfjob.components.images import TOOLS, TRAIN, TRAINER
+from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.compilation import FOLDER
+from kfp_tfjob.pipelines.task import with_store
+
+OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/datasets/d"
+# What a user has to give; everything else has a default.
+REQUIRED: dict[str, dict[str, Any]] = {
+    "preflight": {
+        "data_uri": "s3://b/x.csv",
+        "data_label": "y",
+        "model_name": "m",
+        "output_uri": OUT,
+    },
+    "prepare_data": {"data_uri": "s3://b/x.csv", "data_label": "y", "output_uri": OUT},
+    "launch_tfjob": {"output_uri": OUT},
+    "sync_output": {"output_uri": OUT},
+    "evaluate": {"output_uri": OUT, "dataset_uri": DATA, "model_uri": MODEL, "model_name": "m"},
+    "publish": {"output_uri": OUT, "dataset_uri": DATA, "model_uri": MODEL, "model_name": "m"},
+    "finish": {"output_uri": OUT},
+}
+OUTPUTS = {
+    "preflight": {
+        "data_uri": "String",
+        "source_digest": "String",
+        "model_entry": "String",
+        "code_uri": "String",
+    },
+    "prepare_data": {"dataset_uri": "String", "dataset_digest": "String"},
+    "launch_tfjob": {
+        "job_name": "String",
+        "attempts": "Integer",
+        "model_uri": "String",
+        "trained_uri": "String",
+    },
+    "sync_output": {"model_uri": "String", "output_digest": "String"},
+    "evaluate": {"Output": "Boolean"},
+    "publish": {"version": "Integer", "version_uri": "String", "champion_uri": "String"},
+    "finish": {},
+}
+
+
+def load(step: str) -> Callable[..., dsl.PipelineTask]:
+    return components.load_component_from_file(str(FOLDER / f"{step}.yaml"))
+
+
+def compiled(pipeline: Callable[..., None], folder: Path) -> tuple[str, dict, dict]:
+    path = folder / "own.yaml"
+    compiler.Compiler().compile(dsl.pipeline(name="own")(pipeline), str(path))
+    text = path.read_text()
+    return (text, *yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize("step", REQUIRED)
+def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -> None:
+    made = load(step)
+    inputs = made.component_spec.inputs
+    assert {name for name, item in inputs.items() if not item.optional} == REQUIRED[step].keys()
+    assert {item.type for item in inputs.values()} <= {"String", "Integer", "Boolean", "Dict"}
+    found = {name: item.type for name, item in (made.component_spec.outputs or {}).items()}
+    assert found == OUTPUTS[step]
+    for name in inputs.keys() & PARAMETERS.keys() - REQUIRED[step].keys():
+        assert inputs[name].default == (PARAMETERS[name].default or inputs[name].default)
+
+    text, pipeline, platform = compiled(lambda: made(**REQUIRED[step]) and None, tmp_path)
+    assert broken(text) == []
+    (executor,) = pipeline["deploymentSpec"]["executors"].values()
+    image = TRAINER if step == "evaluate" else TOOLS
+    assert executor["container"]["image"] == image
+    assert {item["value"] for item in executor["container"]["env"]} == {TOOLS, TRAINER, TRAIN}
+    (settings,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    (secret,) = settings["secretAsVolume"]
+    assert secret["optional"] is True and secret["mountPath"] == "/etc/kfp-tfjob/storage"
+    assert settings["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
+    # The id of the run is nobody's to give.
+    assert "run_id" not in inputs
+    assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in text
+
+
+def test_the_same_step_several_times_in_one_run(tmp_path: Path) -> None:
+    launch = load("launch_tfjob")
+
+    def own(storage_secret: str = "keys") -> None:
+        first = launch(output_uri=OUT, task_key="first", storage_secret=storage_secret)
+        launch(output_uri=OUT, task_key="second", dataset_uri=first.outputs["trained_uri"])
+        with dsl.ParallelFor(["eu", "us"]) as region:
+            launch(output_uri=OUT, task_key=region)
+
+    text, pipeline, platform = compiled(own, tmp_path)
+    assert broken(text) == []
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(executors) == len(pipeline["deploymentSpec"]["executors"]) == 3
+
+
+def test_finish_as_the_exit_task(tmp_path: Path) -> None:
+    def own() -> None:
+        with dsl.ExitHandler(load("finish")(output_uri=OUT)):
+            load("launch_tfjob")(output_uri=OUT)
+
+    assert broken(compiled(own, tmp_path)[0]) == []
+
+
+def test_the_objects_of_the_package_do_the_same(tmp_path: Path) -> None:
+    def own(storage_secret: str = "keys") -> None:
+        task = launch_tfjob(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, output_uri=OUT)
+        with_store(task, storage_secret).set_memory_limit("3Gi")
+
+    text, pipeline, platform = compiled(own, tmp_path)
+    assert broken(text) == []
+    task = pipeline["root"]["dag"]["tasks"]["launch-tfjob"]
+    assert task["retryPolicy"]["maxRetryCount"] == 2
+    resources = pipeline["deploymentSpec"]["executors"]["exec-launch-tfjob"]["container"]
+    assert resources["resources"]["resourceMemoryLimit"] == "3Gi"
+    (settings,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    assert settings["secretAsVolume"][0]["secretNameParameter"] == {
+        "componentInputParameter": "storage_secret"
+    }
