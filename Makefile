@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint compile docs clean
+.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,7 +17,7 @@ setup: $(READY) ## install uv, the virtual environment and the locked dependenci
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --all-extras --python $(PYTHON)
+	$(UV) sync --locked --all-extras --no-extra gpu --python $(PYTHON)
 	@touch $@
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish
@@ -52,6 +52,10 @@ fuzz: $(READY) ## search for harmful input for FUZZ_SECONDS, 20 minutes by defau
 lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, BUILDER=docker|podman|buildah
+	.venv/bin/python -m images.build --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
+		$(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
 
 compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 	.venv/bin/kfp-tfjob compile

@@ -35,8 +35,6 @@ from kfp_tfjob.storage.text import lines, log_to
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local generates an id that is not known in advance.
 RUN_ID = "KFP_TFJOB_RUN_ID"
-# Set by the local run: kfp.local does not know the time of a schedule.
-TICK = "KFP_TFJOB_TICK"
 
 # The step in the record of a run that was ended from outside and not by a step.
 WHOLE_RUN = "run"

@@ -14,10 +14,12 @@ from typing import Any
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import SCHEMA
 from kfp_tfjob.storage.text import MOST, code, prose
+from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,38 @@ def summary(step: Step, model_name: str) -> str:
         parts = parts or [f"# Run {code(step.run_id)}"]
         parts.append(f"All its output: {code(step.run.base)}")
     return "\n\n".join(parts) + "\n"
+
+
+def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
+    """Return the summary of a run that did not train, because nothing had changed.
+
+    Args:
+        step: The step that shows it.
+        model_name: The model of the run.
+        earlier: The run with the same inputs.
+    """
+    parts = [
+        f"# Nothing has changed: {code(model_name)} was not trained again",
+        f"**The same as in run** {code(earlier.run_id)}**:** the content of the data, the label and"
+        " the data options, the model code and its hyperparameters, the train options that decide"
+        " the result, epochs, batch size, replicas, image and gate.",
+    ]
+    try:
+        verdict = json.loads(step.store.read(S3Address.parse(earlier.verdict_uri)))
+        outcome = "blessed" if verdict["blessed"] else "not blessed"
+        parts.append(f"**That run was {outcome}:** {prose('; '.join(verdict['reasons']))}.")
+        champion = read_champion(step.store, step.layout, model_name)
+        if champion:
+            whose = f"of run {code(champion.run_id)}"
+            parts.append(f"**Champion:** version {champion.version}, {whose}")
+            parts.append(f"**Its model:** {code(champion.version_uri)}")
+        else:
+            parts.append("**Champion:** none yet")
+    except (StepError, ValueError, KeyError, TypeError) as error:
+        log.warning("the summary of the run is incomplete: %s", error)
+    parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
+    parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
+    return "\n\n".join(parts) + "\n\n"
 
 
 def tensorboard_command(step: Step) -> str:

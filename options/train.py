@@ -94,6 +94,10 @@ class TrainerOptions(Group):
         return "mixed_bfloat16" if self.mixed_precision is True else self.mixed_precision or ""
 
 
+_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "checkpoint_best")
+_OF_A_COMMAND = ("command", "stage_data")
+
+
 class TrainOptions(TrainerOptions):
     """The keys of `train_options`: those of the trainer, and those of the launcher."""
 
@@ -104,6 +108,11 @@ class TrainOptions(TrainerOptions):
         True,
         "Download the dataset to DATA_DIR for your own program; if false, the program"
         " reads DATASET_URI itself.",
+    )
+    when_unchanged: Literal["train", "skip"] = option(
+        "train",
+        "What a run does if an earlier run of the model had the same data, code and options, and"
+        " was judged: train again, or end at once without training.",
     )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
     run_deadline_seconds: Seconds = option(
@@ -191,6 +200,16 @@ class TrainOptions(TrainerOptions):
     def job_kind(self) -> JobKind:
         """The kind of job to launch; there is only one, so no key chooses it."""
         return DEFAULT
+
+    @property
+    def for_result(self) -> dict[str, Any]:
+        """The keys that decide which model a training produces."""
+        options = self.model_dump(mode="json")
+        return {
+            name: options[name]
+            for name in (*TrainerOptions.model_fields, *_OF_A_COMMAND)
+            if name not in _WHAT_IS_KEPT
+        }
 
     @property
     def for_trainer(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -20,6 +21,7 @@ from kfp_tfjob.components.images import (
     TRAINER_VARIABLE,
     is_placeholder,
 )
+from kfp_tfjob.pipelines import step_resources as resources_of_steps
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.
@@ -33,6 +35,7 @@ def compile_all(
     trainer_image: str = "",
     run_as_user: str = "",
     train_image: str = "",
+    step_resources: Iterable[str] = (),
 ) -> list[Path]:
     """Compile the pipeline and each of its steps into `folder`.
 
@@ -45,13 +48,18 @@ def compile_all(
         trainer_image: Image of evaluate; empty for the default.
         run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
         train_image: The default of the parameter train_image; empty for trainer_image.
+        step_resources: Settings of `step_resources.parse`.
 
     Returns:
         The files, the pipeline first.
+
+    Raises:
+        ConfigurationError: Settings of step_resources that are wrong.
     """
     said = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
     said[TRAIN_VARIABLE] = train_image
     said[RUN_AS_USER_VARIABLE] = run_as_user
+    said[resources_of_steps.VARIABLE] = json.dumps(resources_of_steps.parse(step_resources))
     environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "kfp_tfjob.pipelines.compilation", scratch]
@@ -86,7 +94,7 @@ def _head(text: str) -> str:
     lines = ["Images:", *(f"   {image}" for image in images)]
     if any(map(is_placeholder, images)):
         lines.append("   These names are placeholders that no cluster can pull. Put in your own:")
-        lines.append("   kfp-tfjob compile --tools-image IMAGE --trainer-image IMAGE")
+        lines.append("   kfp-tfjob compile --registry REGISTRY")
     return "".join(f"# {line}\n" for line in lines)
 
 

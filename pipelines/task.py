@@ -12,10 +12,9 @@ from kfp_tfjob.components.images import (
     TRAINER_VARIABLE,
 )
 from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.step_resources import resources_of
 from kfp_tfjob.storage.credentials import MOUNT
 
-_MEMORY = {"prepare-data": "2Gi", "evaluate": "4Gi"}
-_LEAST_MEMORY = "1Gi"
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
 _RETRIES = {"launch-tfjob": 2}
 
@@ -46,8 +45,11 @@ def with_store(
     task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
     task.set_env_variable(TRAIN_VARIABLE, TRAIN)
     step = task.component_spec.name
-    memory = _MEMORY.get(step, _LEAST_MEMORY)
-    task.set_cpu_request("250m").set_memory_request(memory).set_memory_limit(memory)
+    resources = resources_of(step)
+    task.set_cpu_request(resources["cpu"])
+    task.set_memory_request(resources["memory"]).set_memory_limit(resources["memory"])
+    if limit := resources.get("cpu_limit"):
+        task.set_cpu_limit(limit)
     if retries := _RETRIES.get(step):
         task.set_retry(num_retries=retries)
     return task.set_caching_options(False)

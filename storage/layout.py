@@ -175,6 +175,11 @@ class RunLayout:
         """The evaluation for people."""
         return self.evaluation / REPORT
 
+    @property
+    def unchanged(self) -> S3Address:
+        """The record that the run did not train, because an earlier one had the same inputs."""
+        return self.base / "unchanged.json"
+
     def failure(self, suffix: str) -> S3Address:
         """The record of the failure that ended the run: `json` for programs, `md` for people."""
         return self.base / f"{_FAILURE}.{suffix}"
@@ -203,6 +208,14 @@ class ModelLayout:
     def champions(self) -> S3Address:
         """The prefix of the champion records."""
         return self.base / "champions"
+
+    def trained_with(self, digest: str) -> S3Address:
+        """The prefix of the records of the judged runs with these inputs."""
+        return self.base / "trained" / digest
+
+    def trained_record(self, digest: str, number: int) -> S3Address:
+        """One record of a judged run; the highest number is the newest."""
+        return self.trained_with(digest) / f"{number}.json"
 
     @property
     def champion_copy(self) -> S3Address:

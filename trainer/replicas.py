@@ -6,7 +6,6 @@ All replicas must call every function that communicates, in the same order, from
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # has the barriers of the coordination service
 
+from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.gpus import GpuSampler, prepare, refuse_collisions
@@ -198,9 +198,9 @@ def parts_of(variable: object) -> Iterator[tf.Variable]:
 
 
 def _share_cores(replicas: int) -> None:
-    """Limit the threads of this process to its share of the cores of this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, (cores or 1) // replicas))
+    """Limit the threads of this process to its share of the cores of this container."""
+    threads = max(1, available_cores() // replicas)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distribute.Strategy:

@@ -20,6 +20,7 @@ def evaluate(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
+    inputs_digest: str = "",
     gate: dict = {
         "primary_metric": "auto",
         "mode": "superior",
@@ -43,6 +44,8 @@ def evaluate(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
+        inputs_digest: From preflight; a later run with the same one need not train; empty
+            to leave no record.
         gate: As in the form.
         evaluation_metrics: Every metric of the model, the champion and the baseline.
         confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
@@ -58,7 +61,7 @@ def evaluate(
 
     storage = (storage_endpoint, storage_region)
     with step("evaluate", run_id, output_uri, *storage, task_key) as context:
-        done = run(context, dataset_uri, model_name, model_uri, gate)
+        done = run(context, dataset_uri, model_name, model_uri, gate, inputs_digest)
         for name, value in done.metrics.items():
             evaluation_metrics.log_metric(name, value)
         if done.confusion:

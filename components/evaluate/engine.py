@@ -30,6 +30,7 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.trained import Trained, remember
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.load import load
 from kfp_tfjob.trainer.serving import Task
@@ -63,7 +64,12 @@ class Evaluation:
 
 
 def run(
-    step: Step, dataset_uri: str, model_name: str, model_uri: str, gate: Mapping[str, Any]
+    step: Step,
+    dataset_uri: str,
+    model_name: str,
+    model_uri: str,
+    gate: Mapping[str, Any],
+    inputs_digest: str = "",
 ) -> Evaluation:
     """Judge the model of a run.
 
@@ -73,6 +79,7 @@ def run(
         model_name: The name used to look up the champion.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         gate: As in the form.
+        inputs_digest: From preflight; empty to leave no record of the run's inputs.
 
     Returns:
         The verdict; a model that is not good enough is not an error.
@@ -123,6 +130,9 @@ def run(
     verdict = build(decision, judged, measured, confidence, champion, rival)
     html = report.render(verdict, task, measured)
     _write(step, verdict, html)
+    if inputs_digest:
+        judged_run = Trained(step.run_id, str(step.run.base), str(step.run.verdict))
+        remember(step.store, step.layout, model_name, inputs_digest, judged_run)
     log.info("verdict on %s: %s", counted(predictions.rows, "test row"), decision.line)
     return Evaluation(
         decision.blessed,

@@ -26,7 +26,7 @@ from kfp_tfjob.components.step import (
     log_to_stdout,
     open_step,
 )
-from kfp_tfjob.components.summary import summary
+from kfp_tfjob.components.summary import summary, unchanged_summary
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.storage.address import S3Address
@@ -35,6 +35,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
+from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.supervisor import exit_codes
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,9 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     succeeded = left is not None and left.succeeded
     left = left or Left()
     verdicts = {task: verdict for task in tasks if (verdict := _json(task, task.run.verdict))}
+    if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
+        log.info("nothing has changed since run %s: this run did not train", same.run_id)
+        return RunReport(unchanged_summary(step, model_name, same) + about, None)
     done = all(_is_done(*judged, model_name) for judged in verdicts.items())
     done = done and bool(verdicts or succeeded)
     # evaluate may have been killed after its verdict; a published model stays published.
@@ -173,6 +177,12 @@ def _is_done(step: Step, verdict: dict[str, Any], model_name: str) -> bool:
         return True
     record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
     return record is not None and record["run_id"] == step.run_id
+
+
+def _unchanged(step: Step) -> Trained | None:
+    """Return the earlier run with the same inputs, if this run did not train because of it."""
+    record = _json(step, step.run.unchanged)
+    return Trained(**record) if record else None
 
 
 def _trained(tasks: Sequence[Step]) -> str:

@@ -39,7 +39,14 @@ def preflight(
     parameters: dsl.Output[dsl.Markdown],
 ) -> NamedTuple(
     "Outputs",
-    [("data_uri", str), ("source_digest", str), ("model_entry", str), ("code_uri", str)],
+    [
+        ("data_uri", str),
+        ("source_digest", str),
+        ("model_entry", str),
+        ("code_uri", str),
+        ("changed", bool),
+        ("inputs_digest", str),
+    ],
 ):
     """Check everything a run needs before it costs anything.
 
@@ -72,6 +79,8 @@ def preflight(
         source_digest: Names the content of the source as it was at the start.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image.
+        changed: Whether the run trains; the later steps are skipped if not.
+        inputs_digest: Names everything that decides what is trained, for `when_unchanged`.
     """
     values = dict(locals())
     for name in ("run_id", "scheduled_time", "task_key", "parameters"):
@@ -83,4 +92,11 @@ def preflight(
         checked = run(outcome, run_id, values, scheduled_time, task_key)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
-    return checked.data_uri, checked.source_digest, checked.model_entry, checked.code_uri
+    return (
+        checked.data_uri,
+        checked.source_digest,
+        checked.model_entry,
+        checked.code_uri,
+        checked.changed,
+        checked.inputs_digest,
+    )

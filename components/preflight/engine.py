@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,10 +14,12 @@ from kfp_tfjob import old_names, uploader
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.images import TRAIN, TRAINER
 from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight import unchanged
 from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
-from kfp_tfjob.components.step import TICK, FailureReport, Step, open_step
+from kfp_tfjob.components.step import FailureReport, Step, open_step
+from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.jobs.secret_values import plain_secrets
 from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
@@ -39,6 +40,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
+from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.trainer.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,10 @@ class Checked:
         data_uri: The data, with the fields of the tick filled in.
         source_digest: The digest of the source at the start of the run.
         model_entry: `module:function` as the trainer imports it.
-        code_uri: The run's copy of the user's code; empty when the code is in the image.
+        code_uri: The run's copy of the user's code; empty when the code is in the image, or when
+            the run does not train.
+        changed: Whether the run trains.
+        inputs_digest: The digest of what it trains on, with and how.
         table: Every parameter with its value and meaning, in Markdown.
     """
 
@@ -68,6 +73,8 @@ class Checked:
     source_digest: str
     model_entry: str
     code_uri: str
+    changed: bool
+    inputs_digest: str
     table: str
 
 
@@ -84,7 +91,7 @@ def run(
         report: Gets the store as soon as the parameters allow it.
         run_id: The run.
         values: Every run parameter; an empty train_image is the one that was compiled in.
-        scheduled_time: The tick of the schedule, as KFP gives it; a local run has its own.
+        scheduled_time: The tick of the schedule, as KFP or the local run gives it.
         task_key: The key of the task that this run checks; usually empty.
 
     Raises:
@@ -94,7 +101,7 @@ def run(
     values = {**values, "train_image": values["train_image"] or TRAIN}
     try:
         run_parameters.check(values)
-        tick = _tick(values, os.environ.get(TICK) or scheduled_time)
+        tick = _tick(values, scheduled_time)
     except ConfigurationError:
         report.step = _place_of_report(run_id, values, task_key)
         raise
@@ -130,14 +137,19 @@ def run(
         if rehearsal:
             rehearsal.ask({} if code.in_image else code.files, entry, *_columns(source, values))
         digest = sources.source_digest(source)
-        if rehearsal:
+        inputs, earlier = _earlier(step, values, entry, code, digest)
+        if rehearsal and not earlier:
             ConfigurationError.raise_if(rehearsal.problems())
+    head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
     return Checked(
         data_uri=str(values["data_uri"]),
         source_digest=digest,
         model_entry=entry,
-        code_uri=_keep_code(step, code),
-        table=run_parameters.table(given, run_parameters.job_spec(values))
+        code_uri="" if earlier else _keep_code(step, code),
+        changed=not earlier,
+        inputs_digest=inputs,
+        table=head
+        + run_parameters.table(given, run_parameters.job_spec(values))
         + _resolved(step, values, given, tick)
         + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
     )
@@ -342,6 +354,23 @@ def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
         " later; or read older data, for instance with {date-1d} instead of {date}",
         path="data_uri",
     )
+
+
+def _earlier(
+    step: Step, values: Mapping[str, Any], entry: str, code: Code, source_digest: str
+) -> tuple[str, Trained | None]:
+    """Return the digest of the inputs, and the earlier run that makes training needless."""
+    spec = run_parameters.job_spec(values)
+    options = parameters.parse(DataOptions, "data_options", values["data_options"])
+    dataset = options.dataset_digest(source_digest, values["data_label"])
+    digest = unchanged.inputs_digest(values, spec, entry, code, dataset)
+    if spec.options.when_unchanged == "train":
+        return digest, None
+    found = unchanged.earlier(step, str(values["model_name"]), digest)
+    unchanged.keep(step, found)
+    if found:
+        log.info("nothing has changed since run %s: this run does not train", found.run_id)
+    return digest, found
 
 
 def _keep_code(step: Step, code: Code) -> str:

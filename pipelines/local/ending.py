@@ -22,6 +22,7 @@ from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
 from kfp_tfjob.storage.text import code
+from kfp_tfjob.storage.trained import Trained
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {
@@ -106,6 +107,8 @@ class Ending:
         try:
             data = self.step.store.read(self.step.run.verdict)
         except ObjectNotFoundError:
+            if self._holds(self.step.run.unchanged):
+                return self._tell_unchanged()
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
         verdict = json.loads(data)
@@ -129,6 +132,22 @@ class Ending:
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         return 0
+
+    def _tell_unchanged(self) -> int:
+        earlier = Trained(**json.loads(self.step.store.read(self.step.run.unchanged)))
+        champion = read_champion(self.step.store, self.step.layout, self.model_name)
+        outcome = f"Nothing has changed since run {earlier.run_id}: the model was not trained again"
+        self.show(f"\n{outcome}")
+        self.show(f"champion   {champion.version_uri if champion else 'none'}")
+        self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
+        return 0
+
+    def _holds(self, address: S3Address) -> bool:
+        try:
+            self.step.store.head(address)
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _copied(self, copy: Callable[[], object]) -> str:
         """Return the path of a copy, or why there is none; the store has the original."""

@@ -1,6 +1,6 @@
 """Runs the pipeline with kfp.local, in a separate process that can be killed.
 
-python -m kfp_tfjob.pipelines.local.pipeline_process OUTPUTS < PARAMETERS.json
+python -m kfp_tfjob.pipelines.local.pipeline_process OUTPUTS TICK < PARAMETERS.json
 """
 
 from __future__ import annotations
@@ -8,28 +8,47 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from typing import Any
 
 
 def main() -> None:
     """Run the pipeline; the files that its steps leave show whether it failed."""
+    outputs, tick = sys.argv[1:]
     values = json.load(sys.stdin)
     # kfp.local warns that a process ignores images and resources, which is expected.
     warnings.filterwarnings("ignore", module=r"kfp\.")
-    from kfp import dsl, local
+    from kfp import local
     from kfp.local import subprocess_task_handler
+    from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
-    # kfp.local cannot fill this in; the steps of a local run find the tick in their environment.
-    dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER = ""
-    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+    from kfp_tfjob.options.fields import TICK
+    from kfp_tfjob.pipelines import tfjob_training as module
 
     # kfp.local replaces the text python3 everywhere in a task's command, including parameters, so
     # a path below lib/python3.11 would break. PATH selects the interpreter instead; the caller
     # sets it.
     subprocess_task_handler.replace_python_executable = lambda command, _executable: command
 
+    tasks = module.tasks_of(module.tfjob_training)
+    # kfp.local does not know the placeholder for the time of a schedule.
+    tasks[module.CHANGED[0]].inputs.parameters[TICK].runtime_value.constant.string_value = tick
+    # kfp.local finds no named output for a condition, and runs what needs the output of a skipped
+    # task. So every task gets the condition, and the output is found here.
+    for name, task in tasks.items():
+        if name != module.CHANGED[0] and not task.trigger_policy.condition:
+            module.only_if_changed(task)
+    find = ConditionEvaluator._resolve_pipeline_channel
+
+    def resolve(channel: str, store: Any) -> Any:
+        if channel == module.CHANGED_INPUT:
+            return store.get_task_output(*module.CHANGED)
+        return find(channel, store)
+
+    ConditionEvaluator._resolve_pipeline_channel = staticmethod(resolve)
+
     runner = local.SubprocessRunner(use_venv=False)
-    local.init(runner, pipeline_root=sys.argv[1], raise_on_error=False)
-    tfjob_training(**values)
+    local.init(runner, pipeline_root=outputs, raise_on_error=False)
+    module.tfjob_training(**values)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from typing import Any
 from kfp_tfjob.cluster import choice
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
-from kfp_tfjob.components.step import TICK as STEP_TICK
 from kfp_tfjob.jobs.masking import Mask, hide
 from kfp_tfjob.jobs.secret_values import masked, secrets_in
 from kfp_tfjob.options.fields import Tick
@@ -82,7 +81,6 @@ def run(
         stopped = stack.enter_context(_Signals())
         stack.enter_context(_Watchdog(token))
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
-        environment[STEP_TICK] = str(tick)
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")
         server = None
@@ -102,7 +100,7 @@ def run(
         stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
         kept = folder / PARAMETERS
         started_with = kept.read_bytes() if kept.exists() else b""
-        code = _run_pipeline(values, folder, environment, server, stopped, home, show)
+        code = _run_pipeline(values, tick, folder, environment, server, stopped, home, show)
         if started_with and _failed_in(folder) == "preflight":
             kept.write_bytes(started_with)  # preflight refused the new ones
         if code is None:
@@ -123,6 +121,7 @@ def _failed_in(folder: Path) -> str:
 
 def _run_pipeline(
     values: Mapping[str, Any],
+    tick: Tick,
     folder: Path,
     environment: Mapping[str, str],
     server: _Embedded | None,
@@ -140,13 +139,14 @@ def _run_pipeline(
     for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
         (folder / left).unlink(missing_ok=True)
     (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
-    (folder / TICK).write_text(environment[STEP_TICK] + "\n")
+    (folder / TICK).write_text(f"{tick}\n")
     hide(secrets_in(values))
     command = [
         sys.executable,
         "-m",
         "kfp_tfjob.pipelines.local.pipeline_process",
         str(folder / "outputs"),
+        str(tick),
     ]
     pipeline = subprocess.Popen(
         command,

@@ -9,7 +9,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import engine as prepare_data
-from kfp_tfjob.components.step import TICK, FailureReport, open_step, reported
+from kfp_tfjob.components.step import FailureReport, open_step, reported
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
@@ -23,7 +23,6 @@ TIME = "2026-11-22T03:00:00Z"
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHOICE, "local")
-    monkeypatch.delenv(TICK, raising=False)
 
 
 def rows(seed: int) -> bytes:

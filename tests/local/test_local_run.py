@@ -17,6 +17,7 @@ from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.run_folder import find
 from tests.faults.proxy import Fault, FaultProxy, ignore_conditions
 
 # Enough epochs to be interrupted in, few enough to be quick.
@@ -315,3 +316,43 @@ def test_a_store_that_overwrites_what_decides_is_refused(
     refused = Run(tmp_path, "--data", str(data), "--label", "digit", *place)
     assert refused.wait() == 2
     assert "does not support conditional creates" in refused.text
+
+
+def test_three_ticks_of_which_one_brings_nothing_new(tmp_path: Path, data: Path) -> None:
+    lines = data.read_text().splitlines(keepends=True)
+    for day, rows in (("20", lines), ("21", lines), ("22", lines[:-200])):
+        folder = tmp_path / "in" / f"2026-11-{day}"
+        folder.mkdir(parents=True)
+        (folder / "digits.csv").write_text("".join(rows))
+    common = ("--data", f"{tmp_path}/in/{{date-1d}}", "--label", "digit", "--name", "digits")
+    common += ("--workers", "0", "--set", "train_epochs=2")
+    common += ("--set", "train_options.when_unchanged=skip")
+    common += ("--output", "s3://kfp-tfjob/runs/{model_name}/{date}")
+    first = Run(tmp_path / "home", *common, "--tick", "2026-11-21T03:00:00Z")
+    assert first.wait() == 0, first.text
+    assert "verdict    blessed:" in first.text
+    second = Run(tmp_path / "home", *common, "--tick", "2026-11-22T03:00:00Z")
+    assert second.wait() == 0, second.text
+    assert f"Nothing has changed since run {first.run_id}" in second.text
+    assert "launch_tfjob" not in second.text and "prepare_data" not in second.text
+    page = (tmp_path / "home/runs" / second.run_id / "parameters.md").read_text()
+    assert page.startswith("# Nothing has changed") and "2026-11-22T03:00:00Z" in page
+    # A continued run keeps its tick, whenever that is.
+    third = Run(tmp_path / "home", *common, "--tick", "2026-11-23T03:00:00Z")
+    third.read_until("prepare_data")
+    third.signal(signal.SIGTERM)
+    assert third.wait() == 128 + signal.SIGTERM
+    kept = ("--run-id", third.run_id)
+    refused = Run(tmp_path / "home", *kept, "--tick", "2026-11-24T03:00:00Z")
+    assert refused.wait() == 2 and "a run keeps its tick" in refused.text
+    resumed = Run(tmp_path / "home", *kept)
+    assert resumed.wait() == 0, resumed.text
+    assert "Nothing has changed" not in resumed.text and "verdict    " in resumed.text
+    folders = {
+        run.run_id: stored(
+            tmp_path / "home", lambda layout, store, run=run: find(store, layout, run.run_id)
+        )
+        for run in (first, second, third)
+    }
+    days = {run_id: place.base.key.split("/")[2] for run_id, place in folders.items()}
+    assert list(days.values()) == ["2026-11-21", "2026-11-22", "2026-11-23"]

@@ -1,0 +1,131 @@
+"""Finds out whether a run would train the same model again.
+
+Its inputs are the same as those of an earlier run if data, code, options and image are. That run
+counts only if what it left is still there: a deleted run, version or champion makes this one train.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, next_number
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.trained import Trained, newest
+from kfp_tfjob.trainer.model_code import Code
+
+log = logging.getLogger(__name__)
+
+_ROLES = ("chief", "worker", "ps", "evaluator")
+
+
+def inputs_digest(
+    values: Mapping[str, Any], spec: JobSpec, entry: str, code: Code, dataset_digest: str
+) -> str:
+    """Return the digest of everything that decides what a run trains and how it is judged.
+
+    How the pods are placed, how long they may take, and how many checkpoints are kept is not part
+    of it.
+
+    Args:
+        values: Every run parameter.
+        spec: The job.
+        entry: `module:function`.
+        code: The user's code.
+        dataset_digest: The digest of data, label and data options.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    gate = parse_gate(values["gate"])
+    body = {
+        "dataset": dataset_digest,
+        "code": {path: sha256(data).hexdigest() for path, data in code.files.items()},
+        "entry": entry,
+        "hyperparameters": spec.hyperparameters,
+        "options": spec.options.for_result,
+        "epochs": spec.epochs,
+        "batch_size": spec.batch_size,
+        "workers": spec.workers,
+        "gpus": spec.gpus,
+        "image": spec.image,
+        "roles": {role: _role(spec, role) for role in _ROLES},
+        "gate": gate.model_dump(mode="json") if gate else None,
+    }
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    return sha256(text.encode()).hexdigest()[:32]
+
+
+def _role(spec: JobSpec, role: str) -> dict[str, Any]:
+    """Return what a program can see of the settings of its pod."""
+    found = spec.pod.of(role).model_dump(mode="json", include={"env", "gpu_resource"})
+    own = getattr(spec.pod, role).model_dump(mode="json", include={"replicas", "gpus"})
+    return found | own
+
+
+def earlier(step: Step, model_name: str, digest: str) -> Trained | None:
+    """Return an earlier run that makes training needless; None if this run must train.
+
+    Args:
+        step: This run and its store.
+        model_name: The model.
+        digest: The digest of the inputs.
+    """
+    found = newest(step.store, step.layout, model_name, digest)
+    if found is None:
+        log.info("no judged run of %s has these inputs: this run trains", model_name)
+        return None
+    if found.run_id == step.run_id:
+        return None  # a retry of a run that trained goes on where it was
+    if missing := _missing(step, model_name, found):
+        log.info("run %s has the same inputs, but %s: this run trains", found.run_id, missing)
+        return None
+    return found
+
+
+def keep(step: Step, found: Trained | None) -> None:
+    """Record that this run does not train, or remove that record from an earlier try.
+
+    Args:
+        step: This run and its store.
+        found: The earlier run; None if this run trains.
+    """
+    if found is None:
+        step.store.delete(step.run.unchanged)
+        return
+    body = json.dumps(asdict(found), indent=1) + "\n"
+    step.store.write(step.run.unchanged, body.encode(), "application/json")
+
+
+def _missing(step: Step, model_name: str, run: Trained) -> str:
+    """Return what an earlier run no longer has; empty if everything is there."""
+    try:
+        verdict = documents.parse(step.store.read(S3Address.parse(run.verdict_uri)))
+        number = next_number(verdict)
+        judged_against = verdict["champion"]
+        blessed = verdict["blessed"]
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return f"its verdict {run.verdict_uri} is gone"
+    model = step.layout.model(model_name)
+    if not blessed and judged_against is None:
+        return ""
+    wanted = (
+        (number, run.run_id) if blessed else (judged_against["number"], judged_against["run_id"])
+    )
+    what = "the model that it published" if blessed else "the champion that it lost to"
+    try:
+        champion = Champion.from_bytes(wanted[0], step.store.read(model.champion(wanted[0])))
+        step.store.head(model.version(champion.version) / MANIFEST)
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return f"{what} is gone"
+    return "" if champion.run_id == wanted[1] else f"{what} is not the champion"

@@ -1,0 +1,319 @@
+"""Builds the images with docker, podman or buildah: `make images REGISTRY=registry.example.com/me`.
+
+    python -m images.build --registry REGISTRY [--push] [--gpu] [--builder BUILDER] ...
+
+The context of the two Containerfiles is made first, in images/context/: the wheel of this checkout,
+the requirements of each image from uv.lock with their hashes, and its SBOM. Nothing in it depends
+on the time, and the builder gets a fixed time for every file: where it can set that (buildah and
+podman can), the same lock, code and base give the same digest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from kfp_tfjob.components.images import PLACEHOLDER, VERSION, tools_in, trainer_in
+from kfp_tfjob.pipelines.references import REFERENCES, References
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+ROOT = Path(__file__).parents[1]
+CONTEXT = Path(__file__).with_name("context")
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+EPOCH = 1580601600  # seconds; the time of the files in a wheel of hatchling, 2020-02-02
+_BUILDERS = ("docker", "podman", "buildah")
+# What a mirror of PyPI needs; unlike build arguments of the last stage, it leaves no trace.
+_FROM_ENVIRONMENT = ("PIP_INDEX_URL", "PIP_CERT")
+
+
+@dataclass(frozen=True)
+class Image:
+    """One of the images.
+
+    Attributes:
+        extra: The extra of pyproject.toml that it installs.
+        containerfile: The name of its Containerfile in images/.
+        requirements: The name of its requirements in the context, without `.txt`.
+        accelerator: The build argument ACCELERATOR; empty where there is none.
+        title: For its label.
+    """
+
+    extra: str
+    containerfile: str
+    requirements: str
+    title: str
+    accelerator: str = ""
+
+    def reference(self, registry: str) -> str:
+        """Return its name in a registry."""
+        if self.extra == "tools":
+            return tools_in(registry)
+        return trainer_in(registry, gpu=self.accelerator == "gpu")
+
+
+IMAGES = {
+    "tools": Image(
+        "tools", "tools.Containerfile", "tools", "The steps, `setup` and `uploader` of kfp-tfjob"
+    ),
+    "trainer": Image(
+        "trainer", "trainer.Containerfile", "trainer-cpu", "The trainer of kfp-tfjob", "cpu"
+    ),
+    "trainer-gpu": Image(
+        "gpu", "trainer.Containerfile", "trainer-gpu", "The trainer of kfp-tfjob with CUDA", "gpu"
+    ),
+}
+
+
+def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
+    """Write everything that the Containerfiles copy; the same checkout gives the same bytes.
+
+    Args:
+        names: Of IMAGES.
+        folder: Emptied first.
+
+    Returns:
+        The folder.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("install.sh"), folder)
+    _uv("build", "--quiet", "--wheel", "--out-dir", folder)
+    (folder / ".gitignore").unlink(missing_ok=True)  # uv's, which some builders obey
+    for name in names:
+        image = IMAGES[name]
+        wheels, sdists = requirements(image.extra)
+        (folder / f"{image.requirements}.txt").write_text(wheels)
+        (folder / f"{image.requirements}-sdists.txt").write_text(sdists)
+        (folder / f"{image.requirements}-sbom.json").write_text(sbom(image.extra))
+    return folder
+
+
+def requirements(extra: str) -> tuple[str, str]:
+    """Return the locked requirements of an extra with their hashes, in the format of pip.
+
+    Returns:
+        Those that have wheels, and those that exist as source only.
+    """
+    text = _export(extra, "requirements.txt", "--no-header", "--no-annotate")
+    blocks = re.findall(r"^\S.*(?:\n +.*)*\n", text, re.MULTILINE)
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    without = {package["name"] for package in packages if not package.get("wheels")}
+    sdists = [block for block in blocks if block.partition("==")[0] in without]
+    return "".join(block for block in blocks if block not in sdists), "".join(sdists)
+
+
+def sbom(extra: str) -> str:
+    """Return the locked packages of an extra as CycloneDX JSON, with nothing that is random."""
+    found = json.loads(_export(extra, "cyclonedx1.5"))
+    del found["serialNumber"], found["metadata"]["timestamp"]
+    content = json.dumps(found, sort_keys=True)
+    found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
+def _export(extra: str, form: str, *arguments: str) -> str:
+    options = ["--quiet", "--locked", "--no-dev", "--no-emit-project", "--extra", extra]
+    return _uv("export", *options, "--format", form, *arguments)
+
+
+def _uv(*arguments: str | Path) -> str:
+    uv = shutil.which("uv") or ROOT / ".tools/bin/uv"
+    return _run([uv, *arguments], capture_output=True).stdout
+
+
+@dataclass
+class Builder:
+    """docker, podman or buildah, with its global options.
+
+    Attributes:
+        command: For instance ["buildah", "--root", "/var/cache/images"].
+        arguments: More options of every build.
+        base: The image that all stages begin with.
+    """
+
+    command: list[str]
+    arguments: list[str] = field(default_factory=list)
+    base: str = BASE
+
+    @property
+    def kind(self) -> str:
+        """One of docker, podman and buildah."""
+        return next(name for name in _BUILDERS if Path(self.command[0]).name == name)
+
+    @classmethod
+    def find(cls, said: str = "", arguments: str = "", base: str = BASE) -> Builder:
+        """Return the builder that is named, or the first one on this machine.
+
+        Args:
+            said: A command with its global options; empty for any builder.
+            arguments: More options of every build, as in a shell.
+            base: The image that all stages begin with.
+
+        Raises:
+            ConfigurationError: It is not here, or is not one of the three.
+        """
+        command = shlex.split(said) or [name for name in _BUILDERS if shutil.which(name)][:1]
+        if not command or Path(command[0]).name not in _BUILDERS or not shutil.which(command[0]):
+            raise ConfigurationError(
+                Problem(
+                    "there is no builder of images",
+                    received=said or "none of them on this machine",
+                    expected=" or ".join(_BUILDERS),
+                    fix="install one, or name it: make images BUILDER=buildah",
+                )
+            )
+        return cls(command, shlex.split(arguments), base)
+
+    def build(self, name: str, reference: str, context: Path = CONTEXT) -> None:
+        """Build one of IMAGES under the name `reference`."""
+        image = IMAGES[name]
+        given = {"BASE": self.base, "SOURCE_DATE_EPOCH": str(EPOCH)}
+        if image.accelerator:
+            given["ACCELERATOR"] = image.accelerator
+        given |= {key: os.environ[key] for key in _FROM_ENVIRONMENT if os.environ.get(key)}
+        said = [f"--build-arg={key}={value}" for key, value in given.items()]
+        said += [f"--label={key}={value}" for key, value in labels(image).items()]
+        if self.kind == "docker":
+            command = ["buildx", "build", "--load", "--provenance=false"]
+        else:
+            command = ["bud" if self.kind == "buildah" else "build", "--layers", "--format=oci"]
+            command += [f"--timestamp={EPOCH}"]
+        file = Path(__file__).with_name(image.containerfile)
+        _run(
+            [*self.command, *command, *self.arguments, *said, "-t", reference, "-f", file, context]
+        )
+
+    def push(self, reference: str) -> str:
+        """Push an image to its registry; return its name with its digest."""
+        if self.kind == "docker":
+            _run([*self.command, "push", reference])
+            form = "{{range .RepoDigests}}{{println .}}{{end}}"
+            inspect = [*self.command, "inspect", "--format", form, reference]
+            said = _run(inspect, capture_output=True).stdout.split()
+            repository = reference.rpartition(":")[0]
+            digest = next(one for one in said if one.startswith(f"{repository}@")).split("@")[1]
+        else:
+            file = CONTEXT / "digest"
+            _run([*self.command, "push", f"--digestfile={file}", *self._push_arguments, reference])
+            digest = file.read_text().strip()
+        return f"{reference}@{digest}"
+
+    @property
+    def _push_arguments(self) -> list[str]:
+        return [one for one in self.arguments if one.startswith("--tls-verify")]
+
+    def save(self, reference: str, target: Path) -> None:
+        """Write an image as an archive that docker, podman and containerd can load."""
+        target.unlink(missing_ok=True)  # an archive is never written over
+        if self.kind == "buildah":
+            _run(
+                [
+                    *self.command,
+                    "push",
+                    "--quiet",
+                    reference,
+                    f"docker-archive:{target}:{reference}",
+                ]
+            )
+        else:
+            _run([*self.command, "save", "--output", target, reference])
+
+
+def labels(image: Image) -> dict[str, str]:
+    """Return the labels of an image by their OCI names."""
+    found = {
+        "title": image.title,
+        "version": VERSION,
+        "licenses": "Apache-2.0",
+        "revision": _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+        "created": _git("log", "-1", "--format=%cI"),
+        "source": _without_user(_git("config", "remote.origin.url")),
+    }
+    return {f"org.opencontainers.image.{key}": value for key, value in found.items() if value}
+
+
+def _git(*arguments: str) -> str:
+    """Return what git says, or nothing outside a repository."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _without_user(url: str) -> str:
+    """Return an address without the credentials that a clone may have in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _run(command: Sequence[str | Path], **options: bool) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, cwd=ROOT, text=True, **options)
+    if done.returncode:
+        raise ConfigurationError(
+            Problem(
+                f"`{shlex.join(map(str, command[:3]))} ...` failed",
+                received=(done.stderr or "").strip()[-2000:] or f"exit code {done.returncode}",
+                fix="see its output above",
+            )
+        )
+    return done
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build, and with --push push and write the file of references."""
+    parser = argparse.ArgumentParser(prog="make images", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--registry", default="", help="registry and path, for instance ghcr.io/me")
+    add("--push", action="store_true", help="push, and write images/references.json")
+    add("--gpu", action="store_true", help="build the trainer image for GPUs too")
+    add("--builder", default="", help="docker, podman or buildah, with global options")
+    add("--build-arguments", default="", help="more options of each build")
+    add("--base", default=BASE, help=f"base image [default: {BASE}]")
+    add("--archives", type=Path, help="folder for an archive and an SBOM of each image")
+    given = parser.parse_args(arguments)
+    try:
+        _build(given)
+    except StepError as error:
+        print(f"make images: {error}", file=sys.stderr)
+        return error.code
+    return 0
+
+
+def _build(given: argparse.Namespace) -> None:
+    registry = given.registry.rstrip("/")
+    if given.push and not registry:
+        raise ConfigurationError(
+            Problem(
+                "PUSH needs a registry", fix="make images PUSH=1 REGISTRY=registry.example.com/me"
+            )
+        )
+    builder = Builder.find(given.builder, given.build_arguments, given.base)
+    names = [name for name in IMAGES if given.gpu or name != "trainer-gpu"]
+    make_context(names)
+    images = {}
+    for name in names:
+        images[name] = IMAGES[name].reference(registry or PLACEHOLDER)
+        builder.build(name, images[name])
+        if given.archives:
+            given.archives.mkdir(parents=True, exist_ok=True)
+            builder.save(images[name], given.archives / f"{name}.tar")
+            file = CONTEXT / f"{IMAGES[name].requirements}-sbom.json"
+            shutil.copy(file, given.archives / f"{name}-sbom.json")
+    if given.push:
+        images = {name: builder.push(reference) for name, reference in images.items()}
+        References(VERSION, registry, images).write(REFERENCES)
+    print(*images.values(), sep="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

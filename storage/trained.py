@@ -1,0 +1,76 @@
+"""Remembers which inputs a judged run had, so that a later run with the same inputs need not train.
+
+The records of one set of inputs are an append-only list. A run that trains although there is a
+record, for instance because the champion was deleted, adds the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.errors import ObjectExistsError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that was judged.
+
+    Attributes:
+        run_id: The run.
+        run_uri: Its folder.
+        verdict_uri: Its verdict.
+    """
+
+    run_id: str
+    run_uri: str
+    verdict_uri: str
+
+    def to_bytes(self) -> bytes:
+        """Return the record as JSON."""
+        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+
+
+def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Trained | None:
+    """Return the newest run of a model with these inputs; None if there is none.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        digest: The digest of the inputs.
+    """
+    model = layout.model(model_name)
+    numbers = store.numbers(model.trained_with(digest))
+    if not numbers:
+        return None
+    try:
+        body = documents.parse(store.read(model.trained_record(digest, numbers[-1])))
+        return Trained(**body)
+    except (ValueError, TypeError):
+        return None  # a damaged record costs a training, and no more
+
+
+def remember(store: Store, layout: Layout, model_name: str, digest: str, run: Trained) -> None:
+    """Record a judged run; a retry of the run adds nothing.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        digest: The digest of the inputs.
+        run: The run.
+    """
+    if newest(store, layout, model_name, digest) == run:
+        return
+    model = layout.model(model_name)
+    number = max(store.numbers(model.trained_with(digest)), default=0) + 1
+    while True:
+        try:
+            store.create(model.trained_record(digest, number), run.to_bytes(), "application/json")
+            return
+        except ObjectExistsError:
+            number += 1

@@ -1,0 +1,176 @@
+"""A run whose inputs are those of an earlier run does not train, if that is what the user wants."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.preflight import engine as preflight
+from kfp_tfjob.components.preflight.engine import Checked
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.step import FailureReport, open_step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.layout import MANIFEST, Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.trained import Trained, newest, remember
+
+ROWS = ("a,b,y\n" + "".join(f"{i},{i * 3 % 7},{i % 2}\n" for i in range(120))).encode()
+OWN = "def build_model(dataset, units=8):\n    return None\n"
+# With a program of one's own, preflight does not build the model, which would take seconds.
+COMMAND = {"command": ["python3", "train.py"]}
+SKIP = COMMAND | {"when_unchanged": "skip"}
+
+
+class World:
+    """The store of one model, and runs of it that were judged."""
+
+    def __init__(self, store: Store, base: S3Address, folder: Path) -> None:
+        self.store, self.base, self.layout = store, base, Layout(base)
+        self.model = self.layout.model("m")
+        self.code = folder / "model.py"
+        self.code.write_text(OWN)
+        store.write(base / "in/rows.csv", ROWS)
+
+    def check(self, run_id: str, **changed: object) -> Checked:
+        """Run preflight."""
+        given = {"data_uri": f"{self.base}/in/", "data_label": "y", "model_name": "m"}
+        given |= {"output_uri": str(self.base), "train_options": SKIP}
+        given |= {"model_code": f"{self.code}:build_model", "train_workers": 0}
+        return preflight.run(FailureReport(), run_id, defaults() | given | changed)
+
+    def judge(self, run_id: str, digest: str, blessed: bool, against: Champion | None) -> None:
+        """Leave what evaluate and publish leave."""
+        run = self.layout.run(run_id)
+        number = (against.number if against else 0) + 1
+        judged = {"number": against.number, "run_id": against.run_id} if against else None
+        verdict = {"blessed": blessed, "champion": judged, "reasons": ["it is good"]}
+        self.store.write(run.verdict, json.dumps(verdict).encode())
+        trained = Trained(run_id, str(run.base), str(run.verdict))
+        remember(self.store, self.layout, "m", digest, trained)
+        if blessed:
+            self.store.write(self.model.champion(number), self.champion(number, run_id).to_bytes())
+            self.store.write(self.model.version(number) / MANIFEST, b"{}")
+
+    def champion(self, number: int, run_id: str) -> Champion:
+        uri = str(self.model.version(number))
+        return Champion(number, number, uri, run_id, "w", "s", "d", {}, "v")
+
+
+@pytest.fixture
+def world(store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv(CHOICE, "local")
+    return World(store, base, tmp_path)
+
+
+def test_the_same_inputs_are_not_trained_again(world: World) -> None:
+    first = world.check("r1")
+    assert first.changed and first.code_uri
+    world.judge("r1", first.inputs_digest, True, None)
+    again = world.check("r2")
+    assert not again.changed and again.inputs_digest == first.inputs_digest
+    assert again.code_uri == ""
+    assert again.table.startswith("# Nothing has changed: `m` was not trained again")
+    for part in ("`r1`", "it is good", "version 1", str(world.model.version(1))):
+        assert part in again.table
+    # The exit task says the same, and the run is no failure.
+    ended = finish.run(open_step("finish", "r2", str(world.base)), "m")
+    assert ended.failure is None and ended.markdown.startswith("# Nothing has changed")
+    # A retry of the run that trained goes on; by default every run trains.
+    assert world.check("r1").changed
+    assert world.check("r3", train_options=COMMAND).changed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"data_label": "a"},
+        {"data_options": {"drop": ["a"]}},
+        {"model_hyperparameters": {"units": 9}},
+        {"train_epochs": 21},
+        {"train_batch_size": 32},
+        {"train_workers": 1},
+        {"train_image": "other:1"},
+        {"train_options": SKIP | {"seed": 1}},
+        {"train_options": SKIP | {"command": ["python3", "other.py"]}},
+        {"gate": {"mode": "point"}},
+        {"pod": {"all": {"env": {"A": "1"}}}},
+    ],
+    ids=str,
+)
+def test_each_input_counts(world: World, changed: dict) -> None:
+    first = world.check("r1")
+    world.judge("r1", first.inputs_digest, True, None)
+    assert world.check("r2", **changed).changed
+
+
+def test_changed_code_and_data_count_and_names_of_folders_do_not(world: World) -> None:
+    first = world.check("r1")
+    world.judge("r1", first.inputs_digest, True, None)
+    world.code.write_text(OWN + "# more\n")
+    assert world.check("r2").changed
+    world.code.write_text(OWN)
+    world.store.write(world.base / "in/rows.csv", ROWS + b"1,2,1\n")
+    assert world.check("r3").changed
+    # Yesterday's folder with the same content.
+    world.store.write(world.base / "before/rows.csv", ROWS)
+    assert not world.check("r4", data_uri=f"{world.base}/before/").changed
+
+
+def test_what_decides_nothing_does_not_count(world: World) -> None:
+    first = world.check("r1")
+    world.judge("r1", first.inputs_digest, True, None)
+    options = SKIP | {"checkpoint_keep": 9, "max_attempts": 1, "seed": 0.0}
+    assert not world.check("r2", train_options=options, pod={"all": {"cpu": "2"}}).changed
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        lambda world: world.layout.run("r1").verdict,
+        lambda world: world.model.champion(1),
+        lambda world: world.model.version(1) / MANIFEST,
+    ],
+    ids=["run", "champion", "version"],
+)
+def test_what_was_deleted_makes_a_run_train(
+    world: World, forget: Callable[[World], S3Address]
+) -> None:
+    digest = world.check("r1").inputs_digest
+    world.judge("r1", digest, True, None)
+    assert not world.check("r2").changed
+    world.store.delete(forget(world))
+    assert world.check("r2").changed
+    with pytest.raises(ObjectNotFoundError):  # no record says any more that r2 did not train
+        world.store.read(world.layout.run("r2").unchanged)
+    # The run that trained instead is remembered beside the first one.
+    world.judge("r2", digest, True, None)
+    assert newest(world.store, world.layout, "m", digest).run_id == "r2"
+    assert len(world.store.numbers(world.model.trained_with(digest))) == 2
+
+
+def test_a_model_that_was_blessed_but_never_published_is_trained_again(world: World) -> None:
+    digest = world.check("r1").inputs_digest
+    world.judge("r1", digest, True, None)
+    world.store.write(world.model.champion(1), world.champion(1, "other").to_bytes())
+    assert world.check("r2").changed
+
+
+def test_a_model_that_lost_is_not_trained_again_while_its_champion_is_there(world: World) -> None:
+    digest = world.check("r1").inputs_digest
+    champion = world.champion(1, "r0")
+    world.judge("r0", "0" * 32, True, None)
+    world.judge("r1", digest, False, champion)
+    assert not world.check("r2").changed
+    world.store.delete(world.model.champion(1))
+    assert world.check("r2").changed
+
+
+def test_a_retry_of_evaluate_adds_no_second_record(world: World) -> None:
+    for _ in range(2):
+        world.judge("r1", "1" * 32, False, None)
+    assert len(world.store.numbers(world.model.trained_with("1" * 32))) == 1

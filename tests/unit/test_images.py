@@ -1,0 +1,146 @@
+"""The context of the images, and the references that `compile` takes from `make images PUSH=1`."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from images.build import BASE, IMAGES, ROOT, Builder, labels, make_context, requirements, sbom
+from images.build import main as make_images
+from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.pipelines import references as module
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import images_of
+from kfp_tfjob.pipelines.references import References
+from kfp_tfjob.pipelines.step_resources import DEFAULTS, parse
+from kfp_tfjob.storage.errors import ConfigurationError
+
+DIGEST = "sha256:" + 64 * "a"
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_requirement_is_locked_with_hashes(name: str) -> None:
+    wheels, sdists = requirements(IMAGES[name].extra)
+    lines = [line for line in (wheels + sdists).splitlines() if not line.startswith(" ")]
+    assert len(lines) > 40 and all("==" in line for line in lines)
+    assert (wheels + sdists).count("--hash=sha256:") >= len(lines)
+    assert [line.partition("==")[0] for line in sdists.splitlines() if "==" in line] == [
+        "kfp-server-api"
+    ]
+
+
+def test_only_the_image_for_gpus_has_cuda() -> None:
+    found = {name: "nvidia-cudnn" in requirements(it.extra)[0] for name, it in IMAGES.items()}
+    assert found == {"tools": False, "trainer": False, "trainer-gpu": True}
+    assert "tensorflow==" not in requirements("tools")[0]
+
+
+def test_the_context_is_the_same_every_time(tmp_path: Path) -> None:
+    made = [make_context(["tools"], tmp_path / name) for name in ("a", "b")]
+    first, second = ({file.name: file.read_bytes() for file in it.iterdir()} for it in made)
+    assert first == second
+    assert set(first) == {
+        "install.sh",
+        "tools.txt",
+        "tools-sdists.txt",
+        "tools-sbom.json",
+        f"kfp_tfjob-{VERSION}-py3-none-any.whl",
+    }
+
+
+def test_the_sbom_lists_what_the_image_installs() -> None:
+    found = json.loads(sbom("tools"))
+    assert found["bomFormat"] == "CycloneDX" and "timestamp" not in found["metadata"]
+    wheels, sdists = requirements("tools")
+    wanted = {line.split(" ")[0] for line in (wheels + sdists).splitlines() if "==" in line}
+    assert {f"{it['name']}=={it['version']}" for it in found["components"]} == wanted
+
+
+def test_labels_say_what_an_image_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"config": "https://user:token@git.example.com/team/repository.git"}
+    monkeypatch.setattr("images.build._git", lambda *words: said.get(words[0], "x"))
+    found = labels(IMAGES["tools"])
+    prefix = "org.opencontainers.image."
+    assert found[f"{prefix}version"] == VERSION and found[f"{prefix}licenses"] == "Apache-2.0"
+    assert found[f"{prefix}source"] == "https://git.example.com/team/repository.git"
+
+
+def test_the_version_of_the_images_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    for name in {image.containerfile for image in IMAGES.values()}:
+        assert f"ARG BASE={BASE}\n" in (ROOT / "images" / name).read_text()
+
+
+def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ConfigurationError, match="no builder of images"):
+        Builder.find()
+    assert make_images(["--builder", "kaniko"]) == 2
+    assert "Expected: docker or podman or buildah" in capsys.readouterr().err
+
+
+def test_a_push_needs_a_registry(capsys) -> None:
+    assert make_images(["--push"]) == 2
+    assert "REGISTRY=" in capsys.readouterr().err
+
+
+@pytest.fixture
+def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> References:
+    """What `make images PUSH=1` leaves in a checkout."""
+    file = tmp_path / "references.json"
+    monkeypatch.setattr(module, "REFERENCES", file)
+    found = References.by_tag("r.example.com/me")
+    images = {name: f"{image}@{DIGEST}" for name, image in found.images.items()}
+    found = References(VERSION, "r.example.com/me", images)
+    found.write(file)
+    return found
+
+
+def compiled(folder: Path, *arguments: str) -> tuple[str, list[str]]:
+    done = CliRunner().invoke(main, ["compile", "--output", str(folder), *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output, images_of((folder / "tfjob_training.yaml").read_text())
+
+
+def test_compile_takes_the_digests_of_the_registry(pushed: References, tmp_path: Path) -> None:
+    said, images = compiled(tmp_path / "a", "--registry", "r.example.com/me/", "--gpu")
+    assert images == sorted(pushed.images.values()) and "note" not in said
+    other = ["--registry", "other.example.com", "--tools-image", "tools:1"]
+    said, images = compiled(tmp_path / "b", *other)
+    assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
+    assert "make images PUSH=1" in said
+
+
+def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
+    old = tmp_path / "old.json"
+    References("0.0.1", pushed.registry, pushed.images).write(old)
+    with pytest.raises(ConfigurationError, match="of other images"):
+        References.in_registry(pushed.registry, old)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        References.in_registry("", tmp_path / "none.json")
+    with pytest.raises(ConfigurationError, match="do not have the image trainer-gpu"):
+        References(VERSION, "r", {"tools": "t"}).image("trainer-gpu")
+
+
+def test_resources_of_steps(tmp_path: Path) -> None:
+    assert parse([]) == DEFAULTS
+    found = parse(["all.cpu=1", "prepare-data.memory=8Gi", "evaluate.cpu_limit=2"])
+    assert {step["cpu"] for step in found.values()} == {"1"}
+    assert found["prepare_data"]["memory"] == "8Gi"
+    compile_with = ["--step-resources", "evaluate.cpu_limit=2", "--step-resources", "all.cpu=1"]
+    compiled(tmp_path, *compile_with)
+    text = (tmp_path / "tfjob_training.yaml").read_text()
+    assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS)
+    assert text.count("resourceCpuLimit: '2'") == 1
+
+
+def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:
+    said = ["eval.cpu=1", "evaluate.mem=8Gi", "evaluate.cpu=0", "publish.memory=512", "finish"]
+    options = [word for setting in said for word in ("--step-resources", setting)]
+    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), *options])
+    assert done.exit_code == 2 and "5 problems" in done.output
+    assert "Fix: --step-resources evaluate.memory=8Gi" in done.output
+    assert list(tmp_path.iterdir()) == []
