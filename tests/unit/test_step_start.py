@@ -1,0 +1,52 @@
+"""What a step loads before it begins: each of its seconds is paid in every run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.step_start import STEPS
+
+# Seconds of CPU each, and nothing of them is needed in the pod of a step.
+_NEVER = {
+    "boto3": "botocore does the same without the transfer manager",
+    "kubernetes": "700 modules of typed objects; cluster/server.py needs urllib3 only",
+    "kubeflow": "the SDK loads the Kubernetes client",
+    "kfp_server_api": "a step does not ask the back end of Kubeflow Pipelines",
+    "tensorflow": "evaluate loads it when the data is there, the other images lack it",
+    "click": "a step has no command line",
+    "requests": "urllib3 is there",
+    "psutil": "for a local run only",
+}
+# What reads and writes tables and pages, and who does that.
+_ONLY = {
+    "pyarrow": {"preflight", "prepare_data"},
+    "numpy": {"preflight", "prepare_data", "evaluate"},
+    "jinja2": {"prepare_data", "launch_tfjob", "evaluate", "publish"},
+}
+_PROGRAM = """
+import json, sys
+from kfp.dsl import executor_main
+before = set(sys.modules)
+from benchmarks.step_start import load
+load(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+"""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_loads_nothing_that_it_does_not_need(step):
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, step],
+        env=os.environ | {"_KFP_RUNTIME": "true"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "kfp_tfjob" in loaded
+    never = {name: why for name, why in _NEVER.items() if name in loaded}
+    assert not never
+    assert not {name for name, steps in _ONLY.items() if name in loaded and step not in steps}
