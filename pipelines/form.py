@@ -44,6 +44,7 @@ def with_form(
         [inspect.Parameter(it.name, kind, default=it.default, annotation=it.type) for it in fields],
         return_annotation=outputs,
     )
-    arguments = [f"    {it.name}: {it.words}" for it in fields]
+    # KFP does not read what follows a text of several lines.
+    arguments = [f"    {it.name}: {' '.join(it.words.split())}" for it in fields]
     pipeline.__doc__ = "\n".join([pipeline.__doc__ or "", "", "Args:", *arguments])
     return pipeline

@@ -24,7 +24,6 @@ def test_page(page: str, own_cluster: Cluster, tmp_path: Path) -> None:
     for path in ROOT.iterdir():
         if path.name not in (".git", "site"):
             (tmp_path / path.name).symlink_to(path)
-    (tmp_path / "store.env").write_text("AWS_ACCESS_KEY_ID=key\nAWS_SECRET_ACCESS_KEY=secret\n")
     # The namespace of the operator, which has no Kubeflow Pipelines here, is there between tests.
     where = ("-n", "kubeflow", "--ignore-not-found")
     own_cluster.kubectl("delete", "secret", "objstore-cred", *where)
@@ -37,7 +36,8 @@ def test_page(page: str, own_cluster: Cluster, tmp_path: Path) -> None:
         ["bash", "-c", script(PAGES[page])],
         cwd=tmp_path,
         env=os.environ
-        | {"PATH": os.pathsep.join(map(str, places)), "KUBECONFIG": str(own_cluster.kubeconfig)},
+        | {"PATH": os.pathsep.join(map(str, places)), "KUBECONFIG": str(own_cluster.kubeconfig)}
+        | {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -99,5 +99,9 @@ def all_blocks() -> list[Block]:
 def script(blocks: list[Block]) -> str:
     """Return one shell script that runs blocks in turn and says which one it is at."""
     parts = ["set -euo pipefail"]
-    parts += [f"echo '--- {block}' >&2\n{block.text}" for block in blocks]
+    for block in blocks:
+        text = block.text
+        if block.language == "python":
+            text = f"python - <<'END OF PYTHON'\n{text}END OF PYTHON\n"
+        parts.append(f"echo '--- {block}' >&2\n{text}")
     return "\n".join(parts)

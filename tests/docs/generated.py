@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import docstring_parser
 import yaml
 
 from kfp_tfjob import storage
@@ -21,6 +23,7 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
 from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import row
 from kfp_tfjob.supervisor import exit_codes
@@ -103,11 +106,14 @@ def step(name: str) -> str:
     because KFP drops the artifacts and the descriptions of the pipeline's outputs.
     """
     definition = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
-    (component,) = (
-        it
-        for key, it in definition["components"].items()
-        if key == f"comp-{name.replace('_', '-')}"
+    component_name = name.replace("_", "-")
+    component = definition["components"][f"comp-{component_name}"]
+    said = inspect.getdoc(
+        next(it for it in PIPELINE_STEPS if it.name == component_name).python_func
     )
+    meanings = {it.arg_name: it.description for it in docstring_parser.parse(said).params}
+    for place, it in component["outputDefinitions"].get("artifacts", {}).items():
+        it.setdefault("description", meanings[place])  # KFP drops it
     return "\n\n".join(
         part
         for title, found in (
@@ -141,6 +147,8 @@ def _is_optional(definition: dict[str, Any]) -> bool:
 
 def _default(definition: dict[str, Any]) -> str:
     value = definition.get("defaultValue", "")
+    if definition["parameterType"] == "NUMBER_INTEGER":
+        value = int(value)
     return f"`{json.dumps(value) if not isinstance(value, str) else value}`" if value != "" else ""
 
 
