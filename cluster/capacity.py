@@ -83,7 +83,7 @@ def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
     """Return how many pods with these requests the nodes could hold if they were empty."""
     found = 0
     for node in nodes:
-        has = _allocatable(node)
+        has = allocatable(node)
         parts = [has.get(name, Decimal(0)) // n for name, n in asked.items() if _counts(name, has)]
         found += int(min(parts, default=Decimal(0)))
     return found
@@ -112,7 +112,7 @@ def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
         if most < count:
             return f"the nodes there are have room for {most} of {count} {replica.role} pods"
     pods = [replica.pod for replica in replicas(job)]
-    usable = [_allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
+    usable = [allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
         if has < amount and (has or name not in _EVERYWHERE):
@@ -138,7 +138,8 @@ def _larger(left: Amounts, right: Amounts) -> Amounts:
     return {name: max(left.get(name, zero), right.get(name, zero)) for name in left | right}
 
 
-def _allocatable(node: Mapping[str, Any]) -> Amounts:
+def allocatable(node: Mapping[str, Any]) -> Amounts:
+    """Return what pods may use of a node."""
     given = (node["status"].get("allocatable") or {}).items()
     return {name: quantity(value) for name, value in given}
 
@@ -148,7 +149,7 @@ def _counts(name: str, has: Amounts) -> bool:
 
 
 def _largest(name: str, node: Mapping[str, Any], amount: Decimal) -> Decimal:
-    has = _allocatable(node)
+    has = allocatable(node)
     return has.get(name, Decimal(0)) if _counts(name, has) else amount
 
 

@@ -33,7 +33,7 @@ class Exceeded:
 
     def never(self, job: Mapping[str, Any]) -> str:
         """Return why the quota can never admit the job, even if unused, or "" if it could."""
-        together = _use(job) if _counts_alike(job) else {}
+        together = use_of(job) if _counts_alike(job) else {}
         for resource, limit in self.limited.items():
             most = max(self.requested.get(resource, Decimal(0)), together.get(resource, Decimal(0)))
             if most > limit:
@@ -55,6 +55,18 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
                 continue  # truncated or worded differently: shown, but not used to decide
 
 
+def left(found: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
+    """Return what a ResourceQuota still allows and what it allows in all, by the quota's names."""
+    status = found.get("status") or {}
+    used = status.get("used") or {}
+    hard = status.get("hard") or found["spec"].get("hard") or {}
+    totals = {name: capacity.quantity(value) for name, value in hard.items()}
+    return {
+        name: (total - capacity.quantity(used.get(name, "0")), total)
+        for name, total in totals.items()
+    }
+
+
 def _amounts(text: str) -> dict[str, Decimal]:
     pairs = (item.partition("=") for item in text.split(","))
     return {name: capacity.quantity(value) for name, _, value in pairs if value}
@@ -65,7 +77,7 @@ def _counts_alike(job: Mapping[str, Any]) -> bool:
     return len({item.pod.get("priorityClassName") for item in replicas(job)}) == 1
 
 
-def _use(job: Mapping[str, Any]) -> dict[str, Decimal]:
+def use_of(job: Mapping[str, Any]) -> dict[str, Decimal]:
     """Return the amounts of a whole job, by the names that quotas use."""
     requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
     return {

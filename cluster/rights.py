@@ -91,14 +91,19 @@ def _together(rights: Sequence[Right], lacking: dict[tuple[Right, str], bool]) -
 
 
 def _allowed(api: ClusterClient, wanted: dict[str, str], account: str) -> bool:
-    kind, spec = "SelfSubjectAccessReview", {"resourceAttributes": wanted}
+    spec: dict[str, object] = {"resourceAttributes": wanted}
+    kind, place = "SelfSubjectAccessReview", ""
     if account:
-        kind = "SubjectAccessReview"
-        all_accounts = "system:serviceaccounts"
+        # An administrator of a namespace may ask for its accounts, but not in the whole cluster.
+        kind = f"{'Local' * bool(wanted['namespace'])}SubjectAccessReview"
+        place = f"namespaces/{api.namespace}/" if wanted["namespace"] else ""
+        every = "system:serviceaccounts"
         spec |= {
             "user": f"system:serviceaccount:{api.namespace}:{account}",
-            "groups": [all_accounts, f"{all_accounts}:{api.namespace}", "system:authenticated"],
+            "groups": [every, f"{every}:{api.namespace}", "system:authenticated"],
         }
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    reply = api.request("POST", f"{_REVIEWS}/{kind.lower()}s", {}, body)
+    if place:
+        body["metadata"] = {"namespace": api.namespace}
+    reply = api.request("POST", f"{_REVIEWS}/{place}{kind.lower()}s", {}, body)
     return bool(reply["status"]["allowed"])

@@ -10,6 +10,7 @@ import click
 
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines.commands.compile import compile_
+from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
@@ -47,5 +48,5 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-for command in (run, explain, compile_, tensorboard, render, lint, install):
+for command in (run, explain, compile_, tensorboard, render, lint, install, doctor):
     main.add_command(command)

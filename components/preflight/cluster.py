@@ -40,7 +40,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     """
     problems: list[Problem | str] = []
     warnings: list[str] = []
-    for ask in (_rights, _version, _job, _objects):
+    for ask in (_rights, _version, _job, missing_objects):
         try:
             for found in ask(api, spec, run_id):
                 (warnings if isinstance(found, str) else problems).append(found)
@@ -48,9 +48,9 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
             problems.extend(error.problems)
     warnings += _storage_secret(spec, api.namespace)
     nodes = _nodes(api)
-    problems += _shared_gpus(spec, nodes or [])
+    problems += shared_gpus(spec, nodes or [])
     # Without the ClusterRole of deploy/optional/nodes, nodes cannot be listed: no warning.
-    warnings += _too_small(spec, nodes) if nodes is not None else []
+    warnings += too_small(spec, nodes) if nodes is not None else []
     for warning in warnings:
         log.warning("%s", warning)
     return Findings(problems, warnings)
@@ -101,7 +101,8 @@ def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
         return  # reported by _rights
 
 
-def _objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
+def missing_objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
+    """Yield a problem for each object that the job names and that does not exist."""
     hidden = set()
     for kind, name, parameter in sorted(set(_named(spec))):
         try:
@@ -159,7 +160,7 @@ def _nodes(api: ClusterClient) -> list[Object] | None:
         return None
 
 
-def _too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
+def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     """Compare the replicas' requests with the nodes that fit; more nodes may appear when needed."""
     found = list(_too_small_for_one(spec, nodes))
     yield from found
@@ -201,7 +202,7 @@ def _templates(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any], int]]:
         yield item.role, item.pod, item.count
 
 
-def _shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
+def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
     """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
     if spec.options.command or spec.replicas * spec.gpus < 2:
         return

@@ -35,7 +35,7 @@ from kfp_tfjob.storage.errors import (
 )
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.probe_creating import Creating, probe_creating
+from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
@@ -263,35 +263,11 @@ def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
 def _check_store(step: Step) -> list[str]:
     """Write, read and delete objects where the run will write; return the warnings."""
     try:
-        probed = step.store.probe(step.run.base, read=True)
-        if not probed.deletes:
-            raise ConfigurationError(
-                Problem(
-                    f"objects cannot be deleted below {step.run.base}",
-                    expected="credentials that may read, write, list and delete there",
-                    fix="correct the Secret named by storage_secret or the AWS environment",
-                )
-            )
-        creating = probe_creating(step.store, step.run.base)
+        warnings = check_place(step.store, step.run.base, step.layout.root)
     except StoreUnavailableError as error:
         raise ConfigurationError(*error.problems) from error
-    if creating is Creating.OVERWRITES:
-        raise ConfigurationError(
-            Problem(
-                f"the store of {step.layout.root} does not support conditional creates",
-                received="a second PUT of one object with If-None-Match: * succeeded",
-                expected="412 Precondition Failed: it decides which run is published",
-                fix="update the store, or set a different one in output_uri and storage_endpoint",
-            )
-        )
     log.info("%s can be written and read", step.layout.root)
-    if creating is Creating.RACES:
-        return [
-            f"the store of {step.layout.root} lets simultaneous conditional creates of one object"
-            " all succeed: two runs that publish the same model within milliseconds may both"
-            " report that their version is the champion"
-        ]
-    return []
+    return warnings
 
 
 def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:

@@ -121,6 +121,7 @@ class BackEnd:
         connection: Where it is.
         sdk: The client of the SDK.
         multi_user: Whether runs belong to namespaces of users.
+        version: As the back end reports it, for instance `2.17.0`; some builds say `unknown`.
         namespace: The namespace of the runs; empty for a back end without users.
 
     Raises:
@@ -130,6 +131,7 @@ class BackEnd:
 
     def __init__(self, connection: Connection, patience: float = 20) -> None:
         self.connection = connection
+        self.version = "unknown"
         self._patience = Patience(
             patience, first=0.5, longest=5, party="Kubeflow Pipelines", error=BackEndAwayError
         )
@@ -238,7 +240,8 @@ class BackEnd:
         """
         method = self.sdk.healthzs.healthz_service_get_healthz
         found = method(**named)
-        json.loads(method.__self__.api_client.last_response.data)
+        said = json.loads(method.__self__.api_client.last_response.data)
+        self.version = str(said.get("tag_name") or "unknown")
         return found
 
     def _translated(self, what: str, call: Callable[[], Any]) -> Any:

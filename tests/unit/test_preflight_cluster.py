@@ -10,10 +10,10 @@ from kfp_tfjob.cluster.support import too_old
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.preflight.cluster import (
     _named,
-    _shared_gpus,
     _storage_secret,
-    _too_small,
     local_paths,
+    shared_gpus,
+    too_small,
 )
 
 GPU = "nvidia.com/gpu"
@@ -56,7 +56,7 @@ OTHER = {"tolerations": [{"key": "gpu", "value": "no", "effect": "NoSchedule"}]}
     ],
 )
 def test_gpus_that_are_there_now(wanted, nodes, warned):
-    found = list(_too_small(wanted, nodes))
+    found = list(too_small(wanted, nodes))
     assert len(found) == len(warned)
     assert all(warning.startswith(words) for warning, words in zip(found, warned, strict=True))
 
@@ -102,7 +102,7 @@ SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
     ],
 )
 def test_one_replica_is_compared_with_the_largest_node(wanted, nodes, warned):
-    found = list(_too_small(wanted, nodes))
+    found = list(too_small(wanted, nodes))
     assert len(found) == len(warned), found
     for text, words in zip(found, warned, strict=True):
         assert words in text and text.endswith("the pods will wait for nodes"), text
@@ -142,7 +142,7 @@ SHARED = {"nvidia.com_gpu.sharing-strategy": "time-slicing"}
     ],
 )
 def test_parts_of_gpus_do_not_reduce(wanted, nodes, refused):
-    found = list(_shared_gpus(wanted, nodes))
+    found = list(shared_gpus(wanted, nodes))
     assert bool(found) is refused
     assert all("all-reduce needs whole GPUs" in str(problem) for problem in found)
 

@@ -1,0 +1,101 @@
+"""`kfp-tfjob doctor`: whether a cluster, a back end and a store are ready for runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+from kfp_tfjob.storage.text import line
+from kfp_tfjob.storage.words import counted
+
+if TYPE_CHECKING:
+    from kfp_tfjob.cluster.client import ClusterClient
+    from kfp_tfjob.pipelines.doctor.engine import Report
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@with_parameters(here=False)
+@with_connection
+@click.option(
+    "--service-account",
+    default="",
+    metavar="NAME",
+    help="the account of the runs [default: pipeline-runner, else default-editor]",
+)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+def doctor(connection: Connection, service_account: str, as_json: bool, **given: Any) -> None:
+    """Check from this machine whether a run can start, before anything is installed.
+
+    It examines this machine, the cluster of your kubeconfig, the namespace of the runs, the images,
+    the back end, and with --output the store. It creates nothing in the cluster: it asks by dry
+    runs. In the store it creates and deletes small objects. No run parameter is required; those
+    that you give describe the job to check.
+
+    Each line is ok, warn or fail, with its fix. It takes at most 10 seconds.
+
+    Exit codes: 0 no failure, maybe warnings; 1 failures; 2 wrong run parameters.
+    """
+    began = time.monotonic()
+    from kfp_tfjob.components.preflight.parameters import job_spec
+    from kfp_tfjob.pipelines.doctor.engine import Question, examine
+
+    logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every failure is a finding
+    values = parameters_of(given, here=False).values
+    spec = job_spec(values)
+
+    def open_cluster() -> ClusterClient:
+        from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+
+        api = ClusterClient.from_environment(replace(PATIENCE, seconds=0), spec.kind)
+        api.namespace = connection.namespace or _namespace(api.namespace)
+        return api
+
+    report = examine(Question(connection, open_cluster, service_account, values, spec))
+    seconds = time.monotonic() - began
+    if as_json:
+        click.echo(json.dumps(_as_json(report, seconds), indent=1))
+    else:
+        _show(report, seconds)
+    sys.exit(1 if _count(report, "fail") else 0)
+
+
+def _namespace(of_context: str) -> str:
+    """Return the namespace of the runs: a kubeconfig without one says `default`."""
+    return of_context if of_context != "default" else "kubeflow"
+
+
+def _count(report: Report, state: str) -> int:
+    return sum(finding.state == state for found in report.values() for finding in found)
+
+
+def _as_json(report: Report, seconds: float) -> dict[str, Any]:
+    counts = {state: _count(report, state) for state in _COLOURS}
+    findings = [
+        {"topic": topic, "state": str(finding.state), "text": finding.text, "fix": finding.fix}
+        for topic, found in report.items()
+        for finding in found
+    ]
+    return counts | {"seconds": round(seconds, 1), "findings": findings}
+
+
+def _show(report: Report, seconds: float) -> None:
+    for topic, found in report.items():
+        click.echo(topic)
+        for finding in found:
+            state = click.style(f"{finding.state:4}", fg=_COLOURS[finding.state])
+            click.echo(f"  {state}  {line(finding.text)}")
+            if finding.fix:
+                click.echo(f"        Fix: {line(finding.fix)}")
+    failures, warnings = _count(report, "fail"), _count(report, "warn")
+    click.echo(f"{counted(failures, 'failure')}, {counted(warnings, 'warning')} in {seconds:.1f} s")

@@ -1,0 +1,54 @@
+"""Checks the Kubeflow Pipelines back end: whether it answers, and what its version lacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kfp_tfjob.pipelines.doctor.finding import Finding, fail, ok, warn
+from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+_SECONDS = 2
+_OLDEST = (2, 5)  # Secret names as run parameters
+_USER_ID = (2, 16)  # the user id of a task
+
+
+def check(connection: Connection, level: str) -> Iterator[Finding]:
+    """Connect, and judge the version.
+
+    Args:
+        connection: Where the back end is.
+        level: The Pod Security level of the namespace of the runs; empty if unknown.
+
+    Raises:
+        StepError: It cannot be reached.
+    """
+    found = connection.open(_SECONDS)
+    users = "multi-user" if found.multi_user else "single-user"
+    said = f"Kubeflow Pipelines {found.version} at {found.host}, {users}"
+    yield from _judged(found.version, said, level)
+
+
+def _judged(version: str, said: str, level: str) -> Iterator[Finding]:
+    number = re.match(r"v?(\d+)\.(\d+)", version)
+    if not number:
+        yield warn(f"{said}: it does not say its version; 2.5 or later is needed")
+        return
+    known = int(number[1]), int(number[2])
+    if known < _OLDEST:
+        yield fail(
+            f"{said}: too old, a Secret cannot be named by a run parameter",
+            "upgrade Kubeflow Pipelines to 2.5 or later",
+        )
+    elif known < _USER_ID and level == "restricted":
+        yield fail(
+            f"{said}: it ignores the user id of a step, so Pod Security restricted refuses its pod",
+            "set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
+        )
+    elif known < _USER_ID:
+        yield warn(
+            f"{said}: it ignores the user id of a step, so steps run as the user of the image",
+            "for Pod Security restricted, upgrade to 2.16 or later",
+        )
+    else:
+        yield ok(said)

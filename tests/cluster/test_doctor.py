@@ -1,0 +1,158 @@
+"""`kfp-tfjob doctor` on the real API server: before and after the installation, and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.launches import BUCKET
+
+pytestmark = pytest.mark.cluster
+
+_SMALL = ("--set", "pod.all.cpu=50m", "--set", "pod.all.memory=256Mi", "--workers", "0")
+_SMALL += ("--set", "pod.all.ephemeral_storage=200Mi", "--set", "pod.all.shared_memory=16Mi")
+_NO_BACK_END = "http://127.0.0.1:1"
+
+
+class Doctor:
+    """The command in one namespace.
+
+    Attributes:
+        kubeconfig: Of the person.
+        environment: Of the process, besides the kubeconfig.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.namespace, self.kubeconfig = namespace, cluster.kubeconfig
+        self.environment: dict[str, str] = {}
+
+    def __call__(self, *arguments: str) -> dict[str, list[str]]:
+        """Return the texts with their fixes by state; the back end is away."""
+        here = {"KUBECONFIG": str(self.kubeconfig)} | self.environment
+        command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
+        where = ["--namespace", self.namespace, "--host", _NO_BACK_END]
+        done = subprocess.run(
+            [*command, *where, *_SMALL, *arguments],
+            env=os.environ | here,
+            capture_output=True,
+            text=True,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        found = json.loads(done.stdout)
+        assert done.returncode == (1 if found["fail"] else 0)
+        texts: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        for item in found["findings"]:
+            texts[item["state"]].append(f"{item['text']} -> {item['fix']}")
+        return texts
+
+
+@pytest.fixture
+def doctor(own_cluster: Cluster, namespace: str) -> Doctor:
+    return Doctor(own_cluster, namespace)
+
+
+def _has(texts: Sequence[str], *words: str) -> bool:
+    return any(all(word in text for word in words) for text in texts)
+
+
+def _account(cluster: Cluster, namespace: str, name: str) -> None:
+    cluster.core.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
+
+
+def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
+    _account(own_cluster, doctor.namespace, "default-editor")
+    before = doctor()
+    install = f"kfp-tfjob install --namespace {doctor.namespace} --service-account default-editor"
+    lacking = ("default-editor may not create, get, list, watch, patch, delete tfjobs", install)
+    assert _has(before["fail"], *lacking)
+    assert _has(before["warn"], "get, list, watch workflows", "Terminate")
+    assert _has(before["fail"], "no Secret objstore-cred", f"{install} --apply --secret-from-env")
+    assert _has(before["fail"], "127.0.0.1:1 does not answer")
+    assert _has(before["ok"], "the training operator accepts the TFJob")
+    assert _has(before["warn"], "the store was not checked", "--output")
+
+    own_cluster.storage_secret(doctor.namespace)
+    environment = os.environ | {"KUBECONFIG": str(own_cluster.kubeconfig)}
+    command = [sys.executable, "-m", *install.replace("kfp-tfjob", "kfp_tfjob.pipelines").split()]
+    subprocess.run([*command, "--apply"], env=environment, check=True)
+    own_cluster.objects.make_bucket(BUCKET)
+    doctor.environment = own_cluster.objects.secret
+    after = doctor("--output", f"s3://{BUCKET}/doctor")
+    assert [text for text in after["fail"] if "127.0.0.1:1" not in text] == []
+    assert _has(after["ok"], "default-editor has the rights of the steps")
+    assert _has(after["ok"], "Secret objstore-cred has AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL")
+    assert _has(after["ok"], f"s3://{BUCKET}/doctor can be written", "one wins")
+    assert not _has(after["ok"], own_cluster.objects.secret["AWS_SECRET_ACCESS_KEY"])
+    left = own_cluster.objects.client().list_objects_v2(Bucket=BUCKET, Prefix="doctor/")
+    assert not left.get("Contents")
+    assert not own_cluster.core.list_namespaced_pod(doctor.namespace).items
+
+
+def test_a_namespace_with_pod_security_and_a_quota(own_cluster: Cluster) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    with own_cluster.namespace(labels) as namespace:
+        _account(own_cluster, namespace, "pipeline-runner")
+        doctor = Doctor(own_cluster, namespace)
+        hard = {"requests.cpu": "400m", "pods": "10"}
+        body = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
+        own_cluster.core.create_namespaced_resource_quota(namespace, body)
+        found = doctor()
+        assert _has(found["ok"], "Pod Security level restricted: the pods of a step and of the")
+        assert _has(found["ok"], "quota team has room", "of 0.4 requests.cpu")
+        found = doctor("--workers", "9")
+        assert _has(found["fail"], "asks for 0.75 requests.cpu", "team allows 0.4 in all")
+        # Steps that leave the user to the cluster, as some clusters want it.
+        doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
+        found = doctor()
+        assert _has(found["fail"], "Pod Security refuses the pod of a step", "--run-as-user")
+
+
+def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
+    _account(own_cluster, doctor.namespace, "pipeline-runner")
+    doctor.kubeconfig = own_cluster.kubeconfig_for(doctor.namespace, "person", [])
+    try:
+        found = doctor()
+    finally:
+        Path(doctor.kubeconfig).unlink()
+    for words in (
+        "you may not create one",
+        "you may not ask for the rights of service account pipeline-runner",
+        "you may not create, patch roles",
+        "you may not create pods here",
+        "you may not list quotas",
+        "you may not read Secret objstore-cred",
+        "you may not list nodes",
+    ):
+        assert _has(found["warn"], words), words
+    assert len(found["fail"]) == 1  # the back end
+
+
+def test_what_is_not_there(own_cluster: Cluster, doctor: Doctor) -> None:
+    doctor.namespace = "not-there"
+    found = doctor("--set", "storage_secret=other")
+    assert _has(found["fail"], "there is no namespace not-there", "--namespace")
+    assert _has(found["fail"], "there is no Secret other")
+    kubeconfig = json.loads(Path(doctor.kubeconfig).read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    away = Path(doctor.kubeconfig).with_name("away.kubeconfig")
+    away.write_text(json.dumps(kubeconfig))
+    doctor.kubeconfig = away
+    found = doctor()
+    assert _has(found["fail"], "Kubernetes at https://127.0.0.1:1 does not answer", "VPN")
+    assert len(found["fail"]) == 2
+
+
+def test_without_an_operator(own_cluster: Cluster, doctor: Doctor, alone: Cluster) -> None:
+    own_cluster.operator.stop()
+    try:
+        found = doctor()
+    finally:
+        own_cluster.operator.start()
+    assert _has(found["fail"], "the training operator does not answer", "Deployment")

@@ -1,0 +1,111 @@
+"""What the doctor makes of versions, quotas, images and slow checks; the rest asks a cluster."""
+
+import threading
+import time
+from decimal import Decimal
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from kfp_tfjob.cluster.quota import left
+from kfp_tfjob.pipelines.doctor import engine, machine
+from kfp_tfjob.pipelines.doctor.back_end import _judged
+from kfp_tfjob.pipelines.doctor.cluster import _largest, _spellings
+from kfp_tfjob.pipelines.doctor.finding import failures, ok, said
+from kfp_tfjob.pipelines.doctor.namespace import _compared
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "state"),
+    [
+        ("2.17.0", "restricted", "ok"),
+        ("v2.16.1", "", "ok"),
+        ("2.15.3", "restricted", "fail"),
+        ("2.15.3", "baseline", "warn"),
+        ("2.4.1", "privileged", "fail"),
+        ("1.8.22", "privileged", "fail"),
+        ("unknown", "restricted", "warn"),
+    ],
+)
+def test_versions_of_the_back_end(version, level, state):
+    (found,) = _judged(version, "Kubeflow Pipelines", level)
+    assert found.state == state
+    assert bool(found.fix) is (state != "ok" and version != "unknown")
+
+
+def quota(used: str, hard: str) -> dict:
+    return {"spec": {}, "status": {"hard": {"requests.cpu": hard}, "used": {"requests.cpu": used}}}
+
+
+@pytest.mark.parametrize(
+    ("used", "hard", "state", "words"),
+    [
+        ("0", "10", "ok", "10 of 10 requests.cpu"),
+        ("1500m", "10", "ok", "8.5 of 10 requests.cpu"),
+        ("3", "10", "warn", "has 7 left: it would wait"),
+        ("0", "4", "fail", "allows 4 in all"),
+    ],
+)
+def test_a_quota_is_compared_with_the_job(used, hard, state, words):
+    (found,) = _compared("team", left(quota(used, hard)), {"requests.cpu": Decimal(8)})
+    assert found.state == state and words in found.text and "team" in found.text
+
+
+def test_packages_that_are_missing_or_old(monkeypatch):
+    assert [found.state for found in machine.check()] == ["ok"]
+
+    def version(name: str) -> str:
+        if name == "kfp":
+            raise PackageNotFoundError(name)
+        return {"kubernetes": "31.0.0"}.get(name, installed(name))
+
+    installed = machine.version
+    monkeypatch.setattr(machine, "version", version)
+    (found,) = machine.check()
+    assert found.state == "fail" and "kfp-tfjob[tools]" in found.fix
+    assert found.text == "kfp is not installed; kubernetes 31.0.0 does not fit <31,>=30.1"
+
+
+def test_a_node_names_an_image_in_full():
+    assert "docker.io/team/x:1" in _spellings("team/x:1")
+    assert _spellings("registry.example.com/x:1") == {"registry.example.com/x:1"}
+    assert _spellings("localhost:5000/x") == {"localhost:5000/x"}
+
+
+def test_the_largest_node_has_the_most_gpus():
+    def node(**has: str) -> dict:
+        return {"status": {"allocatable": {key.replace("_", "/"): n for key, n in has.items()}}}
+
+    large, small = node(cpu="96", memory="1Ti"), node(cpu="8", memory="64Gi", **{"x_gpu": "8"})
+    assert _largest([large, small]) == "8 x/gpu, 8 cpu, 64 GiB memory"
+    assert _largest([]) == "nothing"
+
+
+def test_every_problem_is_a_finding_with_its_fix():
+    def check():
+        yield ok("before")
+        raise ConfigurationError(Problem("a", "b", "c", "d"), "plain")
+
+    first, second, third = said(check)
+    assert first.text == "before" and second.text == "a: b (expected: c)" and second.fix == "d"
+    assert third.text == "plain" and list(failures([])) == []
+
+
+def test_a_defect_of_a_check_hides_no_other_finding():
+    def check():
+        yield ok("before")
+        raise KeyError("x")
+
+    first, second = said(check)
+    assert first.text == "before" and second.state == "fail" and "bug" in second.text
+
+
+def test_a_slow_check_does_not_delay_the_others():
+    began, checks = time.monotonic(), engine._Checks(time.monotonic() + 0.2)
+    checks.start("store", "the store", lambda: threading.Event().wait(60) and [])
+    checks.start("this machine", "the packages", lambda: [ok("fine")])
+    report = checks.wait()
+    assert time.monotonic() - began < 10
+    assert list(report) == ["this machine", "store"]
+    assert report["store"][0].state == "warn" and "the store" in report["store"][0].text
