@@ -16,7 +16,6 @@ from kfp_tfjob.pipelines.doctor.finding import Check, Finding, State, said, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
-SECONDS = 8.0  # and up to two for the imports
 _MACHINE, _BACK_END, _STORE = "this machine", "Kubeflow Pipelines", "store"
 _CLUSTER, _NAMESPACE, _IMAGES = "cluster", "namespace", "images"
 TOPICS = (_MACHINE, _CLUSTER, _NAMESPACE, _IMAGES, _BACK_END, _STORE)
@@ -43,7 +42,7 @@ class Question:
     spec: JobSpec
 
 
-def examine(question: Question, seconds: float = SECONDS) -> Report:
+def examine(question: Question, seconds: float) -> Report:
     """Run every check, and return the findings by topic.
 
     Args:

@@ -14,7 +14,7 @@ from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
 from kfp_tfjob.components.preflight.cluster import missing_objects
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.pipelines.doctor.finding import Finding, State, fail, failures, ok, warn
+from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.storage.errors import Problem
 
@@ -86,14 +86,16 @@ def account(subject: Subject) -> Iterator[Finding]:
         return
     if not (lacking or late or silent):
         yield ok(f"{name} has the rights of the steps")
-    for items, state, effect in (
-        (lacking, State.FAIL, "no run can start"),
-        (late, State.WARN, "Terminate may end a job late"),
-        (silent, State.WARN, "messages explain less"),
+    if lacking:
+        may_not = "; ".join(map(str, (*lacking, *late, *silent)))
+        yield fail(f"{name} may not {may_not}: no run can start", subject.install)
+        return
+    for items, effect in (
+        (late, "Terminate may end a job late"),
+        (silent, "messages explain less"),
     ):
         if items:
-            may_not = "; ".join(map(str, items))
-            yield Finding(state, f"{name} may not {may_not}: {effect}", subject.install)
+            yield warn(f"{name} may not {'; '.join(map(str, items))}: {effect}", subject.install)
 
 
 def user(subject: Subject) -> Iterator[Finding]:
@@ -122,7 +124,8 @@ def admission(subject: Subject) -> Iterator[Finding]:
     refused = False
     for name, pod in _pods(subject):
         try:
-            api.request("POST", api.core("pods"), {"dryRun": "All"}, pod)
+            # A new client: one that has created a pod takes a refusal for a starting API server.
+            api.within(0).request("POST", api.core("pods"), {"dryRun": "All"}, pod)
         except (ForbiddenError, JobRefusedError) as error:
             refused = True
             yield from _refused(name, error.problems)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 
@@ -34,5 +35,6 @@ class Subject:
     @property
     def install(self) -> str:
         """The command that gives the account its rights."""
-        account = f" --service-account {self.account}"
+        other = self.account != STANDALONE
+        account = f" --service-account {self.account}" if other else ""
         return f"kfp-tfjob install --namespace {self.api.namespace}{account} --apply"

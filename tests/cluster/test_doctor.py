@@ -18,6 +18,7 @@ pytestmark = pytest.mark.cluster
 
 _SMALL = ("--set", "pod.all.cpu=50m", "--set", "pod.all.memory=256Mi", "--workers", "0")
 _SMALL += ("--set", "pod.all.ephemeral_storage=200Mi", "--set", "pod.all.shared_memory=16Mi")
+_IMAGES = {f"KFP_TFJOB_{kind}_IMAGE": f"r.test/{kind}:1" for kind in ("TOOLS", "TRAINER")}
 _NO_BACK_END = "http://127.0.0.1:1"
 
 
@@ -35,9 +36,10 @@ class Doctor:
 
     def __call__(self, *arguments: str) -> dict[str, list[str]]:
         """Return the texts with their fixes by state; the back end is away."""
-        here = {"KUBECONFIG": str(self.kubeconfig)} | self.environment
+        here = {"KUBECONFIG": str(self.kubeconfig)} | _IMAGES | self.environment
         command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
         where = ["--namespace", self.namespace, "--host", _NO_BACK_END]
+        where += ["--timeout", "200"]  # on a machine that is busy with other tests
         done = subprocess.run(
             [*command, *where, *_SMALL, *arguments],
             env=os.environ | here,
@@ -72,10 +74,11 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     install = f"kfp-tfjob install --namespace {doctor.namespace} --service-account default-editor"
     lacking = ("default-editor may not create, get, list, watch, patch, delete tfjobs", install)
     assert _has(before["fail"], *lacking)
-    assert _has(before["warn"], "get, list, watch workflows", "Terminate")
+    assert _has(before["fail"], "get, list, watch workflows", "list events", "no run can start")
     assert _has(before["fail"], "no Secret objstore-cred", f"{install} --apply --secret-from-env")
     assert _has(before["fail"], "127.0.0.1:1 does not answer")
     assert _has(before["ok"], "the training operator accepts the TFJob")
+    assert _has(before["warn"], "r.test/TOOLS:1 is on no node", "image_pull_secret")
     assert _has(before["warn"], "the store was not checked", "--output")
 
     own_cluster.storage_secret(doctor.namespace)
@@ -107,7 +110,7 @@ def test_a_namespace_with_pod_security_and_a_quota(own_cluster: Cluster) -> None
         assert _has(found["ok"], "Pod Security level restricted: the pods of a step and of the")
         assert _has(found["ok"], "quota team has room", "of 0.4 requests.cpu")
         found = doctor("--workers", "9")
-        assert _has(found["fail"], "asks for 0.75 requests.cpu", "team allows 0.4 in all")
+        assert _has(found["fail"], "asks for 2.55 requests.cpu", "team allows 0.4 in all")
         # Steps that leave the user to the cluster, as some clusters want it.
         doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
         found = doctor()
