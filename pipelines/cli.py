@@ -14,6 +14,7 @@ from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
+from kfp_tfjob.pipelines.commands.logs import logs
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.run import run
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
@@ -48,5 +49,5 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-for command in (run, explain, compile_, tensorboard, render, lint, install, doctor):
+for command in (run, explain, compile_, logs, tensorboard, render, lint, install, doctor):
     main.add_command(command)

@@ -1,0 +1,111 @@
+"""`kfp-tfjob logs`: what the replicas of a run printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.local.home import DEFAULT
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.text import lines as safe
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
+)
+@click.option(
+    "--container",
+    "containers",
+    multiple=True,
+    metavar="NAME",
+    help="tensorflow, uploader or setup",
+)
+@click.option(
+    "--attempt", default="all", show_default=True, metavar="N|all", help="one attempt of the run"
+)
+@click.option("--follow", "-f", is_flag=True, help="wait for more lines until the training ends")
+@click.option("--since", default="", metavar="AGE|TIME", help="for instance 10m, 2h, or a time")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="only the last N lines")
+@click.option("--grep", default="", metavar="PATTERN", help="only lines with this expression")
+@click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
+@click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"only look for a run on this machine, in this folder [default: also in {DEFAULT}]",
+)
+@click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
+@click.option("--json", "as_json", is_flag=True, help="print each line as a JSON object")
+@with_connection
+def logs(
+    run: str,
+    replicas: tuple[str, ...],
+    containers: tuple[str, ...],
+    attempt: str,
+    follow: bool,
+    since: str,
+    tail: int | None,
+    grep: str,
+    timestamps: bool,
+    task: str,
+    home: Path | None,
+    endpoint: str,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Show the log lines of all replicas and attempts, also after their pods are gone.
+
+    RUN is s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or for Kubeflow Pipelines
+    an id, the beginning of one, a name, or last. The lines come from the store, where the launcher
+    puts them every 30 seconds, in the order of their times. The credentials come from the AWS
+    environment. A replica keeps 50 MiB of text for each attempt: the first half and the end, with
+    a note where lines are missing.
+    """
+    from kfp_tfjob.pipelines.logs import Wanted, check_pattern, oldest_stamp, read
+    from kfp_tfjob.pipelines.stored_run import stored_run
+    from kfp_tfjob.storage.task_keys import check_task_key
+
+    check_pattern(grep)
+    ConfigurationError.raise_if(check_task_key(task))
+    oldest = oldest_stamp(since) if since else ""
+    wanted = Wanted(replicas, containers, _number(attempt), oldest, grep, tail)
+    shown = 0
+    place, local = home or DEFAULT, home is not None
+    with stored_run(run, place, endpoint, connection, local, task) as found:
+        try:
+            for number, line in read(found, wanted, follow):
+                if as_json:
+                    values = {"attempt": number, "time": line.stamp, "where": line.where}
+                    click.echo(json.dumps(values | {"text": line.text}, ensure_ascii=False))
+                    continue
+                if number != shown and (shown or number > 1):
+                    click.echo(f"--- attempt {number}", err=True)
+                shown = number
+                stamp = f"{line.stamp} " if timestamps else ""
+                click.echo(safe(f"{stamp}[{line.where}] {line.text}"))
+        except KeyboardInterrupt:
+            return  # following has no other end
+
+
+def _number(attempt: str) -> int:
+    if attempt == "all":
+        return 0
+    if attempt.isdecimal() and int(attempt):
+        return int(attempt)
+    raise ConfigurationError(
+        Problem(
+            "--attempt is not an attempt",
+            received=attempt,
+            expected="a number from 1, or all",
+            fix="leave it out for all attempts",
+        )
+    )

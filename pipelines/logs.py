@@ -1,0 +1,206 @@
+"""Selects and follows the stored log lines of a run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from kfp_tfjob.cluster.log_lines import stamp_of
+from kfp_tfjob.cluster.log_parts import StoredLine
+from kfp_tfjob.cluster.log_reader import LogReader, attempts
+from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.pipelines.stored_run import StoredRun
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.words import did_you_mean, nearest
+
+_POLL_SECONDS = 3.0
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGE = re.compile(r"(\d+)([smhd])")
+_MAIN = {"main", *(kind.container for kind in KINDS)}
+
+
+class Said(NamedTuple):
+    """A line of the log of a run: the attempt and the line."""
+
+    attempt: int
+    line: StoredLine
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines to show.
+
+    Attributes:
+        replicas: For instance `chief-0`, or `worker` for all workers; none for all.
+        containers: For instance `uploader` or `tensorflow`; none for all.
+        attempt: Its number; 0 for all.
+        since: The oldest stamp; empty for all.
+        pattern: Only lines in which it is found; empty for all.
+        tail: How many of the last lines; None for all.
+    """
+
+    replicas: Sequence[str] = ()
+    containers: Sequence[str] = ()
+    attempt: int = 0
+    since: str = ""
+    pattern: str = ""
+    tail: int | None = None
+
+    def name(self, where: str) -> bool:
+        """Tell whether to show the lines of a name in brackets."""
+        replica, _, container = where.partition("/")
+        mine = {container} if container else _MAIN
+        return (
+            not self.replicas or bool({replica, replica.rpartition("-")[0]} & {*self.replicas})
+        ) and (not self.containers or bool(mine & {*self.containers}))
+
+    def line(self, line: StoredLine) -> bool:
+        """Tell whether to show a line of such a name."""
+        return line.stamp >= self.since and (
+            not self.pattern or re.search(self.pattern, line.text) is not None
+        )
+
+
+def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
+    """Yield the lines, attempt by attempt, each in the order of time.
+
+    Args:
+        found: The run.
+        wanted: Which lines.
+        follow: Whether to wait for more until the training has ended.
+
+    Raises:
+        DataError: The run has no log.
+        ConfigurationError: It has no such replica or container.
+    """
+    readers: dict[int, LogReader] = {}
+    first = True
+    while True:
+        over = not follow or found.is_over()  # before the last look
+        numbers = [
+            number for number in attempts(found.store, found.run) if wanted.attempt in (0, number)
+        ]
+        for number in numbers:
+            readers.setdefault(number, LogReader(found.store, found.run, number, wanted.name))
+        if first and numbers:
+            _check(wanted, readers)
+        if first and numbers and wanted.tail is not None:
+            yield from _tail(readers, wanted)
+        else:
+            for number in numbers[-2:] if not first else numbers:
+                for line in readers[number].new_lines():
+                    if wanted.line(line):
+                        yield Said(number, line)
+        first = first and not numbers
+        if over:
+            break
+        time.sleep(_POLL_SECONDS)
+    if first:
+        raise _no_log(found, wanted)
+
+
+def _tail(readers: dict[int, LogReader], wanted: Wanted) -> list[Said]:
+    """Return the last lines; an attempt with fewer lines is preceded by the one before it."""
+    assert wanted.tail is not None
+    plain = not (wanted.since or wanted.pattern or wanted.replicas or wanted.containers)
+    found: list[Said] = []
+    for number in sorted(readers, reverse=True):
+        left = wanted.tail - len(found)
+        reader = readers[number]
+        if left <= 0:
+            reader.last_lines(0)
+            continue
+        lines = reader.last_lines(left) if plain else [*reader.new_lines()]
+        shown = [Said(number, line) for line in lines if wanted.line(line)]
+        found = [*shown[-left:], *found]
+    return found
+
+
+def oldest_stamp(given: str) -> str:
+    """Return the stamp of --since: an age such as `10m`, or a time as in RFC 3339.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if match := _AGE.fullmatch(given):
+        age = timedelta(**{_UNITS[match[2]]: int(match[1])})
+        return stamp_of((datetime.now(UTC) - age).timestamp())
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise ConfigurationError(
+            Problem(
+                "--since is neither an age nor a time",
+                received=given,
+                expected="for instance 10m, 2h, 1d or 2026-01-31T12:00:00Z",
+            )
+        ) from None
+    return stamp_of((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def check_pattern(given: str) -> None:
+    """Check --grep.
+
+    Raises:
+        ConfigurationError: It is not a regular expression.
+    """
+    try:
+        re.compile(given)
+    except re.error as error:
+        raise ConfigurationError(
+            Problem(
+                "--grep is not a regular expression",
+                received=given,
+                expected=f"a regular expression of Python; {error}",
+                fix=f"for the text itself: --grep '{re.escape(given)}'",
+            )
+        ) from None
+
+
+def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:
+    """Refuse replicas that no attempt has, if the training has begun."""
+    known = {replica for reader in readers.values() for replica in reader.parts()}
+    names = known | {replica.rpartition("-")[0] for replica in known}
+    ConfigurationError.raise_if(
+        Problem(
+            f"no attempt has a replica {name}",
+            received=name,
+            expected=f"one of {', '.join(sorted(known))}",
+            fix=did_you_mean(nearest(name, names)),
+        )
+        for name in wanted.replicas
+        if name not in names
+    )
+
+
+def _no_log(found: StoredRun, wanted: Wanted) -> DataError:
+    known = attempts(found.store, found.run)
+    if known:
+        return DataError(
+            Problem(
+                f"attempt {wanted.attempt} has no log",
+                received=f"--attempt {wanted.attempt}",
+                expected=f"one of {', '.join(map(str, known))}, or all",
+            )
+        )
+    if not any(found.store.list(found.run.base)):
+        return DataError(
+            Problem(
+                f"there is no run {found.run.base}",
+                received="nothing below that address",
+                expected="the folder of a run that has started",
+                fix="correct RUN, or name the right store with --endpoint",
+            )
+        )
+    return DataError(
+        Problem(
+            f"the run {found.run.base} has no log of a training job yet",
+            received=f"nothing below {found.run.replica_logs}",
+            expected="log lines, half a minute after the first pod has started",
+            fix="add --follow to wait for them; a run of a version before 0.3 stored none",
+        )
+    )

@@ -1,0 +1,178 @@
+"""Finds the stored objects of a run: by its address, on this machine, or by Kubeflow Pipelines."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import find
+from kfp_tfjob.storage.store import Store
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+_PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
+_LAST = "last"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run in its store.
+
+    Attributes:
+        store: The store.
+        run: The folder of the run.
+        is_over: Tells whether its training gets no more attempts.
+    """
+
+    store: Store
+    run: RunLayout
+    is_over: Callable[[], bool] = field(repr=False)
+
+
+@contextmanager
+def stored_run(
+    given: str, home: Path, endpoint: str, connection: Connection, local: bool, task: str = ""
+) -> Iterator[StoredRun]:
+    """Open the store of a run.
+
+    Args:
+        given: The address s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or what
+            Kubeflow Pipelines knows: an id, the beginning of one, a name, or `last`.
+        home: The folder of local runs.
+        endpoint: URL of the store; empty for the AWS environment, else the run's parameter.
+        connection: How to reach Kubeflow Pipelines.
+        local: Whether to look only on this machine, where `last` is the newest run.
+        task: The key of a task in the run; usually empty.
+
+    Raises:
+        StepError: There is no such run, or neither its store nor Kubeflow Pipelines answers.
+    """
+    place = Home(home.absolute())
+    if given.startswith("s3://"):
+        store = Store(endpoint, patience=_PATIENCE)
+        run = RunLayout(_folder(given)).task(task)
+        yield StoredRun(store, run, lambda: _is_over(store, run))
+    elif folder := _local(place, given, local):
+        with _local_store(place, folder, endpoint) as (store, values):
+            run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
+            yield StoredRun(
+                store, run, lambda: _is_over(store, run) or not _is_held(place.folder / "lock")
+            )
+    else:
+        yield _of_back_end(given, endpoint, connection, task)
+
+
+def _folder(given: str) -> S3Address:
+    address = S3Address.parse(given, "RUN")
+    if RUNS not in address.key.split("/")[:-1]:
+        raise ConfigurationError(
+            Problem(
+                "RUN is not the folder of a run",
+                received=given,
+                expected="s3://BUCKET/PREFIX/runs/ID",
+                fix="copy it from the page of the last step, or give the run id",
+            )
+        )
+    return address
+
+
+def _local(home: Home, given: str, local: bool) -> Path | None:
+    """Return the folder of a run on this machine; None if it is not one."""
+    runs = home.run("x").parent
+    if given == _LAST and local:
+        found = [path for path in runs.glob("*") if (path / PARAMETERS).is_file()]
+        if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
+            return newest
+    if "/" in given or not (runs / given / PARAMETERS).is_file():
+        if local:
+            raise ConfigurationError(
+                Problem(
+                    f"there is no run {given} in {home.folder}",
+                    received=given,
+                    expected="the id of a run on this machine, or last",
+                    fix=f"look into {runs}, or leave out --home for a run of Kubeflow Pipelines",
+                )
+            )
+        return None
+    return runs / given
+
+
+@contextmanager
+def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Store, dict[str, Any]]]:
+    """Open the store of a local run; the embedded one is started unless a run uses it now."""
+    from kfp_tfjob.pipelines.local.s3_server import Server
+
+    values = json.loads((folder / PARAMETERS).read_bytes())
+    endpoint = endpoint or str(values["storage_endpoint"])
+    if endpoint:
+        yield Store(endpoint, str(values["storage_region"]), patience=_PATIENCE), values
+    elif _is_held(home.s3 / "lock"):
+        secret = SecretVolume(home.s3 / "secret")
+        yield Store(secret=secret, patience=_PATIENCE), values
+    else:
+        with Server.start(home.s3) as server:
+            yield Store(secret=SecretVolume(server.secret), patience=_PATIENCE), values
+
+
+def _is_held(lock: Path) -> bool:
+    """Tell whether a process holds a lock."""
+    if not lock.exists():
+        return False
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
+    from kfp_tfjob.pipelines.kubeflow.runs import find_run, read_run
+
+    back_end = connection.open()
+    found = find_run(back_end, given)
+    parameters = found.parameters
+    here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    url = endpoint or here or str(parameters.get("storage_endpoint", ""))
+    store = Store(url, str(parameters.get("storage_region", "")), patience=_PATIENCE)
+    run = find(store, Layout.parse(str(parameters.get("output_uri", ""))), found.run_id)
+    run = run.task(task)
+    return StoredRun(store, run, lambda: read_run(back_end, found.run_id).is_over)
+
+
+def _is_over(store: Store, run: RunLayout) -> bool:
+    """Tell from the records of a run whether it gets no more attempts."""
+    ends = list(read_ends(store, run).values())
+    if ends and ends[-1]:
+        return not _may_continue(ends[-1]) or _failed(store, run)
+    return not ends and _failed(store, run)
+
+
+def _may_continue(end: AttemptEnd) -> bool:
+    try:
+        return Verdict(end.verdict).recoverable
+    except ValueError:
+        return False
+
+
+def _failed(store: Store, run: RunLayout) -> bool:
+    try:
+        store.head(run.failure("json"))
+    except ObjectNotFoundError:
+        return False
+    return True
