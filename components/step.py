@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -268,12 +268,14 @@ def _forget_in(place: RunLayout, steps: Collection[str], store: Store) -> None:
 
 
 def _fail(failure: Failure, context: Step | None) -> None:
-    """Store the record of a failure if possible, log it, and end the process."""
+    """Store the record of a failure if possible, notify of it, log it, and end the process."""
+    stored = False
     if path := os.environ.get(FAILURE_FILE):
         Path(path).write_bytes(failure.to_bytes())
     if context:
         try:
             context.store.write(context.run.failure("json"), failure.to_bytes())
+            stored = True
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
     # The local run shows the message itself, as its last output.
@@ -281,4 +283,16 @@ def _fail(failure: Failure, context: Step | None) -> None:
     if not path:
         print(failure.to_line(), flush=True)
     log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
+    _tell(failure, context, stored)
     raise SystemExit(failure.code)
+
+
+def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
+    """Notify of a failure that is final; never raises. A local run notifies when it ends."""
+    from kfp_tfjob.components import notify
+
+    if notify.pod_uid() and not notify.will_be_retried():
+        run_id = context.run_id if context else ""
+        notice = notify.failure(run_id, *astuple(failure))
+        store, run = (context.store, context.whole_run) if context and stored else (None, None)
+        notify.notify(notice, store, run)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable
 
 from kfp_tfjob.jobs.secret_values import MASK
-from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.credentials import WEBHOOK_KEY, SecretVolume
 
-_NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)
 _REREAD_SECONDS = 60.0
 _SHORTEST = 6  # a shorter value is no secret, and masking it would hide words
 _hidden: set[str] = set()

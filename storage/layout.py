@@ -33,6 +33,7 @@ FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for program
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
+NOTICES = "notices"
 _LOG_PART = re.compile(r"([0-9]+)\.gz")
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
@@ -107,6 +108,15 @@ class RunLayout:
     def uploader(self, attempt: int, number: int) -> S3Address:
         """The claim of an uploader in an attempt."""
         return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
+
+    @property
+    def notices(self) -> S3Address:
+        """The prefix of the notifications that were sent about this run."""
+        return self.base / NOTICES
+
+    def notice(self, key: str) -> S3Address:
+        """The record of one notification."""
+        return self.notices / f"{key}.json"
 
     @property
     def replica_logs(self) -> S3Address:

@@ -56,6 +56,7 @@ def evaluate(
         Whether the model is to be published.
     """
     from kfp_tfjob.components.evaluate.engine import run
+    from kfp_tfjob.components.outcome import tell_verdict
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.summary import summary
 
@@ -73,4 +74,6 @@ def evaluate(
         with open(verdict_summary.path, "w") as file:
             file.write(summary(context, model_name))
         verdict_summary.metadata.update(model_uri=model_uri, blessed=done.blessed)
+        if not done.blessed:
+            tell_verdict(context, model_name)
     return done.blessed

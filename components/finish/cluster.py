@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
+from kfp_tfjob.components.finish.workflow import RUN_ID_LABEL, FailedTask, cause, look
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import KINDS, kind_of
@@ -45,6 +45,7 @@ class Left:
         terminated: Whether a person ended the run; None if unknown.
         trouble: Why the cluster could not be read; empty if it could.
         failed: The tasks that failed according to Argo, the earliest first.
+        pods: The ids of the pods of its steps in this try.
     """
 
     ends: Sequence[AttemptEnd] = ()
@@ -52,6 +53,7 @@ class Left:
     terminated: bool | None = None
     trouble: str = ""
     failed: Sequence[FailedTask] = ()
+    pods: Sequence[str] = ()
 
     @property
     def cause(self) -> Failure | None:
@@ -101,7 +103,16 @@ def end_jobs(run_id: str) -> Left:
         except StepError as error:
             log.warning("cannot list the jobs of the run: %s", error)
             left = Left(trouble=str(error))
-        return replace(left, failed=failed_on(api, backend, run_id))
+        return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
+
+
+def _step_pods(api: ClusterClient, run_id: str) -> list[str]:
+    """Return the ids of the pods of the steps; a retry has removed those of failed steps."""
+    try:
+        pods = api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}")
+    except StepError:
+        return []
+    return [pod["metadata"]["uid"] for pod in pods]
 
 
 def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
 from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.outcome import of_verdict
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Failure,
@@ -85,14 +87,52 @@ def run_as_exit_task(
     try:
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
-        return run(step, model_name, left).markdown
+        report = run(step, model_name, left)
+        if left:
+            tell(step, model_name, report, left)
+        return report.markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
+        if left and left.cause and left.unexplained:
+            notify.notify(_notice(run_id, model_name, left.cause), None, None)
         about = _lines(page.about(left, _folder(output_uri, run_id))) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
         return Mask()(_unread(run_id, error, left) + explain(left.ends) + about)
+
+
+def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
+    """Notify of the end of the run unless a step of this try has; never raises.
+
+    Args:
+        step: The context of the step.
+        model_name: The model of the run.
+        report: How the run ended.
+        left: The state of the run on the cluster.
+    """
+    if report.failure:
+        notice = _notice(step.run_id, model_name, report.failure)
+    else:
+        notice = notify.within(lambda: _good_news(step, model_name))
+    quick = step.store.within(0)
+    if notice and not notify.within(
+        lambda: notify.is_known(notice, quick, step.whole_run, left.pods)
+    ):
+        notify.notify(notice, step.store, step.whole_run)
+
+
+def _notice(run_id: str, model_name: str, failure: Failure) -> notify.Notice:
+    return replace(notify.failure(run_id, *astuple(failure)), model_name=model_name)
+
+
+def _good_news(step: Step, model_name: str) -> notify.Notice:
+    """Return the notice of a run without a failure; a user's own pipeline has no verdict."""
+    try:
+        return of_verdict(step, model_name)
+    except ObjectNotFoundError:
+        said = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
+        return notify.Notice(*said, "every step has succeeded", model_name=model_name)
 
 
 def _folder(output_uri: str, run_id: str) -> str:

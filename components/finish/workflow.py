@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_RUN = "pipeline/runid"
+RUN_ID_LABEL = "pipeline/runid"
 _NODE_ID = "workflows.argoproj.io/node-id"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _MAIN = "main"  # the container of a step; the others are Argo's
@@ -111,7 +111,7 @@ def look(
         workflow: The name of its Workflow; empty if unknown.
         tail: Returns the last lines of a pod and container.
     """
-    pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{_RUN}={run_id}"))
+    pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}"))
     run = _asked(lambda: api.get(api.workflow(workflow))) if workflow else None
     return [
         replace(task, lines=tuple(tail(task.pod, _MAIN, _LINES))) if task.pod else task

@@ -15,15 +15,17 @@ import json
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
@@ -431,14 +433,26 @@ def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None
         JobFailedError: The training failed; the last lines of the replica that failed first.
     """
 
-    def farewell(_why: str) -> None:
+    def farewell(why: str) -> None:
+        telling = threading.Thread(target=_tell_end, args=(step, spec, why), daemon=True)
+        telling.start()
         if logs:
             logs.hurry()
             logs.flush(_FAREWELL_SECONDS)
+        telling.join(_FAREWELL_SECONDS)
 
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
         return Launcher(step, spec, backend, owner, _is_retry(), ended, logs=logs).run()
+
+
+def _tell_end(step: Step, spec: JobSpec, why: str) -> None:
+    """Notify of a run that was ended; the launcher may be killed before it fails."""
+    if why:
+        ended = _failure(cancelled(why), [])
+        said = (step.run_id, step.name, ended.code, ended.verdict, str(ended))
+        notice = replace(notify.failure(*said), model_name=spec.model_name)
+        notify.notify(notice, step.store, step.whole_run)
 
 
 def _is_retry() -> bool:

@@ -20,11 +20,13 @@ from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
+from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.secret_values import plain_secrets
 from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -112,6 +114,8 @@ def run(
     if folder:
         step = replace(step, place=step.layout.run(step.run_id, folder))
     said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
+    notified, wrong_webhook = _check_webhook()
+    said += wrong_webhook
     found = Findings() if is_local() else _check_cluster(step.run_id, values)
     try:
         warnings = [*said, *found.warnings, *_check_store(step)]
@@ -151,8 +155,20 @@ def run(
         table=head
         + run_parameters.table(given, run_parameters.job_spec(values))
         + _resolved(step, values, given, tick)
+        + f"\n**Notifications:** {notified}.\n"
         + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
     )
+
+
+def _check_webhook() -> tuple[str, list[str]]:
+    """Return who is notified of the end, and a warning if that cannot work."""
+    try:
+        webhook = Webhook.from_environment()
+    except ConfigurationError as error:
+        return "off", [str(error).rstrip(".")]
+    if webhook is None:
+        return f"off; the key {code_span(WEBHOOK_KEY)} of the Secret turns them on", []
+    return f"on, to {code_span(webhook.host)}", []
 
 
 def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:

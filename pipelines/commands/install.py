@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.text import line
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
 
 _NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-_FROM_ENVIRONMENT = (*_NEEDED, "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION")
+_FROM_ENVIRONMENT = (*_NEEDED, "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", WEBHOOK_KEY)
 _OPTIONAL = ("nodes", "quota", "restricted")
 _SECONDS = 15  # for an API server that does not answer
 _WORDS = {"create": ("create", "created"), "change": ("change", "changed"), "keep": ("keep",) * 2}
@@ -55,7 +56,8 @@ _WORDS = {"create": ("create", "created"), "change": ("change", "changed"), "kee
     "--secret-from-env",
     is_flag=True,
     help="create the Secret of the store from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,"
-    " AWS_SESSION_TOKEN, AWS_ENDPOINT_URL and AWS_REGION, if it does not exist",
+    " AWS_SESSION_TOKEN, AWS_ENDPOINT_URL, AWS_REGION and KFP_TFJOB_WEBHOOK_URL, if it does not"
+    " exist",
 )
 @click.option(
     "--secret",

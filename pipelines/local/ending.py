@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 
 from kfp_tfjob import uploader
+from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
-from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.components.outcome import tell_verdict
+from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
@@ -80,9 +83,12 @@ class Ending:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
             self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
             self._copied(lambda: self._write_page(f"{failure.step} failed ({failure.verdict})."))
+            self._notify(failure)
             return failure.code
         if code:
-            self.show(f"\nthe pipeline exited with code {code}: see {self._log}")
+            said = f"the pipeline exited with code {code}: see {self._log}"
+            self.show(f"\n{said}")
+            self._notify(Failure(WHOLE_RUN, 1, "failed", said))
             return 1
         return self._tell_verdict()
 
@@ -102,6 +108,17 @@ class Ending:
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
+        self._notify(ending.failure)
+
+    def _notify(self, failure: Failure | None) -> None:
+        """Notify of the end, once for each start of the run."""
+        key = f"local-{token_hex(8)}"
+        if failure is None:
+            tell_verdict(self.step, self.model_name, key)
+            return
+        notice = notify.failure(self.step.run_id, *astuple(failure))
+        notice = replace(notice, model_name=self.model_name)
+        notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_verdict(self) -> int:
         try:
@@ -131,6 +148,7 @@ class Ending:
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
+        self._notify(None)
         return 0
 
     def _tell_unchanged(self) -> int:

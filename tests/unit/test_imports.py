@@ -17,6 +17,7 @@ ROOMS = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the rooms.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
+SHARED |= {"components.notify", "components.outcome", "components.webhook"}
 BARE = re.compile(
     rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
 )

@@ -1,0 +1,237 @@
+"""Tells a webhook how a run ended: verdict, remedy, addresses and GPU hours.
+
+The step that ends the run sends it: evaluate without a blessing, publish, a step that failed, the
+launcher of a run that was ended, and the exit task for an end that no step could tell.
+
+A run may end several times: a person retries it. The pod of a step tells these tries apart, because
+a retry makes new pods. A notification is recorded under its pod before it is sent, with a
+conditional create, so a pod sends at most one. A failure that Kubeflow Pipelines retries by itself
+is not sent.
+
+A webhook that is dead, slow or lying costs a few seconds and a line in the log, and changes nothing
+else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.storage.errors import ObjectExistsError, StepError
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.text import short
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PUBLISHED, NOT_BLESSED = "published", "not blessed"
+SUCCEEDED, SKIPPED = "succeeded", "skipped"
+FAILED, CANCELLED = "failed", "cancelled"
+
+STORE_SECONDS, _SEND_SECONDS = 1.0, 2.0  # three calls of the store and one of the webhook
+_POD_UID, _RETRY_INDEX = "KFP_POD_UID", "KFP_RETRY_INDEX"
+_TEMPLATE = Path("/var/run/argo/template")  # Argo's description of this pod
+_RETRIES_FAILURES = ("", "OnFailure", "Always")  # policies of Argo; the empty one is its default
+_FIX = re.compile(r"Fix: (.+?)(?= Its last lines:|\n|$)")
+_MOST = 3000  # characters of a message in the text for people
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+@dataclass(frozen=True)
+class Notice:
+    """How a run ended.
+
+    Attributes:
+        outcome: PUBLISHED, NOT_BLESSED, SUCCEEDED, SKIPPED, FAILED or CANCELLED.
+        run_id: The run.
+        step: The step that ended it.
+        verdict: One word for what happened.
+        code: The exit code of the step.
+        message: What happened.
+        remedy: What to do; empty if nothing has to be done.
+        model_name: The model; empty if the step does not know it.
+        addresses: Where things are in the store, by name.
+        metrics: The metrics of the verdict.
+        gpu_hours: GPU hours `used`, `pending` and `lost`; empty without GPUs.
+    """
+
+    outcome: str
+    run_id: str
+    step: str
+    verdict: str
+    code: int
+    message: str
+    remedy: str = ""
+    model_name: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The notification for people, in the syntax of Slack."""
+        about = f" of {self.model_name}" if self.model_name else ""
+        ended = {
+            PUBLISHED: "published a model",
+            NOT_BLESSED: "was not blessed",
+            SUCCEEDED: "succeeded",
+            SKIPPED: "had nothing new to train on",
+            CANCELLED: "was ended before it finished",
+        }.get(self.outcome, f"failed in {self.step}")
+        lines = [f"*Run {self.run_id}*{about} {ended} ({self.verdict})", short(self.message, _MOST)]
+        if self.remedy and self.remedy not in self.message:
+            lines.append(f"To do: {short(self.remedy, _MOST)}")
+        if self.metrics:
+            lines.append(", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()))
+        if any(self.gpu_hours.values()):
+            hours = ", ".join(f"{name} {value:.2f}" for name, value in self.gpu_hours.items())
+            lines.append(f"GPU hours: {hours}")
+        lines += [f"{name}: {address}" for name, address in self.addresses.items()]
+        return "\n".join(lines).translate(_ESCAPES)  # no link and no mention from outside
+
+    def document(self) -> dict[str, Any]:
+        """Return the body of the notification, without secrets."""
+        mask = Mask()
+        values = {"text": self.text} | asdict(self)
+        values["time"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return json.loads(mask(json.dumps(values, ensure_ascii=False)))
+
+
+def failure(run_id: str, step: str, code: int, verdict: str, message: str) -> Notice:
+    """Return the notice about a run that failed or was ended.
+
+    Args:
+        run_id: The run.
+        step: The step that failed.
+        code: Its exit code.
+        verdict: One word.
+        message: The message of its error.
+    """
+    outcome = CANCELLED if verdict == CANCELLED else FAILED
+    return Notice(outcome, run_id, step, verdict, code, message, remedy_in(message))
+
+
+def remedy_in(message: str) -> str:
+    """Return what the message of an error says under `Fix:`."""
+    return "; ".join(fix.strip().rstrip(".") for fix in _FIX.findall(message))
+
+
+def pod_uid() -> str:
+    """Return the id of the pod of this step; empty without Kubeflow Pipelines."""
+    return os.environ.get(_POD_UID, "")
+
+
+def will_be_retried(template: Path = _TEMPLATE) -> bool:
+    """Tell whether Kubeflow Pipelines will start this step again by itself if it fails."""
+    try:
+        strategy = json.loads(template.read_bytes()).get("retryStrategy") or {}
+        index, limit = int(os.environ.get(_RETRY_INDEX) or 0), int(strategy.get("limit") or 0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+    return index < limit and str(strategy.get("retryPolicy") or "") in _RETRIES_FAILURES
+
+
+def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str = "") -> None:
+    """Send a notification unless it was sent before; never raises, and takes at most 5 s.
+
+    Args:
+        notice: How the run ended.
+        store: Where it is recorded; None if the store does not answer.
+        run: The folder of the run there.
+        key: Tells the tries of the run apart; empty for the pod of this step.
+    """
+    try:
+        webhook = Webhook.from_environment()
+    except StepError as error:
+        log.warning("nobody is notified: %s", error)
+        return
+    key = key or pod_uid()
+    if webhook is None or not key:
+        return
+    quick = store.within(0) if store else None
+    if quick and run:
+        first = within(lambda: _claim(notice, quick, run, key))
+        if first is False:
+            return  # this pod has sent it
+        hours = within(lambda: _gpu_hours(quick, run)) if first else None
+        addresses = {"run": str(run.base), **notice.addresses}
+        notice = Notice(**vars(notice) | {"addresses": addresses, "gpu_hours": hours or {}})
+    if wrong := webhook.send(notice.document(), _SEND_SECONDS):
+        log.warning("the webhook at %s was not notified: %s", webhook.host, wrong)
+    else:
+        log.info("the webhook at %s was notified", webhook.host)
+
+
+def is_known(notice: Notice, store: Store, run: RunLayout, pods: Collection[str]) -> bool:
+    """Tell whether a step has sent a notification for this end of the run.
+
+    Args:
+        notice: How the run ended, as the exit task sees it.
+        store: The store.
+        run: The folder of the run.
+        pods: The ids of the pods of this try.
+
+    Raises:
+        StepError: The store cannot be read.
+    """
+    for item in store.list(run.notices):
+        if item.address.name.removesuffix(".json") in pods:
+            return True
+        try:
+            known = json.loads(store.read(item.address))
+        except ValueError:
+            continue
+        if (known.get("step"), known.get("message")) == (notice.step, notice.message):
+            return True
+    return False
+
+
+def _claim(notice: Notice, store: Store, run: RunLayout, key: str) -> bool:
+    """Record a notification before it is sent; return whether this is the first one."""
+    record = {"outcome": notice.outcome, "step": notice.step, "verdict": notice.verdict}
+    record |= {"code": notice.code, "message": Mask()(notice.message)}
+    record["time"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+    try:
+        store.create(run.notice(key), (json.dumps(record, indent=1) + "\n").encode())
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def _gpu_hours(store: Store, run: RunLayout) -> dict[str, float]:
+    """Return the GPU hours of all attempts; those of an attempt that did not succeed are lost."""
+    hours = dict.fromkeys(("used", "pending", "lost"), 0.0)
+    for end in read_ends(store, run).values():
+        held = end.gpu_seconds if end else {}
+        name = "used" if end and end.verdict == "succeeded" else "lost"
+        hours[name] += held.get("running", 0) / 3600
+        hours["pending"] += held.get("pending", 0) / 3600
+    return {name: round(value, 4) for name, value in hours.items()} if any(hours.values()) else {}
+
+
+def within(call: Callable[[], T]) -> T | None:
+    """Return the result of a call of the store; None if it fails or takes longer than a second."""
+    result: list[T] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except Exception as error:
+            log.info("the notification is not complete: %s", error)
+
+    thread = threading.Thread(target=run, name="notify", daemon=True)
+    thread.start()
+    thread.join(STORE_SECONDS)
+    return result[0] if result else None

@@ -1,0 +1,132 @@
+"""Sends one JSON document to a webhook, and trusts nothing that comes back.
+
+The address is a secret: whoever knows it can write into the channel behind it. So it is a key of
+the Secret that storage_secret names, or a variable of a local run, and no message contains it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.storage.credentials import WEBHOOK_KEY, SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+_SILENCE = 2.0  # seconds to connect, and between two bytes
+_FORM = "https://HOST/PATH, or http for a host inside the cluster or on this machine"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where notifications go.
+
+    Attributes:
+        url: Its address, which is a secret.
+    """
+
+    url: str = field(repr=False)
+
+    @classmethod
+    def from_environment(cls) -> Webhook | None:
+        """Return the webhook of this process, or None if there is none.
+
+        Raises:
+            ConfigurationError: The address is not one; the error does not show it.
+        """
+        url = SecretVolume.from_environment().get(WEBHOOK_KEY) or os.environ.get(WEBHOOK_KEY, "")
+        if not url.strip():
+            return None
+        url = url.strip()
+        hide([url, url.partition("://")[2].partition("/")[2]])
+        if wrong := _wrong(url):
+            raise ConfigurationError(
+                Problem(
+                    f"{WEBHOOK_KEY} is not the address of a webhook",
+                    received=wrong,
+                    expected=_FORM,
+                    fix=f"correct the key {WEBHOOK_KEY} of the Secret that storage_secret names, or"
+                    " the variable of a local run; nobody is notified until then",
+                )
+            )
+        return cls(url)
+
+    @property
+    def host(self) -> str:
+        """The host, which may be shown."""
+        return urlsplit(self.url).hostname or ""
+
+    def send(self, document: Mapping[str, Any], seconds: float) -> str:
+        """Send a document; return what went wrong, or an empty text.
+
+        Args:
+            document: The body, sent as JSON.
+            seconds: The longest wait, whatever the webhook does.
+        """
+        result = ["no complete answer in time"]
+
+        def post() -> None:
+            result[0] = self._post(json.dumps(document, ensure_ascii=False).encode())
+
+        # A thread of its own: a name server may be silent, and a server may send a byte a second.
+        thread = threading.Thread(target=post, name="webhook", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        return result[0]
+
+    def _post(self, body: bytes) -> str:
+        headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "kfp-tfjob"}
+        request = urllib.request.Request(self.url, body, headers, method="POST")
+        opener = urllib.request.build_opener(_NoRedirect)
+        try:
+            with opener.open(request, timeout=_SILENCE) as reply:  # its body is not read
+                return "" if 200 <= reply.status < 300 else f"HTTP {reply.status}"
+        except urllib.error.HTTPError as error:
+            moved = ", a redirect, which is not followed" if 300 <= error.code < 400 else ""
+            return f"HTTP {error.code}{moved}"
+        except urllib.error.URLError as error:
+            return type(error.reason).__name__  # its text may contain the address
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return type(error).__name__
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow no redirect: it could lead the notification to anyone."""
+        return
+
+
+def _wrong(url: str) -> str:
+    """Return what is wrong with an address, without the address; empty if nothing is."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return "not a URL"
+    if parts.scheme not in ("http", "https"):
+        return "neither https nor http"
+    if not host or any(character.isspace() or not character.isprintable() for character in url):
+        return "a URL without a host, or with spaces"
+    if "@" in parts.netloc:
+        return f"a user or a password before the host {host}"
+    if parts.scheme == "http" and not _is_near(host):
+        return f"http to {host}, which may be far away: anyone on the way could read the address"
+    return ""
+
+
+def _is_near(host: str) -> bool:
+    """Tell whether a host is this machine, in this cluster, or in a private network."""
+    try:
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or address.is_private
+    except ValueError:
+        return host == "localhost" or "." not in host or host.endswith(".svc") or ".svc." in host

@@ -1,0 +1,287 @@
+"""Notifications to a real HTTP server: once for each try; no webhook changes what a step does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from kfp_tfjob.components import notify
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.engine import RunReport
+from kfp_tfjob.components.launch_tfjob.launcher import _tell_end
+from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.storage.credentials import WEBHOOK_KEY
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.faults import proxy as faults
+from tests.faults.proxy import Fault
+
+TOKEN = "T0123-secret-of-the-channel"
+STEP = """
+import sys
+from kfp_tfjob.components.step import step
+from kfp_tfjob.storage.errors import DataError, Problem
+with step("prepare_data", "run-1", sys.argv[1]) as context:
+    {body}
+"""
+FAILS = 'raise DataError(Problem("no rows", received=0, expected="some", fix="add rows"))'
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Takes notifications, and answers as it is told."""
+
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, json.loads(body)))
+        self.server.answer(self)
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hook)
+        self.got: list[tuple[str, dict[str, Any]]] = []
+        self.answer: Callable[[Hook], None] = ok
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/services/{TOKEN}"
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: clients that hang up are part of the tests."""
+
+
+def ok(hook: Hook) -> None:
+    hook.send_response(200)
+    hook.send_header("Content-Length", "2")
+    hook.end_headers()
+    hook.wfile.write(b"ok")
+
+
+def error(hook: Hook) -> None:
+    hook.send_error(500, TOKEN)
+
+
+def redirect(hook: Hook) -> None:
+    hook.send_response(307)
+    hook.send_header("Location", f"http://127.0.0.1:{hook.server.server_port}/elsewhere")
+    hook.end_headers()
+
+
+def hang(hook: Hook) -> None:
+    time.sleep(30)
+
+
+def drip(hook: Hook) -> None:
+    """Send a byte a second, so that no timeout between two bytes ends it."""
+    for byte in b"HTTP/1.1 200 OK\r\nX-Header: " + b"x" * 60:
+        hook.wfile.write(bytes([byte]))
+        hook.wfile.flush()
+        time.sleep(1)
+
+
+def flood(hook: Hook) -> None:
+    hook.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        hook.wfile.write(b"X-" + b"y" * 60_000 + b"\r\n")
+
+
+def lie(hook: Hook) -> None:
+    """Promise a body without end."""
+    hook.send_response(200)
+    hook.send_header("Content-Length", str(1 << 40))
+    hook.end_headers()
+    while True:
+        hook.wfile.write(b"x" * 65536)
+
+
+def nonsense(hook: Hook) -> None:
+    hook.wfile.write(b"\x00\xff not HTTP\r\n\r\n")
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(WEBHOOK_KEY, server.url)
+    monkeypatch.setenv("KFP_POD_UID", "pod-1")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def step(store: Store, base) -> Step:
+    return Step("finish", "run-1", Layout(base), store)
+
+
+def notice() -> notify.Notice:
+    return notify.failure("run-1", "prepare_data", 3, "user_error", "no rows. Fix: add rows.")
+
+
+def run(base, body: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", STEP.format(body=body), str(base)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_step_that_fails_says_so_with_its_remedy(hook, base, store, step):
+    ended = run(base, FAILS)
+    assert ended.returncode == 3
+    ((path, document),) = hook.got
+    assert path.endswith(TOKEN)
+    assert document["outcome"] == "failed" and document["verdict"] == "user_error"
+    assert document["remedy"] == "add rows" and document["code"] == 3
+    assert document["addresses"] == {"run": str(step.run.base)}
+    assert document["text"].startswith("*Run run-1* failed in prepare_data (user_error)\nno rows.")
+    assert TOKEN not in ended.stdout + ended.stderr
+    assert "the webhook at 127.0.0.1 was notified" in ended.stdout
+    (record,) = store.list(step.run.notices)
+    assert record.address.name == "pod-1.json"
+    assert TOKEN not in store.read(record.address).decode()
+
+
+def test_a_step_that_works_says_nothing(hook, base):
+    assert run(base, "pass").returncode == 0
+    assert hook.got == []
+
+
+def test_a_retry_of_the_run_says_it_again_and_the_same_pod_does_not(hook, base):
+    run(base, FAILS)
+    run(base, FAILS)
+    assert len(hook.got) == 1
+    run(base, FAILS, KFP_POD_UID="pod-2")
+    assert len(hook.got) == 2
+
+
+def test_a_local_run_leaves_it_to_its_end(hook, base):
+    run(base, FAILS, KFP_POD_UID="")
+    assert hook.got == []
+
+
+@pytest.mark.parametrize("answer", [error, redirect, hang, drip, flood, lie, nonsense])
+def test_a_webhook_that_is_broken_changes_nothing(hook, base, store, step, answer):
+    hook.answer = answer
+    began = time.monotonic()
+    ended = run(base, FAILS)
+    wall = time.monotonic() - began
+    assert ended.returncode == 3
+    assert Failure.from_bytes(store.read(step.run.failure("json"))).verdict == "user_error"
+    assert TOKEN not in ended.stdout + ended.stderr and "/elsewhere" not in ended.stdout
+    assert [path for path, _ in hook.got] == [f"/services/{TOKEN}"], "no redirect was followed"
+    assert wall < 12  # with the start of Python
+    if answer not in (lie,):
+        assert "was not notified" in ended.stdout
+
+
+def test_a_webhook_costs_at_most_five_seconds(hook, step):
+    hook.answer = hang
+    began = time.monotonic()
+    notify.notify(notice(), step.store, step.run)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "https://127.0.0.1:9/x", "ftp://x/y"])
+def test_a_webhook_that_is_away_changes_nothing(hook, step, monkeypatch, url):
+    monkeypatch.setenv(WEBHOOK_KEY, url)
+    began = time.monotonic()
+    notify.notify(notice(), step.store, step.run)
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_accepts_and_is_silent_for_ever(step, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv(WEBHOOK_KEY, f"https://127.0.0.1:{silent.getsockname()[1]}/{TOKEN}")
+        monkeypatch.setenv("KFP_POD_UID", "pod-1")
+        began = time.monotonic()
+        notify.notify(notice(), step.store, step.run)
+        assert time.monotonic() - began < 5
+
+
+def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, base):
+    proxy.faults.append(Fault(faults.slow_down, method=".*", times=float("inf")))
+    away = Step("finish", "run-1", Layout(base), Store(proxy.endpoint))
+    began = time.monotonic()
+    notify.notify(notice(), away.store, away.run)
+    assert time.monotonic() - began < 5
+    assert len(hook.got) == 1
+    notify.notify(notice(), None, None)
+    assert len(hook.got) == 2
+
+
+def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of):
+    _tell_end(step, spec_of(), "it was terminated")
+    _tell_end(step, spec_of(), "")
+    ((_, document),) = hook.got
+    assert document["outcome"] == "cancelled" and document["step"] == "finish"
+    assert "it was terminated" in document["message"] and document["remedy"]
+    assert document["model_name"]
+
+
+@pytest.fixture
+def spec_of():
+    from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+    from tests.unit.launch_parameters import DEFAULTS
+
+    return lambda: JobSpec.parse(**DEFAULTS)
+
+
+def test_the_exit_task_tells_only_what_no_step_has_told(hook, step, monkeypatch):
+    failure = Failure("prepare_data", 137, "out_of_memory", "prepare_data ran out of memory.")
+    report = RunReport("", failure)
+    monkeypatch.setenv("KFP_POD_UID", "exit-1")
+    finish.tell(step, "m", report, Left(pods=["pod-1", "exit-1"]))
+    ((_, document),) = hook.got
+    assert document["verdict"] == "out_of_memory" and document["model_name"] == "m"
+    # A step of this try was first: its pod is there.
+    monkeypatch.setenv("KFP_POD_UID", "pod-2")
+    notify.notify(notice(), step.store, step.run)
+    assert len(hook.got) == 2
+    monkeypatch.setenv("KFP_POD_UID", "exit-2")
+    finish.tell(step, "m", report, Left(pods=["pod-2", "exit-2"]))
+    # The pods cannot be listed, but the notification is the same.
+    finish.tell(step, "m", RunReport("", Failure(*_fields(notice()))), Left())
+    assert len(hook.got) == 2
+
+
+def _fields(found: notify.Notice) -> tuple[Any, ...]:
+    return found.step, found.code, found.verdict, found.message
+
+
+def test_a_step_that_is_killed_while_it_notifies_is_not_told_twice(hook, base, step, store):
+    hook.answer = hang
+    process = subprocess.Popen(
+        [sys.executable, "-c", STEP.format(body=FAILS), str(base)], stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 30
+    while not hook.got:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    failure = Failure.from_bytes(store.read(step.run.failure("json")))
+    finish.tell(step, "m", RunReport("", failure), Left(pods=["pod-1"]))
+    assert len(hook.got) == 1

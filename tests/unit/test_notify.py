@@ -1,0 +1,133 @@
+"""What a notification says, where it may go, and which failures are final."""
+
+import json
+
+import pytest
+
+from kfp_tfjob.components import notify
+from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, WEBHOOK_KEY
+from kfp_tfjob.storage.errors import ConfigurationError
+
+SECRET = "T0123/B4567/s3cr3t-of-the-channel"
+
+
+@pytest.fixture(autouse=True)
+def no_secret(monkeypatch, tmp_path):
+    monkeypatch.setenv(MOUNT_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(WEBHOOK_KEY, raising=False)
+
+
+def webhook(monkeypatch, url: str) -> Webhook | None:
+    monkeypatch.setenv(WEBHOOK_KEY, url)
+    return Webhook.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        (f"https://hooks.slack.com/services/{SECRET}", "hooks.slack.com"),
+        ("https://example.com:8443/x?token=1", "example.com"),
+        ("http://localhost:9000/", "localhost"),
+        ("http://127.0.0.1/x", "127.0.0.1"),
+        ("http://[::1]:8000/x", "::1"),
+        ("http://10.1.2.3/x", "10.1.2.3"),
+        ("http://alerts/x", "alerts"),
+        ("http://alerts.team.svc/x", "alerts.team.svc"),
+        ("http://alerts.team.svc.cluster.local:80/x", "alerts.team.svc.cluster.local"),
+        (" https://a.example/x\n", "a.example"),
+    ],
+)
+def test_an_address_that_is_accepted(monkeypatch, url, host):
+    found = webhook(monkeypatch, url)
+    assert found.host == host
+    assert url.strip() not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "received"),
+    [
+        (f"http://hooks.slack.com/services/{SECRET}", "http to hooks.slack.com"),
+        (f"http://8.8.8.8/{SECRET}", "http to 8.8.8.8"),
+        (f"http://svc.example.com/{SECRET}", "http to svc.example.com"),
+        (f"ftp://a.example/{SECRET}", "neither https nor http"),
+        (f"file:///etc/{SECRET}", "neither https nor http"),
+        (SECRET, "neither https nor http"),
+        (f"https://user:password@a.example/{SECRET}", "a user or a password"),
+        (f"https:///{SECRET}", "without a host"),
+        (f"https://a.example:port/{SECRET}", "not a URL"),
+        (f"https://a.example/{SECRET} x", "spaces"),
+        (f"https://[::1/{SECRET}", "not a URL"),
+    ],
+)
+def test_an_address_that_is_refused_is_not_shown(monkeypatch, url, received):
+    with pytest.raises(ConfigurationError) as refused:
+        webhook(monkeypatch, url)
+    assert received in refused.value.problems[0].received
+    assert SECRET not in str(refused.value)
+
+
+def test_without_an_address_nobody_is_notified(monkeypatch):
+    assert Webhook.from_environment() is None
+    assert webhook(monkeypatch, "  ") is None
+
+
+def test_the_secret_comes_before_the_environment(monkeypatch, tmp_path):
+    (tmp_path / WEBHOOK_KEY).write_text("https://from.secret.example/x\n")
+    assert webhook(monkeypatch, "https://from.environment.example/x").host == "from.secret.example"
+
+
+def test_the_address_is_masked_in_every_log(monkeypatch):
+    webhook(monkeypatch, f"https://hooks.slack.com/services/{SECRET}")
+    said = Mask()(f"POST https://hooks.slack.com/services/{SECRET}; path /services/{SECRET}")
+    assert SECRET not in said
+
+
+def test_a_failure_has_its_remedy():
+    message = "train_epochs is wrong. Received: 0. Fix: set it to 1. Its last lines:\n    x"
+    notice = notify.failure("r1", "preflight", 2, "user_error", message)
+    assert (notice.outcome, notice.remedy) == ("failed", "set it to 1")
+    several = "2 problems:\n  1. a is wrong. Fix: do this.\n  2. b is wrong. Fix: do that."
+    assert notify.remedy_in(several) == "do this; do that"
+    assert notify.failure("r", "launch_tfjob", 143, "cancelled", "x").outcome == "cancelled"
+
+
+def test_the_text_mentions_nobody_and_links_nowhere():
+    notice = notify.failure("r1", "evaluate", 1, "failed", "<!channel> <https://evil|here> a & b")
+    text = notice.document()["text"]
+    assert "<" not in text and "&lt;!channel&gt;" in text and "a &amp; b" in text
+
+
+def test_a_long_message_is_cut_in_the_text_only():
+    notice = notify.failure("r1", "evaluate", 1, "failed", "x" * 100_000)
+    document = notice.document()
+    assert len(document["text"]) < 5000
+    assert len(document["message"]) == 100_000
+
+
+def test_the_document_has_no_secret(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    document = notify.failure("r", "preflight", 1, "failed", 'said "very-secret"').document()
+    assert "very-secret" not in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("index", "strategy", "again"),
+    [
+        ("0", {"limit": "2"}, True),
+        ("1", {"limit": 2, "retryPolicy": "Always"}, True),
+        ("2", {"limit": "2", "retryPolicy": "OnFailure"}, False),
+        ("0", {"limit": "2", "retryPolicy": "OnError"}, False),
+        ("", {"limit": "2", "retryPolicy": "OnError"}, False),
+        ("0", {"limit": "{{inputs.parameters.x}}"}, False),
+        ("0", {}, False),
+        ("0", None, False),
+    ],
+)
+def test_a_failure_that_is_retried(monkeypatch, tmp_path, index, strategy, again):
+    monkeypatch.setenv("KFP_RETRY_INDEX", index)
+    template = tmp_path / "template"
+    template.write_text(json.dumps({"name": "x", "retryStrategy": strategy}))
+    assert notify.will_be_retried(template) is again
+    assert notify.will_be_retried(tmp_path / "missing") is False
