@@ -143,6 +143,11 @@ def will_be_retried(template: Path = _TEMPLATE) -> bool:
     return index < limit and str(strategy.get("retryPolicy") or "") in _RETRIES_FAILURES
 
 
+def is_wanted(key: str = "") -> bool:
+    """Tell whether this process has to notify: a step of a local run leaves it to its end."""
+    return bool(key or pod_uid())
+
+
 def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str = "") -> None:
     """Send a notification unless it was sent before; never raises, and takes at most 5 s.
 

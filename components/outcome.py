@@ -1,36 +1,52 @@
-"""Notifies of a run that has a verdict."""
+"""Notifies of a run that has come to its end without a failure."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from kfp_tfjob.components.notify import NOT_BLESSED, PUBLISHED, Notice, notify, within
+from kfp_tfjob.components import notify
+from kfp_tfjob.components.notify import Notice
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.store import Store
 
 
-def tell_verdict(step: Step, model_name: str, key: str = "") -> None:
-    """Send the notification of a run that published its model or was not blessed; never raises.
+def tell_end(step: Step, model_name: str, key: str = "") -> None:
+    """Send the notification of a run that has not failed; never raises.
 
     Args:
         step: The step that ends the run.
         model_name: The model of the run.
         key: Tells the tries of the run apart; empty for the pod of this step.
     """
-    if notice := within(lambda: of_verdict(step, model_name)):
-        notify(notice, step.store, step.whole_run, key)
+    if notify.is_wanted(key) and (notice := notify.within(lambda: of_end(step, model_name))):
+        notify.notify(notice, step.store, step.whole_run, key)
 
 
-def of_verdict(step: Step, model_name: str) -> Notice:
-    """Return the notice of a run with a verdict.
+def of_end(step: Step, model_name: str) -> Notice:
+    """Return the notice of a run that has not failed.
 
     Raises:
-        StepError: The verdict cannot be read.
+        StepError: Its records cannot be read.
     """
     store = step.store.within(0)
-    verdict = json.loads(store.read(step.run.verdict))
+    if verdict := _record(store, step.run.verdict):
+        return _of_verdict(step, store, model_name, verdict)
+    if earlier := _record(store, step.run.unchanged):
+        said = f"nothing has changed since run {earlier['run_id']}: the model was not trained again"
+        ended = (notify.SKIPPED, step.run_id, "preflight", "unchanged", 0)
+        return Notice(*ended, said, model_name=model_name)
+    ended = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
+    return Notice(*ended, "every step has succeeded", model_name=model_name)
+
+
+def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, Any]) -> Notice:
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}
-    champion = read_champion(store, step.layout, model_name) if verdict["blessed"] else None
+    blessed = verdict["blessed"]
+    champion = read_champion(store, step.layout, model_name) if blessed else None
     if champion and champion.run_id == step.run_id:
         addresses["version"] = champion.version_uri
     metrics = {
@@ -39,14 +55,21 @@ def of_verdict(step: Step, model_name: str) -> Notice:
         if isinstance(value, int | float)
     }
     return Notice(
-        outcome=PUBLISHED if verdict["blessed"] else NOT_BLESSED,
+        outcome=notify.PUBLISHED if blessed else notify.NOT_BLESSED,
         run_id=step.run_id,
-        step="publish" if verdict["blessed"] else "evaluate",
-        verdict="blessed" if verdict["blessed"] else "not_blessed",
+        step="publish" if blessed else "evaluate",
+        verdict="blessed" if blessed else "not_blessed",
         code=0,
         message="; ".join(verdict["reasons"]),
-        remedy="" if verdict["blessed"] else "train a better model, or change gate",
+        remedy="" if blessed else "train a better model, or change gate",
         model_name=model_name,
         addresses=addresses,
         metrics=metrics,
     )
+
+
+def _record(store: Store, address: S3Address) -> dict[str, Any] | None:
+    try:
+        return json.loads(store.read(address))
+    except ObjectNotFoundError:
+        return None

@@ -56,7 +56,7 @@ def evaluate(
         Whether the model is to be published.
     """
     from kfp_tfjob.components.evaluate.engine import run
-    from kfp_tfjob.components.outcome import tell_verdict
+    from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.summary import summary
 
@@ -75,5 +75,5 @@ def evaluate(
             file.write(summary(context, model_name))
         verdict_summary.metadata.update(model_uri=model_uri, blessed=done.blessed)
         if not done.blessed:
-            tell_verdict(context, model_name)
+            tell_end(context, model_name)
     return done.blessed

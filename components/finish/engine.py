@@ -19,7 +19,7 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.outcome import of_verdict
+from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Failure,
@@ -114,7 +114,7 @@ def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
     if report.failure:
         notice = _notice(step.run_id, model_name, report.failure)
     else:
-        notice = notify.within(lambda: _good_news(step, model_name))
+        notice = notify.within(lambda: of_end(step, model_name))
     quick = step.store.within(0)
     if notice and not notify.within(
         lambda: notify.is_known(notice, quick, step.whole_run, left.pods)
@@ -124,15 +124,6 @@ def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
 
 def _notice(run_id: str, model_name: str, failure: Failure) -> notify.Notice:
     return replace(notify.failure(run_id, *astuple(failure)), model_name=model_name)
-
-
-def _good_news(step: Step, model_name: str) -> notify.Notice:
-    """Return the notice of a run without a failure; a user's own pipeline has no verdict."""
-    try:
-        return of_verdict(step, model_name)
-    except ObjectNotFoundError:
-        said = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
-        return notify.Notice(*said, "every step has succeeded", model_name=model_name)
 
 
 def _folder(output_uri: str, run_id: str) -> str:

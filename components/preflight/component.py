@@ -85,6 +85,7 @@ def preflight(
     values = dict(locals())
     for name in ("run_id", "scheduled_time", "task_key", "parameters"):
         del values[name]
+    from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 
@@ -92,6 +93,8 @@ def preflight(
         checked = run(outcome, run_id, values, scheduled_time, task_key)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
+        if not checked.changed:
+            tell_end(outcome.step, model_name)
     return (
         checked.data_uri,
         checked.source_digest,

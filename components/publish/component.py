@@ -40,7 +40,7 @@ def publish(
         version_uri: Where its files lie.
         champion_uri: The record that makes it the champion.
     """
-    from kfp_tfjob.components.outcome import tell_verdict
+    from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.publish.engine import run
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.summary import summary
@@ -54,5 +54,5 @@ def publish(
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)
         with open(publish_summary.path, "w") as file:
             file.write(summary(context, model_name))
-        tell_verdict(context, model_name)
+        tell_end(context, model_name)
     return done.version, done.version_uri, done.champion_uri

@@ -16,7 +16,7 @@ from kfp_tfjob import uploader
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
-from kfp_tfjob.components.outcome import tell_verdict
+from kfp_tfjob.components.outcome import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
@@ -90,7 +90,7 @@ class Ending:
             self.show(f"\n{said}")
             self._notify(Failure(WHOLE_RUN, 1, "failed", said))
             return 1
-        return self._tell_verdict()
+        return self._tell_end()
 
     def _tell_stop(self) -> None:
         """Run the exit task, which kfp.local skips when it is stopped, and say how to continue."""
@@ -114,13 +114,13 @@ class Ending:
         """Notify of the end, once for each start of the run."""
         key = f"local-{token_hex(8)}"
         if failure is None:
-            tell_verdict(self.step, self.model_name, key)
+            tell_end(self.step, self.model_name, key)
             return
         notice = notify.failure(self.step.run_id, *astuple(failure))
         notice = replace(notice, model_name=self.model_name)
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
-    def _tell_verdict(self) -> int:
+    def _tell_end(self) -> int:
         try:
             data = self.step.store.read(self.step.run.verdict)
         except ObjectNotFoundError:
@@ -158,6 +158,7 @@ class Ending:
         self.show(f"\n{outcome}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
+        self._notify(None)
         return 0
 
     def _holds(self, address: S3Address) -> bool:

@@ -189,7 +189,7 @@ _ACTIONS = {
     ),
     "delete_object": (
         "s3:DeleteObject",
-        "remove old checkpoints, and the test objects of preflight",
+        "remove old checkpoints, the middle of very long logs, and the test objects of preflight",
     ),
     "create_bucket": ("", "only the embedded store of a local run"),
 }
