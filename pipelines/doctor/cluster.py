@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 
 def reach(api: ClusterClient) -> Finding:
     """Return whether the cluster answers, and its version."""
-    host = api.configuration.host
+    host = api.server.address
     try:
         found = api.request("GET", "/version", {})
     except ForbiddenError:
