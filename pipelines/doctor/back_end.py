@@ -25,15 +25,18 @@ def check(connection: Connection, level: str) -> Iterator[Finding]:
     """
     found = connection.open(_SECONDS)
     users = "multi-user" if found.multi_user else "single-user"
-    said = f"Kubeflow Pipelines {found.version} at {found.host}, {users}"
-    yield from _judged(found.version, said, level)
+    yield from _judged(found.version, f"at {found.host}, {users}", level)
 
 
-def _judged(version: str, said: str, level: str) -> Iterator[Finding]:
-    number = re.match(r"v?(\d+)\.(\d+)", version)
+def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
+    number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
-        yield warn(f"{said}: it does not say its version; 2.5 or later is needed")
+        yield warn(
+            f"Kubeflow Pipelines answers {where}, but does not say its version",
+            "check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
+        )
         return
+    said = f"Kubeflow Pipelines {number[0]} {where}"
     known = int(number[1]), int(number[2])
     if known < _OLDEST:
         yield fail(

@@ -10,6 +10,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
 from kfp_tfjob.components import images
 from kfp_tfjob.components.preflight.cluster import shared_gpus, too_small
+from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.storage.words import counted
@@ -128,16 +129,30 @@ def pullable(subject: Subject, found: Sequence[Object] | None) -> Iterator[Findi
         if images.is_placeholder(image):
             yield fail(
                 f"the {role} image {image} is a placeholder, which no node can pull",
-                "build the images, push them, and compile with them: kfp-tfjob compile --help",
+                "build and push the images with `make images REGISTRY=... PUSH=1`, and compile with"
+                " them: kfp-tfjob compile --help",
             )
         elif number := there.get(image, 0):
             yield ok(f"{image} is on {number} of {counted(len(found or ()), 'node')}")
         else:
-            yield warn(
-                f"{image} is on no node that says so; whether nodes can pull it shows in a run",
-                "for a private registry, give pod.all.image_pull_secret, and image pull secrets to"
-                f" the service account {subject.account}",
-            )
+            yield _in_registry(image, subject.account)
+
+
+def _in_registry(image: str, account: str) -> Finding:
+    """Ask the registry for an image that no node shows."""
+    answer = registry.ask(image)
+    text = f"{image} is on no node that says so, and its registry {answer}"
+    if answer is registry.Answer.HAS:
+        return ok(f"{image} is in its registry, for everyone")
+    if answer is registry.Answer.LACKS:
+        return fail(text, "push it, or correct its name")
+    if answer is registry.Answer.LOGIN:
+        return warn(
+            text,
+            "give the nodes access, or set pod.all.image_pull_secret and the imagePullSecrets of"
+            f" the service account {account}",
+        )
+    return warn(text, "check its name; nodes may reach a registry that this machine does not")
 
 
 def _spellings(image: str) -> set[str]:

@@ -78,7 +78,7 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     assert _has(before["fail"], "no Secret objstore-cred", f"{install} --apply --secret-from-env")
     assert _has(before["fail"], "127.0.0.1:1 does not answer")
     assert _has(before["ok"], "the training operator accepts the TFJob")
-    assert _has(before["warn"], "r.test/TOOLS:1 is on no node", "image_pull_secret")
+    assert _has(before["warn"], "r.test/TOOLS:1 is on no node", "does not answer from here")
     assert _has(before["warn"], "the store was not checked", "--output")
 
     own_cluster.storage_secret(doctor.namespace)
