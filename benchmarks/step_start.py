@@ -36,7 +36,7 @@ STEPS = (
 GOAL = 1.0  # seconds of CPU for each step but evaluate
 # What the engines import only on a cluster, inside their functions.
 _ON_A_CLUSTER = {
-    "preflight": ("kfp_tfjob.components.preflight.cluster",),
+    "preflight": ("kfp_tfjob.components.launch_tfjob.checks",),
     "launch_tfjob": ("kfp_tfjob.cluster.kubernetes",),
     "finish": ("kfp_tfjob.cluster.kubernetes",),
 }

@@ -63,6 +63,7 @@ def _fields(
         default = taken.default
         if default is not REQUIRED and name in PARAMETERS:
             default = defaults()[name]  # the image that was compiled in
-        found.append(Field(name, taken.annotation, default, item.description or ""))
+        words = " ".join((item.description or "").split())
+        found.append(Field(name, taken.annotation, default, words))
     secret = PARAMETERS[_SECRET]
     return [*found, Field(_SECRET, str, secret.default, secret.words)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -12,6 +14,7 @@ from botocore.exceptions import (
 )
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectExistsError,
@@ -91,6 +94,20 @@ def transient(error: Exception) -> bool:
     )
 
 
+def _without_a_secret() -> str:
+    """Return how a process gets credentials."""
+    if os.environ.get("KFP_POD_NAME") and not SecretVolume.from_environment().folder.is_dir():
+        # A component of KFP cannot bring a volume with it.
+        return (
+            "mount the Secret of the store into this task of your pipeline: load the compiled YAML"
+            " of the step, or call kfp_tfjob.pipelines.task.with_store(task)"
+        )
+    return (
+        "create the Secret named by storage_secret, or set the standard AWS credentials in the"
+        " environment"
+    )
+
+
 def explain(
     error: ClientError | BotoCoreError, what: str, address: S3Address, endpoint: str
 ) -> StepError:
@@ -108,8 +125,7 @@ def explain(
                 f"there are no credentials to {what}",
                 received=str(error),
                 expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                fix="create the Secret named by storage_secret, or set the standard AWS"
-                " credentials in the environment",
+                fix=_without_a_secret(),
             )
         )
     if not isinstance(error, ClientError):

@@ -49,8 +49,7 @@ def launch_tfjob(
         storage_secret: Name of the Secret with the keys of the store.
         dataset_uri: The prepared dataset; empty for a program that does not read one.
         model_name: The model, for the labels of the job.
-        model_code: Where the function is that builds the model; not read with model_entry or a
-            program of your own.
+        model_code: Where the function is that builds the model; not read if model_entry is given.
         model_entry: `module:function` as preflight returns it; empty without preflight.
         code_uri: The copy of the user's code as preflight returns it; empty without preflight.
         model_hyperparameters: The keyword arguments of that function.

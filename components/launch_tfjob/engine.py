@@ -24,7 +24,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
 
     Args:
         step: The run and its store.
-        parameters: The arguments of JobSpec.parse, as KFP delivered them.
+        parameters: The arguments of JobSpec.parse, as KFP delivered them; model_code without those
+            that preflight returns.
         curves: Path of the HTML page with the training curves.
         job: Path of the HTML page with the TFJob and the TensorBoard command.
 
@@ -35,15 +36,20 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         ConfigurationError: Parameters are wrong, or the back end does not exist.
         JobFailedError: The training failed.
     """
-    given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
-    del given["model_code"]
-    spec = JobSpec.parse(**given)
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
+    given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
+    if not given["model_entry"]:  # which preflight returns
+        from kfp_tfjob.components.launch_tfjob.alone import prepared  # most launches need no checks
+
+        given = prepared(step, given)
+    given.pop("model_code", None)
+    spec = JobSpec.parse(**given)
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
         launched = launcher.run(step, spec, backend, logs)
-    Path(curves).write_text(curves_html(launched.progress, f"Training of {spec.model_name}"))
+    title = f"Training of {spec.model_name or step.task_key or step.run_id}"
+    Path(curves).write_text(curves_html(launched.progress, title))
     Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
     return launched

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from kfp_tfjob import old_names, uploader
 from kfp_tfjob.cluster.choice import is_local
-from kfp_tfjob.components.images import TRAIN, TRAINER
+from kfp_tfjob.components.images import TRAIN
+from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
+from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged
-from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.step import FailureReport, Step, open_step
@@ -30,13 +28,10 @@ from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
-    ObjectNotFoundError,
     Problem,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.layout import MANIFEST
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
@@ -116,7 +111,7 @@ def run(
     said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
     notified, wrong_webhook = _check_webhook()
     said += wrong_webhook
-    found = Findings() if is_local() else _check_cluster(step.run_id, values)
+    found = Findings() if is_local() else _check_cluster(step.run_id, values, task_key)
     try:
         warnings = [*said, *found.warnings, *_check_store(step)]
     except ConfigurationError as error:
@@ -131,7 +126,7 @@ def run(
     report.step = step
 
     with _rehearsing(step, values) as rehearsal:
-        code, wrong_code = _check_code(step, values)
+        code, wrong_code = check_code(step, values)
         source, wrong_data = _check_data(step, values, tick if values != given else None)
         if wrong_code or found.problems:
             raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
@@ -149,7 +144,7 @@ def run(
         data_uri=str(values["data_uri"]),
         source_digest=digest,
         model_entry=entry,
-        code_uri="" if earlier else _keep_code(step, code),
+        code_uri="" if earlier else keep_code(step, code),
         changed=not earlier,
         inputs_digest=inputs,
         table=head
@@ -230,7 +225,7 @@ def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager
         )
         return nullcontext()
     plain = values["model_code"] == _PLAIN and not values["model_hyperparameters"]
-    if plain or _is_kept(step):
+    if plain or is_kept(step):
         return nullcontext()
     dataset_uri = str(step.layout.dataset("NOT-PREPARED-YET"))
     spec = replace(
@@ -262,15 +257,17 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
         return None
 
 
-def _check_cluster(run_id: str, values: Mapping[str, Any]) -> Findings:
+def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Findings:
     """Check the cluster, and refuse paths that exist only on the user's machine."""
-    from kfp_tfjob.components.preflight.cluster import check, local_paths, open_cluster
+    from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, open_cluster
 
-    in_image = ModelCode.parse(values["model_code"]).in_image
-    problems = list(local_paths(values, in_image))
+    places = ["data_uri"]
+    if not ModelCode.parse(values["model_code"]).in_image:
+        places.append("model_code")
+    problems = list(local_paths({name: values[name] for name in places}))
     try:
         spec = run_parameters.job_spec(values)
-        found = check(open_cluster(_PATIENCE.seconds, spec.kind), spec, run_id)
+        found = check(open_cluster(_PATIENCE.seconds, spec.kind), spec, run_id, task_key)
     except StepError as error:
         return Findings([*problems, *error.problems], [])
     return Findings([*problems, *found.problems], found.warnings)
@@ -284,34 +281,6 @@ def _check_store(step: Step) -> list[str]:
         raise ConfigurationError(*error.problems) from error
     log.info("%s can be written and read", step.layout.root)
     return warnings
-
-
-def _check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
-    """Return the code and its problems; a user's own command needs no function."""
-    wanted = ModelCode.parse(values["model_code"])
-    own_command = bool(values["train_options"].get("command"))
-    name = old_names.model_module(wanted.source)
-    # A user's image may have its own `trainer.models`, which only the trainer can see.
-    if name != wanted.source and values["train_image"] in (TRAIN, TRAINER):
-        log.warning("model_code: %s", old_names.warning(wanted.source))
-        wanted = replace(wanted, source=name)
-    try:
-        code = wanted.read(step.store)
-    except StepError as error:
-        return Code("", {}), list(error.problems)
-    if own_command:
-        return code, []
-    if wanted.in_image and not code.files and values["train_image"] in (TRAIN, TRAINER):
-        return code, [
-            Problem(
-                "model_code names a module that is not in the image",
-                received=wanted.source,
-                expected="kfp_tfjob.trainer.models, or a module of your own train_image",
-                fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
-                path="model_code",
-            )
-        ]
-    return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
 
 
 def _check_data(
@@ -363,28 +332,3 @@ def _earlier(
     if found:
         log.info("nothing has changed since run %s: this run does not train", found.run_id)
     return digest, found
-
-
-def _keep_code(step: Step, code: Code) -> str:
-    """Copy the user's code to the run once; every replica and attempt uses only this copy."""
-    if code.in_image:
-        return ""
-    if _is_kept(step):
-        log.info("this run already has its copy of the code; it is not read again")
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            for path, data in code.files.items():
-                file = below(Path(folder), path)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
-            uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)
-    return str(step.run.code)
-
-
-def _is_kept(step: Step) -> bool:
-    """Tell whether this run already has its copy of the code."""
-    try:
-        step.store.read_manifest(step.run.code / MANIFEST)
-    except ObjectNotFoundError:
-        return False
-    return True

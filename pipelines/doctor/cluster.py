@@ -9,7 +9,7 @@ from kfp_tfjob.cluster import capacity, support
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
 from kfp_tfjob.components import images
-from kfp_tfjob.components.preflight.cluster import shared_gpus, too_small
+from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
 from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject

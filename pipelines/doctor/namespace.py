@@ -12,7 +12,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
-from kfp_tfjob.components.preflight.cluster import missing_objects
+from kfp_tfjob.components.launch_tfjob.checks import missing_objects
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -245,7 +245,7 @@ def secret(subject: Subject) -> Iterator[Finding]:
 
 def named(subject: Subject) -> Iterator[Finding]:
     """Look for the claims and accounts that the job names."""
-    for found in missing_objects(subject.api, subject.spec, "doctor"):
+    for found in missing_objects(subject.api, subject.spec):
         if isinstance(found, str):
             yield warn(found)
         else:

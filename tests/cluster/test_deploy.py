@@ -9,7 +9,7 @@ import yaml
 
 from kfp_tfjob.cluster import manifests
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
-from kfp_tfjob.components.preflight import cluster as preflight
+from kfp_tfjob.components.launch_tfjob import checks
 from tests.cluster import audit
 from tests.cluster.audit import Call
 from tests.cluster.cluster import Cluster
@@ -70,7 +70,7 @@ def test_runs_need_the_whole_role_and_no_more(
     own_cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
     named = {"service_account": "default", "volumes": [{"claim": "cache", "path": "/cache"}]}
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = preflight.check(api, launch.spec(pod={"all": named}), launch.step.run_id)
+    found = checks.check(api, launch.spec(pod={"all": named}), launch.step.run_id)
     assert not found.problems
     # A signal is the cluster's fault, so that the launcher deletes the job and tries again.
     fails_once = "os.kill(os.getpid(), 9) if attempt == 1 else time.sleep(3)"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
-from kfp_tfjob.components.preflight import cluster as preflight
+from kfp_tfjob.components.launch_tfjob import checks
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
@@ -235,13 +235,13 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
 
 def test_preflight_says_what_terminate_lacks(launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = preflight.check(api, launch.spec(), "r")
+    found = checks.check(api, launch.spec(), "r")
     assert not found.problems
     assert not [warning for warning in found.warnings if "Terminate" in warning]
     less = [rule for rule in rules() if "workflows" not in rule["resources"]]
     less = [rule | {"verbs": [v for v in rule["verbs"] if "collection" not in v]} for rule in less]
     kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "less", less)
-    found = preflight.check(client_of(kubeconfig, launch.namespace, 5), launch.spec(), "r")
+    found = checks.check(client_of(kubeconfig, launch.namespace, 5), launch.spec(), "r")
     assert not found.problems  # a run is possible without
     first, second = [warning for warning in found.warnings if "Terminate" in warning]
     assert first.startswith("the service account may not get, list, watch workflows")

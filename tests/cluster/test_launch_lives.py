@@ -174,12 +174,12 @@ def _over(job: dict) -> bool:
 STEP = """
 import json
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.components.preflight import cluster
+from kfp_tfjob.components.launch_tfjob import checks
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import step
 values = json.loads({values!r})
 spec = JobSpec.parse(**values)
-found = cluster.check(cluster.open_cluster(10, spec.kind), spec, {run_id!r})
+found = checks.check(checks.open_cluster(10, spec.kind), spec, {run_id!r})
 assert not found.problems, found.problems
 where = ({run_id!r}, values["output_uri"], values["storage_endpoint"], values["storage_region"])
 with step("launch_tfjob", *where) as context:

@@ -13,9 +13,9 @@ import pytest
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.server import ApiServer
+from kfp_tfjob.components.launch_tfjob import checks
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.preflight import cluster as preflight
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster.faulty_proxy import FaultyProxy
@@ -174,7 +174,7 @@ def test_preflight_names_everything_at_once(launch: Launch, figure):
     pod = {"all": {"service_account": "nobody"}, "chief": {"output_claim": "no-claim"}}
     spec = launch.spec(workers=1, gpus=999, pod=pod)
     began = time.monotonic()
-    found = preflight.check(client_of(kubeconfig, launch.namespace, 5), spec, "r")
+    found = checks.check(client_of(kubeconfig, launch.namespace, 5), spec, "r")
     seconds = time.monotonic() - began
     text = "\n".join(map(str, found.problems))
     assert "no list, watch, patch, delete" in text and "lacks rights on pods/log" in text
@@ -187,10 +187,10 @@ def test_preflight_names_everything_at_once(launch: Launch, figure):
 
 def test_preflight_of_a_run_that_can_start(launch: Launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = preflight.check(api, launch.spec(workers=1, gpus=1), "r")
+    found = checks.check(api, launch.spec(workers=1, gpus=1), "r")
     assert not found.problems, found.problems
     admin = ClusterClient(ApiServer.of(launch.cluster.api.configuration), launch.namespace)
-    found = preflight.check(admin, launch.spec(workers=1, gpus=33), "r")
+    found = checks.check(admin, launch.spec(workers=1, gpus=33), "r")
     assert not found.problems
     assert any("will wait for nodes" in warning for warning in found.warnings), found.warnings
     assert not launch.jobs()
@@ -200,7 +200,7 @@ def test_preflight_without_operator(launch: Launch, alone):
     alone.operator.stop()
     try:
         api = client_of(launch.kubeconfig, launch.namespace, 2)
-        problems = preflight.check(api, launch.spec(), "r").problems
+        problems = checks.check(api, launch.spec(), "r").problems
     finally:
         alone.operator.start()
     assert len(problems) == 1 and "training operator does not answer" in str(problems[0])

@@ -148,7 +148,7 @@ def _is_optional(definition: dict[str, Any]) -> bool:
 def _default(definition: dict[str, Any]) -> str:
     value = definition.get("defaultValue", "")
     if definition["parameterType"] == "NUMBER_INTEGER":
-        value = int(value)
+        value = int(value)  # YAML of KFP has 1.0
     return f"`{json.dumps(value) if not isinstance(value, str) else value}`" if value != "" else ""
 
 

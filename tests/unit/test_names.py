@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.preflight import engine
+from kfp_tfjob.components.launch_tfjob.code import keep_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
@@ -69,7 +69,7 @@ def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(
     # Whatever files preflight is given, it writes none elsewhere.
     step = Step("preflight", "r", Layout(base / "out"), store)
     with pytest.raises(DataError, match="cannot be a file below a folder"):
-        engine._keep_code(step, Code("model", {str(target): b"evil"}))
+        keep_code(step, Code("model", {str(target): b"evil"}))
     assert not target.exists()
 
 
@@ -138,4 +138,4 @@ def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
     # Of these only the store writes what it reads to a file, and its path comes from below().
     assert "path = below(folder, expected.key)" in text["storage/store.py"]
     assert "names.problems(" in text["uploader/folder.py"]
-    assert "below(Path(folder), path)" in text["components/preflight/engine.py"]
+    assert "below(Path(folder), path)" in text["components/launch_tfjob/code.py"]

@@ -9,6 +9,7 @@ import yaml
 from compiled_rules import broken
 from kfp import compiler, components, dsl
 
+from examples.own_pipeline import own_pipeline
 from kfp_tfjob.components.images import TOOLS, TRAIN, TRAINER
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.options.pipeline import PARAMETERS
@@ -37,6 +38,8 @@ OUTPUTS = {
         "source_digest": "String",
         "model_entry": "String",
         "code_uri": "String",
+        "changed": "Boolean",
+        "inputs_digest": "String",
     },
     "prepare_data": {"dataset_uri": "String", "dataset_digest": "String"},
     "launch_tfjob": {
@@ -127,3 +130,12 @@ def test_the_objects_of_the_package_do_the_same(tmp_path: Path) -> None:
     assert settings["secretAsVolume"][0]["secretNameParameter"] == {
         "componentInputParameter": "storage_secret"
     }
+
+
+def test_the_example_compiles_to_what_works(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    compiler.Compiler().compile(own_pipeline(FOLDER / "launch_tfjob.yaml"), str(path))
+    text = path.read_text()
+    assert broken(text) == []
+    form = next(yaml.safe_load_all(text))["root"]["inputDefinitions"]["parameters"]
+    assert form.keys() == {"output_uri", "train_image", "storage_secret"}

@@ -11,10 +11,10 @@ from kfp_tfjob.cluster import capacity, rights, support
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.preflight.findings import Findings
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options.pod import PodSettings
@@ -30,19 +30,21 @@ _ASK = (
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 
 
-def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
+def check(api: ClusterClient, spec: JobSpec, run_id: str, task_key: str = "") -> Findings:
     """Run every check on the cluster, even after the first problem.
 
     Args:
         api: The cluster, with the patience of a person.
         spec: The job.
         run_id: The run.
+        task_key: The key of the task that launches the job; usually empty.
     """
+    identity = Identity(run_id, 1, task_key=task_key)
     problems: list[Problem | str] = []
     warnings: list[str] = []
     for ask in (_rights, _version, _job, missing_objects):
         try:
-            for found in ask(api, spec, run_id):
+            for found in ask(api, spec, identity):
                 (warnings if isinstance(found, str) else problems).append(found)
         except StepError as error:
             problems.extend(error.problems)
@@ -56,7 +58,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str) -> Findings:
     return Findings(problems, warnings)
 
 
-def _rights(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
+def _rights(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[Problem | str]:
     needed = rights.to_run(api.kind)
     known = {(right.group, right.resource): right for right in needed}
     for lacking in rights.missing(api, needed):
@@ -87,21 +89,23 @@ def _terminate_is_late(lacking: rights.Right, spec: JobSpec, fix: str) -> str:
     )
 
 
-def _version(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+def _version(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[Problem]:
     try:
         yield from support.too_old(api.request("GET", "/version", {}))
     except ForbiddenError:
         return
 
 
-def _job(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem]:
+def _job(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[Problem]:
     try:
-        yield from support.try_job(api, build_job(spec, Identity(run_id, 1)))
+        yield from support.try_job(api, build_job(spec, identity))
     except ForbiddenError:
         return  # reported by _rights
 
 
-def missing_objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[Problem | str]:
+def missing_objects(
+    api: ClusterClient, spec: JobSpec, identity: Identity | None = None
+) -> Iterator[Problem | str]:
     """Yield a problem for each object that the job names and that does not exist."""
     hidden = set()
     for kind, name, parameter in sorted(set(_named(spec))):
@@ -119,7 +123,7 @@ def missing_objects(api: ClusterClient, spec: JobSpec, run_id: str) -> Iterator[
             fix=f"create it, or correct {parameter}",
         )
     for kind in sorted(hidden):
-        yield f"{kind} may not be read, so preflight did not check that they exist"
+        yield f"{kind} may not be read, so it was not checked whether they exist"
 
 
 def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
@@ -223,17 +227,13 @@ def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Problem]:
             return
 
 
-def local_paths(values: Mapping[str, Any], in_image: bool) -> Iterator[Problem]:
+def local_paths(given: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse paths on the user's machine, which no pod can read.
 
     Args:
-        values: The run parameters.
-        in_image: Whether model_code names a module of the image.
+        given: The parameters that name a place, by name.
     """
-    given = {"data_uri": str(values["data_uri"])}
-    if not in_image:
-        given["model_code"] = str(values["model_code"])
-    for name, value in given.items():
+    for name, value in ((name, str(value)) for name, value in given.items()):
         if not value.strip().startswith("s3://"):
             yield Problem(
                 f"{name} is a local path, which a pod on the cluster cannot read",

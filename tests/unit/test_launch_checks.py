@@ -7,14 +7,14 @@ import yaml
 from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster.support import too_old
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.preflight.cluster import (
+from kfp_tfjob.components.launch_tfjob.checks import (
     _named,
     _storage_secret,
     local_paths,
     shared_gpus,
     too_small,
 )
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -149,13 +149,10 @@ def test_parts_of_gpus_do_not_reduce(wanted, nodes, refused):
 
 def test_paths_of_the_machine_of_a_person_are_refused():
     values = {"data_uri": "data/x.csv", "model_code": "./model.py:build"}
-    found = [str(problem) for problem in local_paths(values, in_image=False)]
+    found = [str(problem) for problem in local_paths(values)]
     assert [text.split()[0] for text in found] == ["data_uri", "model_code"]
     far = {"data_uri": "s3://b/x.csv", "model_code": "s3://b/model.py:build"}
-    assert not list(local_paths(far, in_image=False))
-    assert not list(
-        local_paths(far | {"model_code": "kfp_tfjob.trainer.models:mlp"}, in_image=True)
-    )
+    assert not list(local_paths(far))
 
 
 def test_every_object_that_is_named_is_asked_for():

@@ -1,0 +1,127 @@
+"""Checks a launch without preflight, and copies its code.
+
+It reports all problems at once, before anything is created. A launcher that finds an attempt of its
+own does not ask the cluster again: a quota that the running job fills would refuse its repetition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.components import images
+from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, open_cluster
+from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.place import check_place
+from kfp_tfjob.trainer.model_code import Code, ModelCode
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_CLUSTER_SECONDS = 60.0
+_A_FUNCTION = "module:function"  # while model_code is not known
+
+
+class _Problems(list[Problem | str]):
+    """The problems found so far."""
+
+    def of(self, check: Callable[[], T]) -> T | None:
+        """Return the result of a check, or None after adding its problems."""
+        try:
+            return check()
+        except ConfigurationError as error:
+            self += error.problems
+            return None
+
+
+def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a launch, copy its code, and return the arguments of JobSpec.parse.
+
+    Args:
+        step: The run and its store.
+        values: The arguments of JobSpec.parse, with model_code and without what preflight returns.
+
+    Raises:
+        ConfigurationError: Everything that is wrong, in one error.
+        StepError: The store or the cluster does not answer.
+    """
+    found = _Problems()
+    given = {name: value for name, value in values.items() if name != "model_code"}
+    wanted = found.of(lambda: ModelCode.parse(values["model_code"]))
+    given["model_entry"] = f"{wanted.module}:{wanted.function}" if wanted else _A_FUNCTION
+    spec = found.of(lambda: JobSpec.parse(**given))
+    warnings = found.of(lambda: _first_checks(step, spec, found))
+    code: Code | None = None
+    if warnings is not None and spec:
+        found += _missing(step, spec)
+    if warnings is not None and wanted:
+        if not (is_local() or wanted.in_image):
+            found += local_paths({"model_code": values["model_code"]})
+        code, wrong = check_code(step, values)
+        found += wrong
+    if found or not code:
+        raise ConfigurationError(*found, notes=warnings or ())
+    entry = f"{code.module}:{wanted.function}" if wanted else _A_FUNCTION
+    return given | {"model_entry": entry, "code_uri": keep_code(step, code)}
+
+
+def _first_checks(step: Step, spec: JobSpec | None, found: _Problems) -> list[str]:
+    """Check the store and the cluster for a run without an attempt; return the warnings.
+
+    Raises:
+        ConfigurationError: The store cannot be used.
+    """
+    if step.store.numbers(step.run.attempts):
+        return []
+    warnings = check_place(step.store, step.run.base, step.layout.root)
+    for warning in warnings:
+        log.warning("%s", warning)
+    if spec and not is_local():
+        api = open_cluster(_CLUSTER_SECONDS, spec.kind)
+        on_cluster = check(api, spec, step.run_id, step.task_key)
+        found += on_cluster.problems
+        warnings += on_cluster.warnings  # logged by then
+    return warnings
+
+
+def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
+    """Yield what an image or a dataset lacks; preflight has no dataset yet."""
+    for name, image in (("train_image", spec.image), ("the image of the steps", spec.tools_image)):
+        if images.is_placeholder(image) and not is_local():
+            yield Problem(
+                f"{name} is a placeholder, which no node can pull",
+                received=image,
+                expected="an image that you have built and pushed",
+                fix="compile the YAML with --tools-image and --trainer-image, or set train_image",
+                path="train_image",
+            )
+    own = spec.options.command
+    if not own and not spec.dataset_uri:
+        yield Problem(
+            "dataset_uri is missing",
+            received="nothing",
+            expected="a prepared dataset: the trainer of this project reads its shards",
+            fix="pass the dataset_uri of prepare_data, or set train_options.command to your own"
+            " program",
+            path="dataset_uri",
+        )
+    if spec.dataset_uri and (spec.options.stage_data or not own):
+        dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
+        try:
+            step.store.head(dataset / MANIFEST)
+        except ObjectNotFoundError:
+            yield Problem(
+                "dataset_uri is not a prepared dataset",
+                received=spec.dataset_uri,
+                expected=f"a folder that prepare_data has completed: {dataset / MANIFEST}",
+                fix="pass the dataset_uri of prepare_data, or set train_options.stage_data to"
+                " false for a program that reads its data itself",
+                path="dataset_uri",
+            )

@@ -1,0 +1,82 @@
+"""Checks the user's model code, and keeps the run's own copy of it in the store."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob import old_names, uploader
+from kfp_tfjob.components.images import TRAIN, TRAINER
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.names import below
+from kfp_tfjob.trainer.model_code import Code, ModelCode
+
+log = logging.getLogger(__name__)
+
+
+def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
+    """Return the code and its problems; a user's own command needs no function.
+
+    Args:
+        step: The run and its store.
+        values: The run parameters; model_code has the form `source:function`.
+    """
+    wanted = ModelCode.parse(values["model_code"])
+    own_command = bool(values["train_options"].get("command"))
+    name = old_names.model_module(wanted.source)
+    # A user's image may have its own `trainer.models`, which only the trainer can see.
+    if name != wanted.source and values["train_image"] in (TRAIN, TRAINER):
+        log.warning("model_code: %s", old_names.warning(wanted.source))
+        wanted = replace(wanted, source=name)
+    try:
+        code = wanted.read(step.store)
+    except StepError as error:
+        return Code("", {}), list(error.problems)
+    if own_command:
+        return code, []
+    if wanted.in_image and not code.files and values["train_image"] in (TRAIN, TRAINER):
+        return code, [
+            Problem(
+                "model_code names a module that is not in the image",
+                received=wanted.source,
+                expected="kfp_tfjob.trainer.models, or a module of your own train_image",
+                fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
+                path="model_code",
+            )
+        ]
+    return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
+
+
+def keep_code(step: Step, code: Code) -> str:
+    """Copy the user's code to the run once; every replica and attempt uses only this copy.
+
+    Returns:
+        The address of the copy; empty if the code is in the image.
+    """
+    if code.in_image:
+        return ""
+    if is_kept(step):
+        log.info("this run already has its copy of the code; it is not read again")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            for path, data in code.files.items():
+                file = below(Path(folder), path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+            uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)
+    return str(step.run.code)
+
+
+def is_kept(step: Step) -> bool:
+    """Tell whether this run already has its copy of the code."""
+    try:
+        step.store.read_manifest(step.run.code / MANIFEST)
+    except ObjectNotFoundError:
+        return False
+    return True

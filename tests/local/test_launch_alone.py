@@ -1,0 +1,196 @@
+"""launch_tfjob without preflight: its own checks and code copy, and several tasks in one run."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import dsl
+
+from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.launch_tfjob import engine
+from kfp_tfjob.components.launch_tfjob.alone import prepared
+from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.step import RUN_ID, Failure, Step
+from kfp_tfjob.components.sync_output import sync
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+# The program of a user: it leaves what it was given, and fails for the key `bad`.
+PROGRAM = """
+import json, os, pathlib, sys
+output = pathlib.Path(os.environ["OUTPUT_DIR"])
+names = ("DATASET_URI", "DATA_DIR", "CODE_URI", "RUN_URI", "HYPERPARAMETERS")
+(output / "seen.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
+code = pathlib.Path(os.environ["JOB_DIR"]) / "code"
+(output / "code.txt").write_text(" ".join(sorted(path.name for path in code.glob("*"))))
+sys.exit(3 if os.environ["RUN_URI"].endswith("/bad") else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def local(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/objstore-cred").symlink_to(s3.secret, target_is_directory=True)
+    monkeypatch.setenv(CHOICE, "local")
+    monkeypatch.setenv(SECRETS, str(tmp_path / "secrets"))
+    monkeypatch.setenv(FOLDER, str(tmp_path / "work"))
+    monkeypatch.delenv(RUN_ID, raising=False)
+    yield
+
+
+def values(base: S3Address, **changed: Any) -> dict[str, Any]:
+    """What the component gives the engine when a user gives only output_uri and a command."""
+    found = {
+        name: item.default
+        for name, item in launch_tfjob.component_spec.inputs.items()
+        if name not in ("run_id", "task_key")
+    }
+    command = ["python3", "-c", PROGRAM.replace("$", "$$")]
+    given = {"output_uri": str(base), "train_image": "none", "train_workers": 0}
+    given |= {"train_options": {"command": command}}
+    return found | given | changed
+
+
+def step_of(base: S3Address, store: Store, key: str = "") -> Step:
+    return Step("launch_tfjob", "r1", Layout(base), store, key)
+
+
+def read(store: Store, address: S3Address) -> Any:
+    return json.loads(store.read(address))
+
+
+def test_a_program_of_ones_own_needs_no_dataset(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    curves, job = (dsl.HTML(uri=str(tmp_path / name)) for name in ("curves.html", "job.html"))
+    name, attempts, model_uri, trained_uri = launch_tfjob.python_func(
+        run_id="r1",
+        **values(base),
+        training_curves=curves,
+        training_job=job,
+        training_metrics=dsl.Metrics(),
+    )
+    assert (name, attempts, model_uri) == ("tfjob-r1-1", 1, "")  # it wrote no model
+    output = S3Address.parse(trained_uri)
+    assert output == base / "runs/r1/output"
+    seen = read(store, output / "seen.json")
+    assert seen["RUN_URI"] == str(base / "runs/r1")
+    assert seen["DATASET_URI"] is seen["DATA_DIR"] is seen["CODE_URI"] is None
+    manifest = store.read_manifest(base / "runs/r1/manifest.json")
+    assert {item.key for item in manifest.objects} >= {"output/seen.json"}
+
+
+def test_code_is_copied_once_and_belongs_to_the_task(store: Store, base: S3Address) -> None:
+    store.write(base / "mine/own.py", b"def main(dataset): ...\n")
+    given = values(base, model_code=f"{base}/mine/own.py:main")
+    found = prepared(step_of(base, store, "eu"), given)
+    assert found["model_entry"] == "own:main"
+    assert found["code_uri"] == str(base / "runs/r1/tasks/eu/code")
+    store.write(base / "mine/own.py", b"changed = True\n\ndef main(dataset): ...\n")
+    assert prepared(step_of(base, store, "eu"), given)["code_uri"] == found["code_uri"]
+    copy = store.read(S3Address.parse(found["code_uri"]) / "own.py")
+    assert b"changed" not in copy
+
+
+def test_every_problem_comes_at_once_and_nothing_is_created(store: Store, base: S3Address) -> None:
+    store.write(base / "mine/own.py", b"def build(dataset, units): ...\n")
+    wrong = values(
+        base,
+        model_code=f"{base}/mine/own.py:built",
+        train_options={},
+        train_workers=-1,
+        pod={"cheif": {}},
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        prepared(step_of(base, store), wrong)
+    text = str(caught.value)
+    for part in ("train_workers is not valid", "did you mean 'chief'", "no function built"):
+        assert part in text
+    right = wrong | {"train_workers": 0, "pod": {}, "model_code": f"{base}/mine/own.py:build"}
+    with pytest.raises(ConfigurationError) as caught:
+        prepared(step_of(base, store), right)
+    text = str(caught.value)
+    for part in ("dataset_uri is missing", "needs the hyperparameter 'units'"):
+        assert part in text
+    far = {"dataset_uri": str(base / "datasets/none"), "model_hyperparameters": {"units": 8}}
+    with pytest.raises(ConfigurationError) as caught:
+        prepared(step_of(base, store), right | far)
+    (problem,) = caught.value.problems
+    assert "is not a prepared dataset" in str(problem)
+    assert store.folders(base) == ["mine"]
+
+
+def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_path: Path) -> None:
+    """Three launches at once: two train, one fails, and each keeps to its own folder."""
+    ended: dict[str, Any] = {}
+
+    def launch(key: str) -> Callable[[], None]:
+        def run() -> None:
+            step = step_of(base, store, key)
+            given = values(base, model_hyperparameters={"key": key})
+            pages = (str(tmp_path / f"{key}{page}.html") for page in ("curves", "job"))
+            try:
+                ended[key] = engine.run(step, given, *pages)
+            except StepError as error:
+                ended[key] = error
+                failure = Failure("launch_tfjob", error.code, error.verdict, str(error))
+                store.write(step.run.failure("json"), failure.to_bytes())
+
+        return run
+
+    threads = [threading.Thread(target=launch(key)) for key in ("eu", "us", "bad")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tasks = base / "runs/r1/tasks"
+    for key in ("eu", "us"):
+        assert ended[key].job_name == f"tfjob-r1-{key}-1"
+        seen = read(store, tasks / key / "output/seen.json")
+        assert seen["RUN_URI"] == str(tasks / key)
+        assert json.loads(seen["HYPERPARAMETERS"]) == {"key": key}
+        assert read(store, tasks / key / "attempts/0001.json")["job"] == f"tfjob-r1-{key}-1"
+        # Again, as after a retry of the whole run: nothing is trained twice.
+        launch(key)()
+        assert store.numbers(tasks / key / "attempts") == [1]
+    assert (ended["bad"].code, store.folders(base / "runs/r1")) == (3, ["tasks"])
+    with pytest.raises(StepError, match="holds no model"):
+        sync.run(step_of(base, store, "eu"))
+
+    ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))
+    assert ending.failure and ending.failure.code == 3
+    assert ending.markdown.startswith("# Run r1 failed in `launch_tfjob`\n")
+    assert "## Task `bad`" in ending.markdown
+    assert "## Attempt 1 of task `bad`: " in ending.markdown
+    assert "| attempts of the training job of task `eu` | 1 |" in ending.markdown
+
+    for path in ("failure.json", "failure.md"):  # the run is retried, and this task left out
+        store.delete(tasks / "bad" / path)
+    ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))
+    assert ending.failure is None
+    assert ending.markdown.startswith("# Run r1 is complete\n")
+    assert f"| output of task `eu` | `{tasks / 'eu' / 'output'}` |" in ending.markdown
+
+
+@pytest.mark.parametrize("key", ["Eu", "a_b", "-a", "a-", "a/b", "a" * 21, "a.b"])
+def test_a_key_that_cannot_be_a_name_is_refused(base: S3Address, key: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        launch_tfjob.python_func(
+            run_id="r1",
+            task_key=key,
+            **values(base),
+            training_curves=dsl.HTML(),
+            training_job=dsl.HTML(),
+            training_metrics=dsl.Metrics(),
+        )
+    assert ended.value.code == 2
+    assert "task_key is not valid" in capsys.readouterr().out
