@@ -10,3 +10,12 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[1]
 if not (Path(__file__).parent / "storage").is_dir():
     __path__.append(str(_ROOT))
+
+
+def __getattr__(name: str) -> object:
+    """Return `Client`, which loads only when it is asked for."""
+    if name == "Client":
+        from kfp_tfjob.pipelines.kubeflow.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

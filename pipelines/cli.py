@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.pipelines.commands.cancel import cancel
+from kfp_tfjob.pipelines.commands.compare import compare
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
@@ -16,8 +18,13 @@ from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
 from kfp_tfjob.pipelines.commands.render import render
+from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run
+from kfp_tfjob.pipelines.commands.runs import runs
+from kfp_tfjob.pipelines.commands.submit import submit
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
+from kfp_tfjob.pipelines.commands.watch import watch
+from kfp_tfjob.pipelines.commands.why import why
 from kfp_tfjob.pipelines.commands.wrong_option import advice
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import StepError
@@ -49,5 +56,18 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-for command in (run, explain, compile_, logs, tensorboard, render, lint, install, doctor):
+_HERE = (run, explain, compile_, tensorboard, render, lint)
+_ON_KUBEFLOW = (
+    install,
+    doctor,
+    submit,
+    runs,
+    watch,
+    logs,
+    why,
+    cancel,
+    retry,
+    compare,
+)
+for command in (*_HERE, *_ON_KUBEFLOW):
     main.add_command(command)

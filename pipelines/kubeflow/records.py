@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -26,7 +26,8 @@ from kfp_tfjob.storage.store import Store
 
 T = TypeVar("T")
 _TAIL = 64 << 10  # bytes of progress.jsonl
-_PATIENCE = Patience(seconds=3, first=0.5, silence=10)
+# A store that this machine cannot reach must not hold up a command.
+REACHABLE = Patience(seconds=3, first=0.5, silence=10)
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class Records:
 
     def __init__(self, run: Run, endpoint: str = "") -> None:
         self.trouble = ""
+        self._verdict: Mapping[str, Any] | None = None
         self._run = run
         self._layout = self._open(lambda: Layout.parse(str(run.parameters.get("output_uri", ""))))
-        here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        url = endpoint or here or str(run.parameters.get("storage_endpoint", ""))
+        url = endpoint_of(run.parameters, endpoint)
         region = str(run.parameters.get("storage_region", ""))
-        self._store = self._open(lambda: Store(url, region, patience=_PATIENCE))
+        self._store = self._open(lambda: Store(url, region, patience=REACHABLE))
 
     @cached_property
     def folder(self) -> RunLayout | None:
@@ -87,8 +88,10 @@ class Records:
         return self._read(lambda store, at: Failure.from_bytes(store.read(at.failure("json"))))
 
     def verdict(self) -> Mapping[str, Any] | None:
-        """Return verdict.json of evaluate."""
-        return self._read(lambda store, at: json.loads(store.read(at.verdict)))
+        """Return verdict.json of evaluate; a run writes it once."""
+        if self._verdict is None:
+            self._verdict = self._read(lambda store, at: json.loads(store.read(at.verdict)))
+        return self._verdict
 
     def champion(self, verdict: Mapping[str, Any]) -> Champion | None:
         """Return the record that made this run's model the champion; None if it never was."""
@@ -120,15 +123,18 @@ class Records:
 
         return self._read(read)
 
-    def word(self) -> str:
-        """Return how the run ended in one or two words; empty if unknown."""
+    def judged(self) -> Run:
+        """Return the run with its verdict."""
+        return replace(self._run, verdict=self._word()) if self._run.is_over else self._run
+
+    def _word(self) -> str:
+        failure = self.failure() if self._run.state != "succeeded" else None
+        if failure:
+            return failure.verdict
         verdict = self.verdict()
         if verdict and verdict["blessed"]:
             return "published" if self.champion(verdict) else "blessed"
-        if verdict and self._run.state == "succeeded":
-            return "not blessed"
-        failure = None if self.trouble else self.failure()
-        return failure.verdict if failure else ""
+        return "not blessed" if verdict else ""
 
     def _open(self, call: Callable[[], T]) -> T | None:
         try:
@@ -149,6 +155,20 @@ class Records:
         except (ValueError, KeyError, TypeError) as error:
             self.trouble = f"a record of the run is damaged: {error}"
         return None
+
+
+def endpoint_of(values: Mapping[str, Any], endpoint: str = "") -> str:
+    """Return the URL of a run's store as this machine reaches it.
+
+    The parameter of the run is the address inside the cluster, so the environment of this machine
+    precedes it.
+
+    Args:
+        values: The parameters of the run.
+        endpoint: What a person said.
+    """
+    here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return endpoint or here or str(values.get("storage_endpoint") or "")
 
 
 def newest(text: str) -> Progress | None:

@@ -1,0 +1,59 @@
+"""`kfp-tfjob cancel`: end a run, and wait until nothing of it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.output import (
+    as_json,
+    run_argument,
+    show,
+    show_json,
+    store_endpoint,
+)
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--limit", type=click.IntRange(1), default=300, show_default=True, help="seconds to wait"
+)
+@with_connection
+@store_endpoint
+@as_json
+def cancel(run: str, limit: int, connection: Connection, endpoint: str, json_: bool) -> None:
+    """End a run, and wait until nothing of it runs.
+
+    RUN is an id, the beginning of one, a name, or `last`. The training saves a checkpoint before
+    it stops. With a kubeconfig, the pods are checked too.
+
+    Exit codes: 0 nothing runs any more, as far as could be checked; 1 something is left after
+    --limit seconds; 2 the run is over already.
+    """
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    client = Client.of(connection, endpoint)
+    found = client.cancel(run, limit, (lambda text: None) if json_ else show)
+    if json_:
+        show_json(found)
+    elif found.complete:
+        pods = (
+            "" if found.pods_gone is None else f" Its pods were gone after {found.pods_gone:g} s."
+        )
+        show(f"Nothing of {found.run.name} runs after {found.seconds:g} s.{pods}")
+    else:
+        left = f", and {found.left} are left" if found.left else ""
+        show(f"After {found.seconds:g} s the run is {found.run.state}{left}.")
+    if not json_:
+        show("\n".join(found.checked))
+        show(f"To go on from there: kfp-tfjob retry {found.run.run_id[:8]}")
+    sys.exit(0 if found.complete else 1)

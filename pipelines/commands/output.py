@@ -1,0 +1,67 @@
+"""Prints what a command found: for people, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from kfp_tfjob.storage.text import line, lines
+
+as_json = click.option(
+    "--json", "json_", is_flag=True, help="print JSON with the fields of the Python client"
+)
+store_endpoint = click.option(
+    "--endpoint",
+    default="",
+    metavar="URL",
+    help="the S3 store as this machine reaches it [default: AWS_ENDPOINT_URL, else that of the"
+    " run]; its keys come from the AWS environment",
+)
+
+
+def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument that names a run."""
+    return click.argument("run", metavar="RUN")(command)
+
+
+def show(text: str) -> None:
+    """Print text that may come from outside."""
+    click.echo(lines(text))
+
+
+def show_json(found: Any) -> None:
+    """Print a dataclass, or a list of them, as JSON."""
+    plain = [asdict(item) for item in found] if isinstance(found, list) else asdict(found)
+    click.echo(json.dumps(plain, indent=1, ensure_ascii=False, default=str))
+
+
+def show_json_line(found: Any) -> None:
+    """Print a dataclass as one line of JSON."""
+    click.echo(json.dumps(asdict(found), ensure_ascii=False, default=str))
+    sys.stdout.flush()
+
+
+def show_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows below a head, in columns."""
+    cells = [[line(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def age(created: str) -> str:
+    """Return how long ago a time in RFC 3339 was: `3 min`, `5 h`, `2 d`."""
+    if not created:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    for unit, letters in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {letters}"
+    return f"{max(seconds, 0):.0f} s"

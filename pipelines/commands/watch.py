@@ -1,0 +1,108 @@
+"""`kfp-tfjob watch`: follow a run to its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.output import (
+    as_json,
+    run_argument,
+    show,
+    show_json_line,
+    store_endpoint,
+)
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from kfp_tfjob.pipelines.kubeflow.following import Moment
+
+_EVERY = 10.0  # seconds between two lines about the training
+
+
+@click.command()
+@run_argument
+@with_connection
+@store_endpoint
+@as_json
+def watch(run: str, connection: Connection, endpoint: str, json_: bool) -> None:
+    """Follow a run to its end.
+
+    RUN is an id, the beginning of one, a name, or `last`. The progress of the training comes from
+    the store, and why pods wait from the cluster; without access to them, the steps are shown
+    alone. Ctrl-C stops watching; the run goes on.
+
+    Exit codes: 0 the run succeeded, blessed or not; else the code of the step that failed.
+    """
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    sys.exit(watch_run(Client.of(connection, endpoint), run, json_))
+
+
+def watch_run(client: Client, run: str, json_: bool = False) -> int:
+    """Print a run until it is over, and return the exit code."""
+    lines = _Lines()
+    try:
+        for moment in client.watch(run):
+            if json_:
+                show_json_line(replace(moment, run=replace(moment.run, parameters={})))
+            else:
+                lines.show(moment)
+            last = moment
+    except KeyboardInterrupt:
+        if not json_:
+            show(f"The run goes on. Follow it again: kfp-tfjob watch {run}")
+        return 130
+    if last.run.state == "succeeded" and json_:
+        return 0
+    why = client.why(last.run.run_id)
+    if not json_:
+        from kfp_tfjob.pipelines.commands.why import show_why
+
+        click.echo()
+        show_why(why)
+    return 0 if last.run.state == "succeeded" else why.code or 1
+
+
+class _Lines:
+    """Prints what is new in each moment."""
+
+    def __init__(self) -> None:
+        self._waits: tuple[str, ...] = ()
+        self._progress, self._epoch = 0.0, 0
+
+    def show(self, moment: Moment) -> None:
+        """Print the steps that changed, the progress of the training, and why the run waits."""
+        from kfp_tfjob.pipelines.kubeflow.plan import minutes
+        from kfp_tfjob.pipelines.kubeflow.reasons import progress_line
+
+        for step in moment.changed:
+            spent = (
+                f" ({minutes(step.seconds)})" if step.seconds and step.state != "running" else ""
+            )
+            self._say(f"{step.name} {step.state}{spent}")
+        for note in moment.notes:
+            self._say(f"note: {note}")
+        for wait in moment.waits if moment.waits != self._waits else ():
+            self._say(wait)
+        self._waits = moment.waits
+        found = moment.progress
+        if found and found.time > self._progress + (0 if found.epoch != self._epoch else _EVERY):
+            self._progress, self._epoch = found.time, found.epoch
+            self._say(progress_line(found))
+        if moment.run.is_over:
+            self._say(f"run {moment.run.state} ({minutes(moment.run.seconds)})")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        now = datetime.fromtimestamp(time.time())
+        show(f"{now:%H:%M:%S}  {text}")

@@ -1,0 +1,60 @@
+"""`kfp-tfjob why`: why a run failed, waits, or published nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.output import (
+    as_json,
+    run_argument,
+    show,
+    show_json,
+    store_endpoint,
+)
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from kfp_tfjob.pipelines.kubeflow.reasons import Why
+
+
+@click.command()
+@run_argument
+@with_connection
+@store_endpoint
+@as_json
+def why(run: str, connection: Connection, endpoint: str, json_: bool) -> None:
+    """Say why a run failed, waits, or published nothing, and what to do.
+
+    RUN is an id, the beginning of one, a name, or `last`. The cause comes from the store, else from
+    the pods, else from Kubeflow Pipelines.
+    """
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    found = Client.of(connection, endpoint).why(run)
+    show_json(found) if json_ else show_why(found)
+
+
+def show_why(found: Why) -> None:
+    """Print why a run is as it is."""
+    show(f"{found.run.name} ({found.run.run_id[:8]}): {found.summary}")
+    show(f"What happened: {found.reason}")
+    if found.remedy:
+        show(f"What to do:    {found.remedy}")
+    for check in found.checks:
+        show(f"  {'passed' if check.passed else 'FAILED'}  {check.name}: {check.explanation}")
+    for attempt in found.attempts:
+        show(f"attempt {attempt.number}: {attempt.verdict or 'open'}: {attempt.sentence}")
+        for text in attempt.log:
+            show(f"  {text}")
+    if found.log:
+        show("The last lines of its log:")
+        for text in found.log:
+            show(f"  {text}")
+    for note in found.notes:
+        show(f"note: {note}")
+    show(f"UI: {found.run.page}")

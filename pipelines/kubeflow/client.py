@@ -1,0 +1,248 @@
+"""The Python client: what the commands do, for programs.
+
+from kfp_tfjob import Client
+
+client = Client("http://localhost:8080")
+run = client.submit({"data_uri": "s3://data/digits.csv", "data_label": "digit",
+"model_name": "digits", "output_uri": "s3://results/team-a"})
+for moment in client.watch(run.run_id):
+print(moment.run.state, moment.progress)
+print(client.why(run.run_id).reason)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.pipelines.kubeflow import comparison, ending, following, plan, reasons, submission
+from kfp_tfjob.pipelines.kubeflow import package as packages
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
+from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.records import Records
+from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+_AT_ONCE = 8  # runs whose records are read at the same time
+
+
+class Client:
+    """A client of one Kubeflow Pipelines back end; it connects with the first call.
+
+    Wherever a run is named, it may be its id, a unique beginning of the id, its name, or `last`.
+    Every method raises ConfigurationError for wrong input or missing rights, UnknownRunError for a
+    run that does not exist, and BackEndAwayError if the back end does not answer. All of them are
+    StepError.
+
+    Args:
+        host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else as the SDK finds it.
+        namespace: The namespace of the runs, for a back end whose users have one each.
+        experiment: The experiment of new runs.
+        token_file: A file with a bearer token.
+        ca_file: The CA certificates of the back end.
+        endpoint: URL of the store as this machine reaches it; empty for AWS_ENDPOINT_URL, else the
+            run's own. The keys come from the AWS environment.
+    """
+
+    def __init__(
+        self,
+        host: str = "",
+        namespace: str = "",
+        experiment: str = "",
+        token_file: str = "",
+        ca_file: str = "",
+        endpoint: str = "",
+    ) -> None:
+        self._connection = Connection(host, namespace, experiment, token_file, ca_file)
+        self._endpoint = endpoint
+
+    @classmethod
+    def of(cls, connection: Connection, endpoint: str = "") -> Client:
+        """Return the client of a connection."""
+        return cls(**asdict(connection), endpoint=endpoint)
+
+    @cached_property
+    def back_end(self) -> BackEnd:
+        """The open connection."""
+        return self._connection.open()
+
+    def package(
+        self, pipeline: str | Path = "", pipeline_id: str = "", version_id: str = ""
+    ) -> Package:
+        """Return a compiled pipeline.
+
+        Args:
+            pipeline: A YAML file; empty for the pipeline of this version, compiled now.
+            pipeline_id: The id of an uploaded pipeline, instead of a file.
+            version_id: The id of its version; empty for the newest.
+
+        Raises:
+            ConfigurationError: There is none, or it is not of this project.
+        """
+        if pipeline_id:
+            return packages.uploaded(self.back_end, pipeline_id, version_id)
+        return packages.from_file(Path(pipeline)) if pipeline else packages.this_version()
+
+    def plan(
+        self,
+        parameters: Mapping[str, Any],
+        package: Package | None = None,
+        sources: Mapping[str, str] | None = None,
+    ) -> plan.Plan:
+        """Check a run, and return what it will take; nothing is submitted.
+
+        Args:
+            parameters: Run parameters; the others have the defaults of the pipeline.
+            package: The pipeline; None for that of this version.
+            sources: Where each parameter comes from, to be shown.
+
+        Returns:
+            Pods, GPUs, CPU, memory, bytes of data, and an estimate of the time.
+
+        Raises:
+            ConfigurationError: Everything that is wrong with the parameters, in one error.
+        """
+        package = package or packages.this_version()
+        values = _completed(parameters, package)
+        submission.check_run(values, package)
+        if sources is None:
+            sources = dict.fromkeys(parameters, "parameters")
+        return plan.make_plan(
+            self.back_end, values, package.source, package.images, sources, self._endpoint
+        )
+
+    def submit(
+        self,
+        parameters: Mapping[str, Any],
+        package: Package | None = None,
+        name: str = "",
+        account: str = "",
+    ) -> Run:
+        """Check and start a run.
+
+        Args:
+            parameters: Run parameters; the others have the defaults of the pipeline.
+            package: The pipeline; None for that of this version.
+            name: The name of the run, which no other run may have, so that a repeated call starts
+                nothing; empty for a new name.
+            account: The service account of its pods; empty for that of the back end.
+
+        Returns:
+            The run.
+
+        Raises:
+            ConfigurationError: The parameters are wrong, or a run has this name.
+        """
+        package = package or packages.this_version()
+        values = _completed(parameters, package)
+        submission.check_run(values, package)
+        return submission.submit(self.back_end, package, values, name, account)
+
+    def runs(self, limit: int = 10, model: str = "", verdicts: bool = True) -> list[Run]:
+        """Return the newest runs of this pipeline.
+
+        Args:
+            limit: How many at most.
+            model: Only runs of this model.
+            verdicts: Whether to read their verdicts from the store; without access they stay empty.
+        """
+        found = list(islice(list_runs(self.back_end, model), limit))
+        if not verdicts:
+            return found
+        first = next((run for run in found if run.is_over), None)
+        if first:
+            records = Records(first, self._endpoint)
+            records.judged()
+            if records.trouble:
+                return found  # do not wait for each of them
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(lambda run: Records(run, self._endpoint).judged(), found))
+
+    def run(self, run: str) -> Run:
+        """Return one run, with its verdict if it is over and the store can be read."""
+        return Records(self._found(run), self._endpoint).judged()
+
+    def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
+        """Yield what a run looks like until it is over.
+
+        Args:
+            run: The run.
+            seconds: Between two looks.
+        """
+        found = self._found(run)
+        patient = BackEnd(self.back_end.connection, following.PATIENCE)
+        yield from following.follow(patient, found.run_id, self._endpoint, seconds)
+
+    def cancel(
+        self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
+    ) -> ending.Cancelled:
+        """End a run, and wait until nothing of it runs.
+
+        Args:
+            run: The run.
+            limit: How long to wait, in seconds.
+            tell: Told what still runs, when it changes.
+
+        Raises:
+            ConfigurationError: The run is over.
+        """
+        return ending.cancel(self.back_end, self._found(run), self._endpoint, limit, tell)
+
+    def retry(self, run: str) -> Run:
+        """Run the failed step of a run and those after it again; the training resumes.
+
+        The run keeps its id. Steps that succeeded do not run again.
+
+        Raises:
+            ConfigurationError: The run has not failed.
+        """
+        found = self._found(run)
+        if found.state not in ("failed", "canceled"):
+            raise ConfigurationError(
+                Problem(
+                    f"the run {found.name} cannot be retried",
+                    received=found.state,
+                    expected="a run that failed or was cancelled",
+                    fix="wait for its end with `kfp-tfjob watch`"
+                    if not found.is_over
+                    else "submit it again",
+                )
+            )
+        self.back_end.once(
+            "retry the run", self.back_end.sdk.runs.run_service_retry_run, run_id=found.run_id
+        )
+        return read_run(self.back_end, found.run_id)
+
+    def why(self, run: str) -> reasons.Why:
+        """Return why a run failed, waits or published nothing, and what to do about it."""
+        return reasons.explain(self.back_end, self._found(run), self._endpoint)
+
+    def compare(self, runs: Sequence[str]) -> comparison.Comparison:
+        """Return what differs between runs: parameters, data, metrics, time, verdicts.
+
+        Args:
+            runs: At least two.
+
+        Raises:
+            ConfigurationError: Fewer than two.
+        """
+        if len(runs) < 2:
+            raise ConfigurationError(
+                Problem("a comparison needs two runs", received=len(runs), fix="name another run")
+            )
+        return comparison.compare([self._found(run) for run in runs], self._endpoint)
+
+    def _found(self, run: str) -> Run:
+        return find_run(self.back_end, run)
+
+
+def _completed(parameters: Mapping[str, Any], package: Package) -> dict[str, Any]:
+    """Return every run parameter: the given ones, else the pipeline's defaults."""
+    from kfp_tfjob.components.preflight.parameters import defaults
+
+    return defaults() | package.defaults | dict(parameters)

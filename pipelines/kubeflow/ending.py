@@ -1,0 +1,118 @@
+"""Ends a run, and waits until nothing of it runs any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.records import Records
+from kfp_tfjob.pipelines.kubeflow.runs import Run, read_run
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """How a run was ended.
+
+    Attributes:
+        run: The run now.
+        seconds: From the request until nothing ran any more, or until the time limit.
+        complete: Whether nothing runs any more, as far as could be checked.
+        pods_gone: Seconds until no pod of the run was left; None if pods could not be checked, or
+            some are left.
+        left: What still exists, in words; empty for nothing.
+        checkpoint: The step of the newest stored checkpoint; None for none, or if the store cannot
+            be read.
+        checked: What was checked and what could not be, in sentences.
+    """
+
+    run: Run
+    seconds: float
+    complete: bool
+    pods_gone: float | None
+    left: str
+    checkpoint: int | None
+    checked: tuple[str, ...]
+
+
+def cancel(
+    back_end: BackEnd,
+    run: Run,
+    endpoint: str = "",
+    limit: float = 300,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Cancelled:
+    """Terminate a run, and wait until nothing of it runs.
+
+    Args:
+        back_end: The back end.
+        run: The run.
+        endpoint: URL of the store as this machine reaches it.
+        limit: How long to wait, in seconds.
+        tell: Told what still runs, when it changes.
+
+    Raises:
+        ConfigurationError: The run is over.
+    """
+    if run.is_over:
+        raise ConfigurationError(
+            Problem(
+                f"the run {run.name} is over, so it cannot be cancelled",
+                received=f"{run.state}, finished {run.finished}",
+                expected="a run that is pending or running",
+            )
+        )
+    cluster = RunOnCluster(run.run_id, back_end.namespace)
+    seen = cluster.look()  # before its end: pods show that this is the right cluster
+    began = time.monotonic()
+    if run.state != "canceling":
+        back_end.call("end the run", back_end.sdk.runs.run_service_terminate_run, run_id=run.run_id)
+    gone, said = None, ""
+    while True:
+        run = read_run(back_end, run.run_id)
+        seen = cluster.look()
+        spent = time.monotonic() - began
+        left = str(seen) if seen else ""
+        if seen and cluster.known and gone is None and not (seen.pods or seen.jobs):
+            gone = spent
+        if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
+            tell(f"{spent:4.0f} s  {words}")
+            said = words
+        if (run.is_over and not left) or spent > limit:
+            break
+        time.sleep(_SECONDS)
+    records = Records(run, endpoint)
+    checkpoint = records.checkpoint()
+    return Cancelled(
+        run=run,
+        seconds=round(spent, 1),
+        complete=run.is_over and not left,
+        pods_gone=None if gone is None else round(gone, 1),
+        left=left,
+        checkpoint=checkpoint,
+        checked=(_pods(cluster), _store(records, checkpoint)),
+    )
+
+
+def _pods(cluster: RunOnCluster) -> str:
+    if cluster.trouble:
+        return f"Pods and jobs were not checked: {cluster.trouble}."
+    if not cluster.known:
+        return (
+            f"Pods and jobs were not checked: {cluster.where} of this kubeconfig never had a pod of"
+            " the run."
+        )
+    return f"Pods and jobs were checked in {cluster.where}."
+
+
+def _store(records: Records, checkpoint: int | None) -> str:
+    if records.trouble:
+        return f"The newest checkpoint is unknown: {records.trouble}."
+    if checkpoint is None:
+        return "No checkpoint is stored."
+    return f"The newest stored checkpoint is of step {checkpoint:,}; a retry continues there."

@@ -1,0 +1,75 @@
+"""Follows a run: its steps, the progress of the training, and why it waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
+from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, read_run
+
+TRAINING = "launch_tfjob"
+PATIENCE = 600.0  # seconds; a back end that is away does not end the run
+_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a run looks like now.
+
+    Attributes:
+        run: The run.
+        changed: The steps whose state has changed since the last moment.
+        progress: The newest report of the chief; None while there is none.
+        waits: Why it waits, a sentence for each reason; empty if it does not, or nobody knows.
+        notes: What cannot be seen from here, and why; each is said once.
+    """
+
+    run: Run
+    changed: tuple[StepState, ...] = ()
+    progress: Progress | None = None
+    waits: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def follow(
+    back_end: BackEnd,
+    run_id: str,
+    endpoint: str = "",
+    seconds: float = _SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Moment]:
+    """Yield what a run looks like until it is over; the last moment is its end.
+
+    Args:
+        back_end: The back end.
+        run_id: The run.
+        endpoint: URL of the store as this machine reaches it.
+        seconds: Between two looks.
+        sleep: Waits; tests replace it.
+    """
+    run = read_run(back_end, run_id)
+    records = Records(run, endpoint)
+    cluster = RunOnCluster(run_id, back_end.namespace)
+    known: dict[str, str] = {}
+    said: set[str] = set()
+    while True:
+        changed = tuple(step for step in run.steps if known.get(step.name) != step.state)
+        known |= {step.name: step.state for step in changed}
+        training = any(step.name == TRAINING for step in run.steps)
+        progress = records.progress() if training else None
+        seen = None if run.is_over else cluster.look()
+        notes = {
+            "the training is not shown, because its records cannot be read": records.trouble,
+            "why it waits is not shown, because the cluster cannot be asked": cluster.trouble,
+        }
+        new = tuple(f"{what}: {why}" for what, why in notes.items() if why and what not in said)
+        said |= {what for what, why in notes.items() if why}
+        yield Moment(run, changed, progress, seen.waits if seen else (), new)
+        if run.is_over:
+            return
+        sleep(seconds)
+        run = read_run(back_end, run_id)

@@ -1,0 +1,177 @@
+"""A compiled pipeline: that of this version, a file, or one that was uploaded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.components.images import is_placeholder
+from kfp_tfjob.options.parse import whole_numbers
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+_NAME = "tfjob-training"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A compiled pipeline.
+
+    Attributes:
+        source: Where it comes from, in words.
+        spec: `pipeline_spec` and perhaps `platform_spec`, as the API takes them.
+        pipeline_id: The id of an uploaded pipeline; empty for one that is sent with the run.
+        version_id: The id of its version.
+    """
+
+    source: str
+    spec: Mapping[str, Any]
+    pipeline_id: str = ""
+    version_id: str = ""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of its parameters, those of its inputs without a default left out."""
+        inputs = self._root.get("inputDefinitions", {}).get("parameters", {})
+        return {
+            name: whole_numbers(it["defaultValue"])
+            for name, it in inputs.items()
+            if "defaultValue" in it
+        }
+
+    @property
+    def images(self) -> list[str]:
+        """The images of its steps, sorted."""
+        executors = self.spec["pipeline_spec"].get("deploymentSpec", {}).get("executors", {})
+        return sorted({it["container"]["image"] for it in executors.values() if "container" in it})
+
+    @property
+    def _root(self) -> Mapping[str, Any]:
+        return self.spec["pipeline_spec"].get("root", {})
+
+    def problems(self, train_image: str) -> list[Problem]:
+        """Return the images that no node can pull.
+
+        Args:
+            train_image: The run parameter.
+        """
+        compiled = [image for image in self.images if is_placeholder(image)]
+        found = [
+            Problem(
+                "the pipeline names images that exist in no registry",
+                received=", ".join(compiled),
+                expected="images that your nodes can pull",
+                fix="compile your own in: `kfp-tfjob compile --tools-image IMAGE --trainer-image"
+                " IMAGE`, then submit with --pipeline FILE; or set KFP_TFJOB_TOOLS_IMAGE and"
+                " KFP_TFJOB_TRAINER_IMAGE",
+            )
+        ]
+        if not compiled and is_placeholder(train_image):
+            return [
+                Problem(
+                    "train_image exists in no registry",
+                    received=train_image,
+                    expected="an image that your nodes can pull",
+                    fix="name your own",
+                    path="train_image",
+                )
+            ]
+        return found if compiled else []
+
+
+def this_version() -> Package:
+    """Return the pipeline of this version, compiled in this process."""
+    from kfp import compiler
+
+    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pipeline.yaml"
+        compiler.Compiler().compile(tfjob_training, str(path))
+        return Package("this version of kfp-tfjob", _parsed(path))
+
+
+def from_file(path: Path) -> Package:
+    """Return the pipeline of a YAML file that `kfp-tfjob compile` wrote.
+
+    Raises:
+        ConfigurationError: It is no compiled pipeline of this project.
+    """
+    return _checked(Package(str(path), _parsed(path)))
+
+
+def uploaded(back_end: BackEnd, pipeline_id: str, version_id: str) -> Package:
+    """Return a pipeline that was uploaded to the back end.
+
+    Args:
+        back_end: The back end.
+        pipeline_id: Its id, as the UI shows it.
+        version_id: The id of a version; empty for the newest.
+
+    Raises:
+        ConfigurationError: There is no such version, or it is no pipeline of this project.
+    """
+    api = back_end.sdk.pipelines
+    if not version_id:
+        versions = back_end.call(
+            "list the versions of the pipeline",
+            api.pipeline_service_list_pipeline_versions,
+            pipeline_id,
+            page_size=1,
+            sort_by="created_at desc",
+        )
+        if not versions.pipeline_versions:
+            raise ConfigurationError(
+                Problem("the pipeline has no version", received=pipeline_id, fix="upload one")
+            )
+        version_id = versions.pipeline_versions[0].pipeline_version_id
+    found = back_end.call(
+        "read the version of the pipeline",
+        api.pipeline_service_get_pipeline_version,
+        pipeline_id,
+        version_id,
+    )
+    spec = found.pipeline_spec or {}
+    spec = spec if "pipeline_spec" in spec else {"pipeline_spec": spec}
+    name = f"pipeline {pipeline_id}, version {found.display_name or version_id}"
+    return _checked(Package(name, spec, pipeline_id, version_id))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            Problem(
+                f"{path} is not a compiled pipeline",
+                received=" ".join(str(error).split()),
+                expected="the YAML that `kfp-tfjob compile` writes",
+            )
+        ) from None
+    names = ("pipeline_spec", "platform_spec")
+    return dict(zip(names, documents, strict=False)) or {"pipeline_spec": None}
+
+
+def _checked(package: Package) -> Package:
+    """Return the package if it is a pipeline of this project.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    spec = package.spec["pipeline_spec"]
+    name = spec.get("pipelineInfo", {}).get("name") if isinstance(spec, Mapping) else None
+    if name != _NAME:
+        raise ConfigurationError(
+            Problem(
+                f"{package.source} is not the pipeline of this project",
+                received=repr(name) if name else "something without pipelineInfo.name",
+                expected=f"the pipeline {_NAME}",
+                fix="name the file tfjob_training.yaml that `kfp-tfjob compile` wrote",
+            )
+        )
+    return package

@@ -1,0 +1,223 @@
+"""What a run will take, before it is submitted: pods, GPUs, memory, bytes of data, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from kfp_tfjob.components.preflight.parameters import job_spec
+from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options.fields import Tick, fill
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
+from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.store import Store
+
+_LOOKED = 50  # runs of the model, for the estimate
+# What decides how long a run takes, as far as parameters do.
+_SIZE = ("data_uri", "train_workers", "train_gpus", "train_epochs", "train_batch_size")
+_SIZE += ("model_code", "model_hyperparameters", "train_options", "pod")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long a run may take.
+
+    Attributes:
+        seconds: The median of earlier runs; None if there are none to go by.
+        runs: How many they are.
+        words: The estimate in words.
+    """
+
+    seconds: float | None
+    runs: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take.
+
+    Attributes:
+        model: The run parameter model_name.
+        data: data_uri as the run will read it.
+        output: The run parameter output_uri.
+        pipeline: Where the pipeline comes from.
+        images: The images of the steps and of the replicas.
+        replicas: Pods of the training job.
+        gpus: GPUs of all of them.
+        cpu: CPU that they request together, in cores.
+        memory: Memory that they request together, in bytes.
+        files: Files of the data; None if the store cannot be listed from here.
+        bytes: Their bytes; None likewise.
+        estimate: How long the run may take.
+        given: The parameters that are not defaults, with their source; secret-looking values are
+            masked.
+        notes: What could not be found out, and why.
+    """
+
+    model: str
+    data: str
+    output: str
+    pipeline: str
+    images: Sequence[str]
+    replicas: int
+    gpus: int
+    cpu: float
+    memory: int
+    files: int | None
+    bytes: int | None
+    estimate: Estimate
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def make_plan(
+    back_end: BackEnd,
+    values: Mapping[str, Any],
+    pipeline: str = "",
+    images: Sequence[str] = (),
+    sources: Mapping[str, str] | None = None,
+    endpoint: str = "",
+) -> Plan:
+    """Return what a run will take.
+
+    Args:
+        back_end: Where earlier runs are.
+        values: Every run parameter, checked.
+        pipeline: Where the pipeline comes from, in words.
+        images: The images of its steps.
+        sources: Where each given parameter comes from.
+        endpoint: URL of the store as this machine reaches it.
+    """
+    from kfp_tfjob.cluster import capacity
+    from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+
+    spec = job_spec(values)
+    requests = capacity.of_job(build_job(spec, Identity("run", 1)))
+    data = fill(str(values["data_uri"]), Tick(datetime.now(UTC)))
+    notes: list[str] = []
+    files, size = _data(data, values, endpoint, notes)
+    extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
+    return Plan(
+        model=str(values["model_name"]),
+        data=data,
+        output=str(values["output_uri"]),
+        pipeline=pipeline,
+        images=tuple(dict.fromkeys((*images, spec.image))),
+        replicas=spec.replicas + extra,
+        gpus=spec.total_gpus,
+        cpu=float(requests.get("cpu", 0)),
+        memory=int(requests.get("memory", 0)),
+        files=files,
+        bytes=size,
+        estimate=estimate(islice(list_runs(back_end, str(values["model_name"])), _LOOKED), values),
+        given={
+            name: {"value": masked({name: values[name]})[name], "source": source}
+            for name, source in (sources or {}).items()
+        },
+        notes=tuple(notes),
+    )
+
+
+def check_place(values: Mapping[str, Any]) -> list[Problem]:
+    """Return the parameters that name something of this machine, which no pod can read."""
+    problems = []
+    if (data := str(values["data_uri"])) and "://" not in data:
+        problems.append(
+            Problem(
+                "data_uri is a path of this machine, and the pods of a cluster cannot read it",
+                received=data,
+                expected="s3://BUCKET/KEY",
+                fix="copy the data to the store and give its address; `kfp-tfjob run` takes a path",
+                path="data_uri",
+            )
+        )
+    code = str(values["model_code"])
+    source = code.rpartition(":")[0]
+    if "://" not in code and ("/" in source or source.endswith((".py", ".zip"))):
+        problems.append(
+            Problem(
+                "model_code is a path of this machine, and the pods of a cluster cannot read it",
+                received=code,
+                expected="s3://BUCKET/KEY.py:function, or module:function of the image",
+                fix="copy the code to the store and give its address",
+                path="model_code",
+            )
+        )
+    return problems
+
+
+def estimate(runs: Any, values: Mapping[str, Any]) -> Estimate:
+    """Return how long a run may take, from earlier runs that succeeded.
+
+    Args:
+        runs: Earlier runs of the model.
+        values: The parameters of the new run.
+    """
+    done = [run for run in runs if run.state == "succeeded" and run.seconds]
+    alike = [run for run in done if _size(run.parameters, values) == _size(values, values)]
+    if alike:
+        seconds = median(run.seconds for run in alike)
+        return Estimate(
+            seconds, len(alike), f"about {minutes(seconds)}, as {_runs(alike)} of this size took"
+        )
+    if done:
+        low, high = min(run.seconds for run in done), max(run.seconds for run in done)
+        span = (
+            minutes(low) if minutes(low) == minutes(high) else f"{minutes(low)} to {minutes(high)}"
+        )
+        words = (
+            f"unknown for this size; {_runs(done)} of this model with other settings took {span}"
+        )
+        return Estimate(None, len(done), words)
+    return Estimate(None, 0, "unknown: no earlier run of this model has succeeded here")
+
+
+def minutes(seconds: float) -> str:
+    """Return a duration for people: `45 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    return "1 earlier run" if len(runs) == 1 else f"{len(runs)} earlier runs"
+
+
+def _size(found: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides how long a run takes; a run says only what is not its default."""
+    from kfp_tfjob.components.preflight.parameters import defaults
+
+    known = defaults() | dict(found)
+    return {name: masked(known[name]) for name in _SIZE}
+
+
+def _data(
+    data: str, values: Mapping[str, Any], endpoint: str, notes: list[str]
+) -> tuple[int | None, int | None]:
+    from kfp_tfjob.components.prepare_data.source import list_source
+
+    try:
+        url, region = endpoint_of(values, endpoint), str(values["storage_region"])
+        source = list_source(Store(url, region, patience=REACHABLE), data)
+    except ConfigurationError as error:
+        notes.append(f"the data cannot be listed from here: {_what(error)}")
+    except StepError as error:
+        notes.append(f"the data cannot be seen from here: {_what(error)}")
+    else:
+        return len(source.files), sum(file.size for file in source.files)
+    return None, None
+
+
+def _what(error: StepError) -> str:
+    problem = error.problems[0]
+    return problem.what if isinstance(problem, Problem) else str(problem)

@@ -1,0 +1,272 @@
+"""Says why a run failed, waits, or published nothing, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.components.finish.workflow import cause
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
+from kfp_tfjob.pipelines.kubeflow.runs import Run
+from kfp_tfjob.storage.errors import LABELS
+
+_FIX = LABELS["fix"]
+_LINES = 12  # of a log
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of the training job.
+
+    Attributes:
+        number: From 1.
+        verdict: One word; empty while it runs.
+        sentence: What happened.
+        remedy: What to do.
+        log: The last lines of the containers that failed.
+    """
+
+    number: int
+    verdict: str
+    sentence: str
+    remedy: str
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the gate.
+
+    Attributes:
+        name: For instance `champion`.
+        passed: Whether it passed.
+        explanation: With the value, its bound and the threshold.
+    """
+
+    name: str
+    passed: bool
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a run is as it is.
+
+    Attributes:
+        run: The run, with its verdict.
+        summary: The state in one sentence.
+        reason: What happened, or what it waits for.
+        remedy: What to do; empty for nothing.
+        step: The step that failed or that runs; empty for none.
+        code: The exit code of the step that failed; None for none.
+        attempts: The attempts of the training job, the newest last.
+        checks: The checks of the gate.
+        log: The last lines of the failed step, if only they say something.
+        notes: What could not be read, and why.
+    """
+
+    run: Run
+    summary: str
+    reason: str
+    remedy: str = ""
+    step: str = ""
+    code: int | None = None
+    attempts: tuple[Attempt, ...] = ()
+    checks: tuple[Check, ...] = ()
+    log: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
+    """Return why a run is as it is.
+
+    Args:
+        back_end: The back end.
+        run: The run.
+        endpoint: URL of the store as this machine reaches it.
+    """
+    records = Records(run, endpoint)
+    run = records.judged()
+    if run.state == "succeeded":
+        return _green(run, records)
+    if run.is_over:
+        return _ended(run, records, back_end)
+    return _going(run, records, back_end)
+
+
+def _green(run: Run, records: Records) -> Why:
+    verdict = records.verdict()
+    if verdict is None:
+        reason = (
+            f"its verdict cannot be read: {records.trouble}"
+            if records.trouble
+            else ("it stored no verdict")
+        )
+        return Why(run, "The run succeeded.", reason, notes=_notes(records))
+    champion = records.champion(verdict) if verdict["blessed"] else None
+    reasons = "; ".join(verdict["reasons"])
+    checks = _checks(verdict)
+    if champion:
+        summary = f"Published as version {champion.version} of {run.model}."
+        return Why(run, summary, reasons, checks=checks, notes=_notes(records))
+    if verdict["blessed"]:
+        summary = "The model passed the gate, but its record as champion cannot be found."
+        return Why(run, summary, reasons, checks=checks, notes=_notes(records))
+    failed = [check.explanation for check in checks if not check.passed]
+    return Why(
+        run,
+        "The run succeeded, and its model was not published: it did not pass the gate.",
+        "; ".join(failed) or reasons,
+        _gate_remedy(verdict, checks),
+        checks=checks,
+        notes=_notes(records),
+    )
+
+
+def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
+    failed = {check.name for check in checks if not check.passed}
+    if "gate" in failed:
+        return "set `gate`, for instance --set gate.mode=superior"
+    if "same_model" in failed:
+        return "nothing: the champion has the same weights"
+    if "champion" in failed and verdict["champion"] and verdict["champion"].get("obstacle"):
+        return "set gate.incompatible_champion to treat_as_first to replace the champion anyway"
+    if "threshold" in failed:
+        return "improve the model or its data, or change gate.thresholds"
+    return "improve the model, or give more test rows: kfp-tfjob explain gate shows the modes"
+
+
+def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
+    failure = records.failure()
+    attempts = _attempts(records.ends())
+    notes, log = _notes(records), ()
+    if failure is None or _says_nothing(failure):
+        cluster = RunOnCluster(run.run_id, back_end.namespace)
+        tasks = cluster.failed()
+        found = cause(tasks, None)
+        if found and not (failure and found.code == 143):
+            failure = found
+            log = tuple(line for task in tasks for line in task.last_words[-_LINES:])
+        if failure is None and cluster.trouble:
+            notes = (*notes, f"the pods of the run cannot be read: {cluster.trouble}")
+    if failure is None:
+        step = next((it.name for it in run.steps if it.state == "failed"), "")
+        said = run.error or next((it.error for it in run.steps if it.error), "")
+        reason = said or "nothing says why: neither the store, nor the cluster, nor the back end"
+        remedy = f"read the log of {step or 'the failed step'} at {run.page}"
+        return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
+    reason, remedy = _parts(Mask()(failure.message))
+    last = attempts[-1] if attempts else None
+    if last and failure.step == "launch_tfjob" and not remedy:
+        remedy = last.remedy
+    step = "" if failure.step == "run" else failure.step
+    return Why(
+        run,
+        _sentence(run, step, failure),
+        reason,
+        remedy,
+        step,
+        failure.code,
+        attempts,
+        (),
+        log,
+        notes,
+    )
+
+
+def _says_nothing(failure: Failure) -> bool:
+    """Tell whether the record only says that the run was ended."""
+    return failure.step == "run"
+
+
+def _sentence(run: Run, step: str, failure: Failure | None = None) -> str:
+    if failure and failure.verdict == "cancelled":
+        return "The run was cancelled."
+    where = f" in {step}" if step else ""
+    word = f" ({failure.verdict})" if failure else ""
+    return f"The run {run.state}{where}{word}."
+
+
+def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
+    cluster = RunOnCluster(run.run_id, back_end.namespace)
+    seen = cluster.look()
+    notes = _notes(records)
+    if cluster.trouble:
+        notes += (f"the cluster cannot be asked: {cluster.trouble}",)
+    current = run.current
+    step = current.name if current else ""
+    attempts = _attempts(records.ends())
+    if seen and seen.waits:
+        remedy = "free what it waits for, or cancel it and ask for less"
+        summary = f"The run waits in {step}." if step else "The run waits."
+        return Why(run, summary, "; ".join(seen.waits), remedy, step, None, attempts, notes=notes)
+    progress = records.progress() if step == "launch_tfjob" else None
+    if progress:
+        reason = f"it trains: {progress_line(progress)}"
+    elif step == "launch_tfjob":
+        reason = "the training job has not reported progress yet"
+    elif step and current.state == "pending":
+        reason = f"the pod of {step} is being made"
+    elif step:
+        reason = f"{step} is at work"
+    else:
+        reason = "the back end is between two steps"
+    return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
+
+
+def progress_line(progress: Progress) -> str:
+    """Return the progress of a training on one line."""
+    from kfp_tfjob.pipelines.kubeflow.plan import minutes
+
+    values = " ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())
+    parts = [f"epoch {progress.epoch}", f"step {progress.step:,} of {progress.steps:,}", values]
+    if progress.examples_per_second:
+        parts.append(f"{progress.examples_per_second:,.0f} rows/s")
+    if progress.eta_seconds is not None and progress.step < progress.steps:
+        parts.append(f"{minutes(progress.eta_seconds)} left")
+    return ", ".join(part for part in parts if part)
+
+
+def _attempts(ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(number, "", "no record of its end: it runs, or its launcher was lost", "")
+        if end is None
+        else Attempt(number, end.verdict, end.sentence, end.remedy, _log(end))
+        for number, end in sorted(ends.items())
+    )
+
+
+def _log(end: AttemptEnd) -> tuple[str, ...]:
+    if end.verdict == "succeeded":
+        return ()
+    return tuple(
+        f"[{pod.replica}{'' if len(pod.containers) == 1 else '/' + container.name}] {line}"
+        for pod in end.pods
+        for container in pod.containers
+        if container.exit_code
+        for line in container.last_lines
+    )
+
+
+def _checks(verdict: Mapping[str, Any]) -> tuple[Check, ...]:
+    return tuple(
+        Check(str(it["name"]), bool(it["pass"]), str(it["explanation"])) for it in verdict["checks"]
+    )
+
+
+def _parts(message: str) -> tuple[str, str]:
+    """Return what happened and what to do; several problems stay one text."""
+    if "\n" in message or message.count(_FIX) != 1:
+        return message, ""
+    reason, _, remedy = message.partition(_FIX)
+    return reason.strip(), remedy.strip()
+
+
+def _notes(records: Records) -> tuple[str, ...]:
+    return (f"the records of the run cannot be read: {records.trouble}",) if records.trouble else ()

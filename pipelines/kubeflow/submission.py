@@ -1,0 +1,125 @@
+"""Submits a run, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any
+
+from kfp_tfjob.components.preflight.parameters import check
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, BackEndAwayError
+from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.plan import check_place
+from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+log = logging.getLogger(__name__)
+
+
+def check_run(values: Mapping[str, Any], package: Package) -> None:
+    """Check a run as preflight will, as far as this machine can.
+
+    Args:
+        values: Every run parameter.
+        package: The pipeline.
+
+    Raises:
+        ConfigurationError: Everything that is wrong, in one error.
+    """
+    problems: list[Problem | str] = []
+    try:
+        check(values)
+    except ConfigurationError as error:
+        problems += error.problems
+    problems += check_place(values)
+    problems += package.problems(str(values.get("train_image", "")))
+    ConfigurationError.raise_if(problems)
+
+
+def body(
+    back_end: BackEnd, package: Package, values: Mapping[str, Any], name: str, account: str = ""
+) -> Any:
+    """Return the request that starts a run: a V2beta1Run of the API.
+
+    Args:
+        back_end: The back end.
+        package: The pipeline.
+        values: Run parameters.
+        name: The name of the run.
+        account: The service account of its pods; empty for that of the back end.
+    """
+    models = back_end.sdk.api_models
+    reference = None
+    if package.pipeline_id:
+        reference = models.V2beta1PipelineVersionReference(
+            pipeline_id=package.pipeline_id, pipeline_version_id=package.version_id
+        )
+    return models.V2beta1Run(
+        display_name=name,
+        experiment_id=back_end.experiment_id(),
+        pipeline_spec=None if reference else dict(package.spec),
+        pipeline_version_reference=reference,
+        runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
+        service_account=account or None,
+    )
+
+
+def submit(
+    back_end: BackEnd,
+    package: Package,
+    values: Mapping[str, Any],
+    name: str = "",
+    account: str = "",
+) -> Run:
+    """Start a run.
+
+    The back end takes any name twice. So a name that a person gives works as a key here: it is
+    refused if a run has it, also when two submissions cross each other.
+
+    Args:
+        back_end: The back end.
+        package: The pipeline.
+        values: Every run parameter, checked.
+        name: The name of the run; empty for one made of model_name and the time.
+        account: The service account of its pods; empty for that of the back end.
+
+    Raises:
+        ConfigurationError: A run has this name, or the back end refuses the parameters.
+        BackEndAwayError: Nothing answers, and it is unknown whether the run was started.
+    """
+    if name and (earlier := named(back_end, name)):
+        raise ConfigurationError(_taken(earlier[0]))
+    used = name or f"{values['model_name']}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+    request = body(back_end, package, values, used, account)
+    try:
+        made = back_end.once(
+            "start the run", back_end.sdk.runs.run_service_create_run, run=request
+        ).run_id
+    except BackEndAwayError:
+        # The answer may have been lost on the way.
+        found = named(back_end, used)
+        if not found:
+            raise
+        log.warning("the answer was lost, but the run was started")
+        made = found[0].run_id
+    if name:
+        first = named(back_end, name)[0]
+        if first.run_id != made:
+            back_end.call(
+                "delete the second run of this name",
+                back_end.sdk.runs.run_service_delete_run,
+                run_id=made,
+            )
+            raise ConfigurationError(_taken(first))
+    return read_run(back_end, made)
+
+
+def _taken(run: Run) -> Problem:
+    return Problem(
+        f"a run named {run.name} exists already",
+        received=f"{run.run_id}, {run.state}, submitted {run.created}",
+        expected="a name that no run has",
+        fix=f"follow it with `kfp-tfjob watch {run.run_id[:8]}`, or choose another --run-name",
+    )
