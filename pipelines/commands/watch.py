@@ -78,7 +78,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._waits: tuple[str, ...] = ()
-        self._progress, self._epoch = 0.0, 0
+        self._progress = 0.0  # the time of the report that was shown
 
     def show(self, moment: Moment) -> None:
         """Print the steps that changed, the progress of the training, and why the run waits."""
@@ -96,9 +96,10 @@ class _Lines:
             self._say(wait)
         self._waits = moment.waits
         found = moment.progress
-        if found and found.time > self._progress + (0 if found.epoch != self._epoch else _EVERY):
-            self._progress, self._epoch = found.time, found.epoch
-            self._say(progress_line(found))
+        if found and found.time > self._progress:
+            if found.step == found.steps or found.time > self._progress + _EVERY:
+                self._progress = found.time
+                self._say(progress_line(found))
         if moment.run.is_over:
             self._say(f"run {moment.run.state} ({minutes(moment.run.seconds)})")
 

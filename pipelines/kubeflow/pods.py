@@ -49,8 +49,10 @@ class Seen:
 
     def __str__(self) -> str:
         """Return what there is in words."""
-        counts = {"step pods": self.steps, "training pods": self.pods, "jobs": self.jobs}
-        return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+        counts = {"pod of a step": self.steps, "pod of the training": self.pods, "job": self.jobs}
+        return ", ".join(
+            f"{len(names)} {_many(what, len(names))}" for what, names in counts.items() if names
+        )
 
 
 class RunOnCluster:
@@ -162,6 +164,10 @@ class RunOnCluster:
         except StepError:
             return ""
         return found[0]["metadata"]["name"] if found else ""
+
+
+def _many(what: str, count: int) -> str:
+    return what if count == 1 else what.replace("pod", "pods").replace("job", "jobs")
 
 
 def _alive(pods: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
