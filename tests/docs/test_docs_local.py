@@ -41,7 +41,7 @@ def run(blocks: list, folder: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", script(blocks)],
         cwd=folder,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path, "REGISTRY": "registry.example.com/team", "BUCKET": "bucket"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
