@@ -27,7 +27,7 @@ PAGES = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not os.environ.get("KF_PIPELINES_ENDPOINT"), reason="KF_PIPELINES_ENDPOINT names no back end"
+        not os.environ.get("KF_PIPELINES_ENDPOINT"), reason="KF_PIPELINES_ENDPOINT is not set"
     ),
 ]
 
