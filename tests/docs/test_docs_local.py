@@ -38,10 +38,11 @@ def checkout(tmp_path: Path):
 
 def run(blocks: list, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    names = {"REGISTRY": "registry.example.com/team", "BUCKET": "bucket"}
     done = subprocess.run(
         ["bash", "-c", script(blocks)],
         cwd=folder,
-        env=os.environ | {"PATH": path},
+        env=os.environ | names | {"PATH": path},
         capture_output=True,
         text=True,
         timeout=SECONDS,
