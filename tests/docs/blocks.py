@@ -52,7 +52,7 @@ class Block:
         """Yield the words of every command of a shell block, without redirections."""
         joined = self.text.replace("\\\n", " ")
         joined = re.sub(r"<<'?(\w+)'?.*?^\1$", "", joined, flags=re.MULTILINE | re.DOTALL)
-        for line in joined.splitlines():
+        for line in _lines(joined):
             lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
             lexer.whitespace_split = True
             words: list[str] = []
@@ -69,6 +69,20 @@ class Block:
                     words.append(word)
             if words:
                 yield words
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a script; a quoted text may span several."""
+    found, quote = "", ""
+    for character in text:
+        if character == "\n" and not quote:
+            yield found
+            found = ""
+            continue
+        if character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+        found += character
+    yield found
 
 
 def blocks_of(path: Path) -> list[Block]:

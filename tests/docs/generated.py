@@ -23,6 +23,7 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.pipelines.kubeflow.client import Client
 from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
 from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import row
@@ -228,6 +229,17 @@ def settings() -> str:
     return "\n".join(["| name | meaning |", "|---|---|", *rows])
 
 
+def client() -> str:
+    """Return the table of the methods of the Python client."""
+    rows = ["| method | does |", "|---|---|"]
+    for name, method in vars(Client).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            taken = [it for it in inspect.signature(method).parameters if it != "self"]
+            first = inspect.getdoc(method).partition("\n\n")[0]
+            rows.append(row(f"`{name}({', '.join(taken)})`", " ".join(first.split())))
+    return "\n".join(rows)
+
+
 PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/parameters.md", "parameters", parameters),
     *(
@@ -241,6 +253,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/uploader.md", "settings", settings),
     *((f"docs/components/{name}.md", "interface", partial(step, name)) for name in STEPS),
     ("docs/command-line.md", "commands", commands),
+    ("docs/python.md", "client", client),
 ]
 
 

@@ -98,7 +98,7 @@ def request(arguments: list[str]) -> None:
         elif not word.startswith("-"):
             url = word
     verb = verb or ("POST" if body else "GET")
-    path = "/apis" + url.partition("/apis")[2]
+    path = "/apis" + url.replace("$API/", "/apis/v2beta1/").partition("/apis")[2]
     path = urlsplit(path).path
     if path == "/apis/v2beta1/pipelines/upload":
         return  # the service for uploads has no generated model
