@@ -21,6 +21,7 @@ from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run
 from kfp_tfjob.pipelines.commands.runs import runs
+from kfp_tfjob.pipelines.commands.schedule import schedule
 from kfp_tfjob.pipelines.commands.submit import submit
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
 from kfp_tfjob.pipelines.commands.watch import watch
@@ -61,6 +62,7 @@ _ON_KUBEFLOW = (
     install,
     doctor,
     submit,
+    schedule,
     runs,
     watch,
     logs,

@@ -108,6 +108,7 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "pipeline": plan.pipeline,
         "model": plan.model,
         "data": data,
+        **({"tick": f"{plan.tick}, in UTC, gives {{date}} and {{hour}}"} if plan.tick else {}),
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
         "GPUs": str(plan.gpus or "none"),

@@ -20,12 +20,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.pipelines.kubeflow import comparison, ending, following, plan, reasons, submission
+from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.pipelines.kubeflow import (
+    comparison,
+    ending,
+    following,
+    plan,
+    reasons,
+    schedules,
+    submission,
+)
 from kfp_tfjob.pipelines.kubeflow import package as packages
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
+from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule
+from kfp_tfjob.pipelines.kubeflow.ticks import Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _AT_ONCE = 8  # runs whose records are read at the same time
@@ -93,6 +104,7 @@ class Client:
         parameters: Mapping[str, Any],
         package: Package | None = None,
         sources: Mapping[str, str] | None = None,
+        tick: Tick | None = None,
     ) -> plan.Plan:
         """Check a run, and return what it will take; nothing is submitted.
 
@@ -100,6 +112,7 @@ class Client:
             parameters: Run parameters; the others have the defaults of the pipeline.
             package: The pipeline; None for that of this version.
             sources: Where each parameter comes from, to be shown.
+            tick: The tick of a schedule; None for a run that is submitted now.
 
         Returns:
             Pods, GPUs, CPU, memory, bytes of data, and an estimate of the time.
@@ -113,7 +126,7 @@ class Client:
         if sources is None:
             sources = dict.fromkeys(parameters, "parameters")
         return plan.make_plan(
-            self.back_end, values, package.source, package.images, sources, self._endpoint
+            self.back_end, values, package.source, package.images, sources, self._endpoint, tick
         )
 
     def submit(
@@ -142,6 +155,53 @@ class Client:
         values = _completed(parameters, package)
         submission.check_run(values, package)
         return submission.submit(self.back_end, package, values, name, account)
+
+    def schedule(
+        self,
+        parameters: Mapping[str, Any],
+        trigger: Trigger,
+        package: Package | None = None,
+        name: str = "",
+        at_once: int = 1,
+        account: str = "",
+    ) -> tuple[Schedule, list[Schedule]]:
+        """Check and make a schedule, in place of one with the same name.
+
+        Args:
+            parameters: Run parameters; the others have the defaults of the pipeline.
+            trigger: When it starts runs.
+            package: The pipeline; None for that of this version.
+            name: Its name; empty for that of the model.
+            at_once: How many of its runs may be in flight, 1 to 10.
+            account: The service account of the pods; empty for that of the back end.
+
+        Returns:
+            The schedule, and the old ones that stay, paused, because of their runs in flight.
+        """
+        package = package or packages.this_version()
+        values = _completed(parameters, package)
+        submission.check_run(values, package)
+        name = name or str(values["model_name"])
+        return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
+
+    def schedules(self, name: str = "") -> list[Schedule]:
+        """Return the schedules of this pipeline, or those of one name, the newest first."""
+        return list(schedules.list_schedules(self.back_end, name))
+
+    def pause(self, schedule: str) -> Schedule:
+        """Let a schedule start no more runs; those in flight go on."""
+        return schedules.pause(self.back_end, self._schedule(schedule))
+
+    def resume(self, schedule: str) -> Schedule:
+        """Let a schedule start runs again, with catch-up the missed ones first."""
+        return schedules.resume(self.back_end, self._schedule(schedule))
+
+    def delete_schedule(self, schedule: str, ends_runs: bool = False) -> None:
+        """Delete a schedule; one with runs in flight only if `ends_runs`, which ends them."""
+        schedules.delete(self.back_end, self._schedule(schedule), ends_runs)
+
+    def _schedule(self, schedule: str) -> Schedule:
+        return schedules.find_schedule(self.back_end, schedule)
 
     def runs(self, limit: int = 10, model: str = "", verdicts: bool = True) -> list[Run]:
         """Return the newest runs of this pipeline.

@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.jobs.secret_values import masked
-from kfp_tfjob.options.fields import Tick, fill
+from kfp_tfjob.options.fields import Tick, fill, has_time
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
@@ -46,6 +46,7 @@ class Plan:
     Attributes:
         model: The run parameter model_name.
         data: data_uri as the run will read it.
+        tick: The time for {date} and {hour}, in UTC; empty if nothing depends on it.
         output: The run parameter output_uri.
         pipeline: Where the pipeline comes from.
         images: The images of the steps and of the replicas.
@@ -63,6 +64,7 @@ class Plan:
 
     model: str
     data: str
+    tick: str
     output: str
     pipeline: str
     images: Sequence[str]
@@ -84,6 +86,7 @@ def make_plan(
     images: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
     endpoint: str = "",
+    tick: Tick | None = None,
 ) -> Plan:
     """Return what a run will take.
 
@@ -94,19 +97,23 @@ def make_plan(
         images: The images of its steps.
         sources: Where each given parameter comes from.
         endpoint: URL of the store as this machine reaches it.
+        tick: The tick of a schedule; None for a run that is submitted now.
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
-    data = fill(str(values["data_uri"]), Tick(datetime.now(UTC)))
+    tick = tick or Tick(datetime.now(UTC))
+    moves = any(has_time(str(values[name])) for name in ("data_uri", "output_uri"))
+    data = fill(str(values["data_uri"]), tick)
     notes: list[str] = []
     files, size = _data(data, values, endpoint, notes)
     extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
     return Plan(
         model=str(values["model_name"]),
         data=data,
+        tick=str(tick) if moves else "",
         output=str(values["output_uri"]),
         pipeline=pipeline,
         images=tuple(dict.fromkeys((*images, spec.image))),

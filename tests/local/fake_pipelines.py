@@ -37,6 +37,7 @@ class FakePipelines:
     Attributes:
         runs: By id, in the order of their creation.
         experiments: By id.
+        schedules: Recurring runs by id, in the order of their creation.
         versions: Pipeline versions by id.
         multi_user: What healthz says.
         token: The bearer token that requests must have; empty for none.
@@ -48,6 +49,7 @@ class FakePipelines:
     def __init__(self) -> None:
         self.runs: dict[str, api.V2beta1Run] = {}
         self.experiments: dict[str, api.V2beta1Experiment] = {}
+        self.schedules: dict[str, api.V2beta1RecurringRun] = {}
         self.versions: dict[str, api.V2beta1PipelineVersion] = {}
         self.multi_user, self.token = False, ""
         self.requests: list[tuple[str, str]] = []
@@ -101,6 +103,10 @@ class FakePipelines:
             return self._create(body) if method == "POST" else self._list(query)
         if found := re.fullmatch(r"/runs/([^/:]+)(?::(\w+))?", path):
             return self._run(method, found[1], found[2] or "")
+        if path == "/recurringruns":
+            return self._schedules(method, query, body)
+        if found := re.fullmatch(r"/recurringruns/([^/:]+)(?::(\w+))?", path):
+            return self._schedule(method, found[1], found[2] or "")
         if found := re.fullmatch(r"/pipelines/([^/]+)/versions/([^/]+)", path):
             if found[2] not in self.versions:
                 raise Refusal(404, f"ResourceNotFoundError: PipelineVersion {found[2]} not found")
@@ -172,6 +178,32 @@ class FakePipelines:
             run.state, run.finished_at = "RUNNING", None
             return {}
         return run
+
+    def _schedules(self, method: str, query: Mapping[str, str], body: Any) -> Any:
+        if method == "POST":
+            made = self._parsed(body, "V2beta1RecurringRun")
+            if not 1 <= int(made.max_concurrency or 0) <= 10:
+                raise Refusal(400, "Invalid input error: max concurrency must be from 1 to 10")
+            made.recurring_run_id = str(uuid.uuid4())
+            made.status = "ENABLED" if made.mode == "ENABLE" else "DISABLED"
+            made.created_at = datetime.now(UTC)
+            self.schedules[made.recurring_run_id] = made
+            return made
+        found = _chosen(self.schedules.values(), query)
+        found.reverse()
+        return api.V2beta1ListRecurringRunsResponse(recurring_runs=found, total_size=len(found))
+
+    def _schedule(self, method: str, schedule_id: str, verb: str) -> Any:
+        if schedule_id not in self.schedules:
+            raise Refusal(404, f"ResourceNotFoundError: Job {schedule_id} not found")
+        found = self.schedules[schedule_id]
+        if method == "DELETE":
+            del self.schedules[schedule_id]
+            return {}
+        if verb:
+            found.status = {"enable": "ENABLED", "disable": "DISABLED"}[verb]
+            return {}
+        return found
 
     def _parsed(self, body: Any, model: str) -> Any:
         """Return a body as a model of the API; an unknown field is refused, as protobuf does."""

@@ -1,0 +1,340 @@
+"""`kfp-tfjob schedule`: start runs on Kubeflow Pipelines again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
+from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+from kfp_tfjob.pipelines.commands.submit import show_plan
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
+    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, TickInputs
+    from kfp_tfjob.pipelines.kubeflow.ticks import Trigger
+
+
+@click.group(invoke_without_command=True)
+@with_parameters(here=False)
+@with_connection
+@click.option(
+    "--schedule-name",
+    default="",
+    metavar="NAME",
+    help="[default: the model's]; a schedule of this name is replaced",
+)
+@click.option(
+    "--cron",
+    default="",
+    metavar="EXPRESSION",
+    help="when: seconds, minutes, hours, day of month,"
+    " month, day of week, as in '0 0 3 * * *' for three o'clock every day",
+)
+@click.option("--every", default="", metavar="INTERVAL", help="when: 900, 30m, 6h or 1d")
+@click.option(
+    "--time-zone",
+    default="",
+    metavar="ZONE",
+    help="refused unless it is the one zone of the back"
+    " end [default: CRON_SCHEDULE_TIMEZONE, as on its controller, else UTC]",
+)
+@click.option("--start", default="", metavar="TIME", help="no tick before it, in ISO 8601")
+@click.option("--end", default="", metavar="TIME", help="no tick after it")
+@click.option("--catch-up", is_flag=True, help="run missed ticks later, one by one")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10),
+    default=1,
+    show_default=True,
+    help="how many of its runs may be in flight",
+)
+@click.option(
+    "--pipeline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
+)
+@click.option("--pipeline-id", default="", metavar="ID", help="an uploaded pipeline, not a FILE")
+@click.option(
+    "--version", "version_id", default="", metavar="ID", help="its version [default: the newest]"
+)
+@click.option(
+    "--service-account", default="", metavar="NAME", help="of the pods [default: the back end's]"
+)
+@click.option("--yes", is_flag=True, help="do not ask")
+@as_json
+@click.pass_context
+def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
+    """Start runs on Kubeflow Pipelines again and again.
+
+    Takes the parameters of submit, and when to run: --cron or --every. It checks them, shows the
+    plan and the next three ticks with the data and the folder of each, and asks.
+
+    {date} and {hour} in data_uri are those of the tick in UTC: {date-1d} is the day before.
+
+    A schedule of the same name is replaced. If it has runs in flight, it stays, paused, because
+    deleting it would end them.
+    """
+    if context.invoked_subcommand:
+        context.obj = connection
+        return
+    _make(connection, **given)
+
+
+def _make(
+    connection: Connection,
+    schedule_name: str,
+    time_zone: str,
+    concurrency: int,
+    pipeline: Path | None,
+    pipeline_id: str,
+    version_id: str,
+    service_account: str,
+    yes: bool,
+    json_: bool,
+    **given: Any,
+) -> None:
+    from kfp_tfjob.options.fields import Tick
+    from kfp_tfjob.pipelines.kubeflow import scheduled
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    if not (yes or (sys.stdin.isatty() and not json_)):
+        raise ConfigurationError(
+            Problem(
+                "there is no terminal to ask whether to proceed",
+                expected="a terminal, or --yes",
+                fix="add --yes",
+            )
+        )
+    if pipeline and pipeline_id:
+        raise ConfigurationError(
+            Problem("--pipeline and --pipeline-id exclude each other", fix="remove one of them")
+        )
+    zone = scheduled.zone_of(time_zone)
+    trigger = _trigger(**{name: given.pop(name) for name in _OF_A_TRIGGER})
+    client = Client.of(connection)
+    package = client.package(pipeline or "", pipeline_id, version_id)
+    found = parameters_of(given, package.defaults, here=False)
+    name = schedule_name or str(found.values["model_name"])
+    now = datetime.now(UTC)
+    ticks, missed = scheduled.next_inputs(found.values, trigger, now, zone, now)
+    if not ticks:
+        raise ConfigurationError(
+            Problem(
+                "this schedule would never start a run",
+                received=f"--end {trigger.end:%Y-%m-%dT%H:%M:%SZ}" if trigger.end else "no tick",
+                expected="at least one tick",
+                fix="correct --cron, --start or --end",
+            )
+        )
+    plan = client.plan(found.values, package, found.sources, Tick.parse(ticks[0].tick))
+    if not json_:
+        old = client.schedules(name)
+        show_plan(plan, client.back_end.host, client.back_end.namespace)
+        _show_when(name, trigger, concurrency, str(zone), ticks, missed)
+        for it in old:
+            show(f"note: it replaces {_called(it)}{_flight(it)}")
+        if not yes and not click.confirm("Proceed?"):
+            sys.exit(1)
+    made, kept = client.schedule(found.values, trigger, package, name, concurrency, service_account)
+    if json_:
+        show_json(made)
+        return
+    show(f"\nMade {made.name}\nid:        {made.schedule_id}\nUI:        {made.page}")
+    for it in kept:
+        show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it would end them")
+
+
+_OF_A_TRIGGER = ("cron", "every", "start", "end", "catch_up")
+
+
+def _trigger(cron: str, every: str, start: str, end: str, catch_up: bool) -> Trigger:
+    from kfp_tfjob.options.fields import Tick
+    from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger, interval
+
+    if bool(cron) == bool(every):
+        raise ConfigurationError(
+            Problem(
+                "a schedule needs --cron or --every",
+                received="both" if cron else "neither",
+                expected="one of them",
+                fix="for three o'clock every day: --cron '0 0 3 * * *'; for every six hours:"
+                " --every 6h",
+            )
+        )
+    return Trigger(
+        cron=Cron.parse(cron) if cron else None,
+        seconds=interval(every) if every else 0,
+        start=Tick.parse(start, "--start").moment if start else None,
+        end=Tick.parse(end, "--end").moment if end else None,
+        catch_up=catch_up,
+    )
+
+
+def _show_when(
+    name: str,
+    trigger: Trigger,
+    concurrency: int,
+    zone: str,
+    ticks: Sequence[TickInputs],
+    missed: int,
+) -> None:
+    when = f"cron {trigger.cron.text}, in {zone}" if trigger.cron else f"every {trigger.seconds} s"
+    show(f"{'schedule:':<10} {name}: {when}; {counted(concurrency, 'run')} at once")
+    if trigger.cron and trigger.cron.note:
+        show(f"note: {trigger.cron.note}")
+    _show_ticks(ticks, missed)
+
+
+def _show_ticks(ticks: Sequence[TickInputs], missed: int) -> None:
+    show("next ticks, in UTC:")
+    for it in ticks:
+        folder = f"  ->  {it.folder}" if it.folder else ""
+        show(f"  {it.tick}{' (missed, runs at once)' if it.missed else ''}  {it.data}{folder}")
+    if missed:
+        show(f"note: {counted(missed, 'missed tick')} run first, the oldest at once")
+
+
+def _called(found: Schedule) -> str:
+    return f"{found.name} ({found.schedule_id[:8]}, {found.when})"
+
+
+def _flight(found: Schedule) -> str:
+    if not found.in_flight:
+        return ""
+    runs = ", ".join(f"{run.name} ({run.run_id[:8]})" for run in found.in_flight)
+    return f", with {counted(len(found.in_flight), 'run')} in flight: {runs}"
+
+
+def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a connection; those given before the name of the command count as well."""
+
+    @wraps(command)
+    def connected(connection: Connection, **given: Any) -> Any:
+        from kfp_tfjob.pipelines.kubeflow.connection import Connection
+
+        before = click.get_current_context().obj
+        return command(connection=before if connection == Connection() else connection, **given)
+
+    return with_connection(connected)
+
+
+def _open(connection: Connection) -> BackEnd:
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    return connection.open()
+
+
+@schedule.command("list")
+@as_json
+@_with_connection
+def list_(connection: Connection, json_: bool) -> None:
+    """List the schedules of this pipeline, the newest first."""
+    from kfp_tfjob.pipelines.kubeflow import schedules
+
+    found = list(schedules.list_schedules(_open(connection)))
+    if json_:
+        show_json(found)
+        return
+    rows = [
+        (
+            it.schedule_id[:8],
+            it.name,
+            it.state,
+            it.when,
+            it.model,
+            age(it.created),
+            len(it.in_flight),
+            it.ticks[0].tick if it.ticks else "",
+        )
+        for it in found
+    ]
+    show_table(("id", "name", "state", "when", "model", "age", "in flight", "next tick"), rows)
+
+
+@schedule.command("show")
+@click.argument("name")
+@as_json
+@_with_connection
+def show_(connection: Connection, name: str, json_: bool) -> None:
+    """Show a schedule, its next three ticks and its runs in flight."""
+    from kfp_tfjob.pipelines.kubeflow import schedules
+
+    _tell(schedules.find_schedule(_open(connection), name), json_)
+
+
+@schedule.command("pause")
+@click.argument("name")
+@as_json
+@_with_connection
+def pause(connection: Connection, name: str, json_: bool) -> None:
+    """Start no more runs; those in flight go on."""
+    from kfp_tfjob.pipelines.kubeflow import schedules
+
+    back_end = _open(connection)
+    _tell(schedules.pause(back_end, schedules.find_schedule(back_end, name)), json_)
+
+
+@schedule.command("resume")
+@click.argument("name")
+@as_json
+@_with_connection
+def resume(connection: Connection, name: str, json_: bool) -> None:
+    """Start runs again; with catch-up, the missed ticks first."""
+    from kfp_tfjob.pipelines.kubeflow import schedules
+
+    back_end = _open(connection)
+    _tell(schedules.resume(back_end, schedules.find_schedule(back_end, name)), json_)
+
+
+@schedule.command("delete")
+@click.argument("name")
+@click.option("--end-runs", is_flag=True, help="delete it even if that ends runs in flight")
+@_with_connection
+def delete(connection: Connection, name: str, end_runs: bool) -> None:
+    """Delete a schedule; one with runs in flight is only paused."""
+    from kfp_tfjob.pipelines.kubeflow import schedules
+
+    back_end = _open(connection)
+    found = schedules.find_schedule(back_end, name)
+    schedules.delete(back_end, found, end_runs)
+    show(f"deleted {_called(found)}")
+
+
+def _tell(found: Schedule, json_: bool) -> None:
+    if json_:
+        show_json(found)
+        return
+    rows = {
+        "schedule": f"{found.name} ({found.schedule_id}), {found.state}",
+        "when": f"{found.when}, in {found.zone}",
+        "from": found.start,
+        "to": found.end,
+        "missed": "run later, one by one" if found.catch_up else "only the newest runs",
+        "at once": str(found.at_once),
+        "data": str(found.parameters.get("data_uri", "")),
+        "output": str(found.parameters.get("output_uri", "")),
+        "UI": found.page,
+    }
+    for name, text in rows.items():
+        if text:
+            show(f"{name + ':':<10} {text}")
+    if found.ticks:
+        _show_ticks(found.ticks, found.waiting)
+    for run in found.in_flight:
+        show(f"in flight: {run.name} ({run.run_id[:8]}), {run.state}")

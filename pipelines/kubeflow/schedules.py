@@ -1,0 +1,317 @@
+"""Schedules of a back end, which it calls recurring runs: made, replaced, listed and ended.
+
+Deleting a schedule deletes the Workflows of its runs with it, and so their training. So a schedule
+with runs in flight is never deleted unless a person says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
+from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, run_of
+from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, next_inputs, zone_of
+from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+
+def list_schedules(back_end: BackEnd, name: str = "") -> Iterator[Schedule]:
+    """Yield the schedules of this pipeline, the newest first.
+
+    Args:
+        back_end: The back end.
+        name: Only schedules of this name.
+    """
+    runs = _runs(back_end)
+    for raw in _raw(back_end, name):
+        yield _schedule(back_end, raw, runs[raw.recurring_run_id])
+
+
+def find_schedule(back_end: BackEnd, given: str) -> Schedule:
+    """Return a schedule by its name, its id, or a unique beginning of the id.
+
+    Of several schedules of one name, the active one is meant.
+
+    Raises:
+        UnknownRunError: There is no such schedule.
+        ConfigurationError: Several schedules are meant.
+    """
+    known = list(list_schedules(back_end))
+    found = [it for it in known if given in (it.name, it.schedule_id)]
+    found = found or [it for it in known if len(given) > 3 and it.schedule_id.startswith(given)]
+    active = [it for it in found if it.state == "active"]
+    if len(found) == 1 or len(active) == 1:
+        return (active or found)[0]
+    names = ", ".join(f"{it.name} ({it.schedule_id[:8]}, {it.state})" for it in found or known[:5])
+    if found:
+        raise ConfigurationError(
+            Problem(
+                f"several schedules are called {given}",
+                received=given,
+                expected=f"one of {names}",
+                fix="give the id",
+            )
+        )
+    raise UnknownRunError(
+        Problem(
+            "there is no such schedule",
+            received=given,
+            expected=f"a name or an id: {names or 'there are none yet'}",
+            fix="list them with `kfp-tfjob schedule list`",
+        )
+    )
+
+
+def create(
+    back_end: BackEnd,
+    package: Package,
+    values: Mapping[str, Any],
+    name: str,
+    trigger: Trigger,
+    at_once: int = 1,
+    account: str = "",
+) -> tuple[Schedule, list[Schedule]]:
+    """Make a schedule, in place of one with the same name.
+
+    The new one is made paused, the old one is paused, the new one starts, and then the old one is
+    deleted if none of its runs is in flight. So at no time do both start runs, and no run ends.
+
+    Args:
+        back_end: The back end.
+        package: The pipeline.
+        values: Every run parameter, checked.
+        name: Its name.
+        trigger: When it starts runs.
+        at_once: How many of its runs may be in flight, 1 to 10.
+        account: The service account of the pods; empty for that of the back end.
+
+    Returns:
+        The schedule, and the old ones that stay, paused, because of their runs in flight.
+
+    Raises:
+        ConfigurationError: The back end refuses the schedule.
+    """
+    models, api = back_end.sdk.api_models, back_end.sdk.recurring_runs
+    old = list(_raw(back_end, name))
+    reference = None
+    if package.pipeline_id:
+        reference = models.V2beta1PipelineVersionReference(
+            pipeline_id=package.pipeline_id, pipeline_version_id=package.version_id
+        )
+    body = models.V2beta1RecurringRun(
+        display_name=name,
+        experiment_id=back_end.experiment_id(),
+        pipeline_spec=None if reference else dict(package.spec),
+        pipeline_version_reference=reference,
+        runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
+        service_account=account or None,
+        max_concurrency=str(at_once),
+        no_catchup=not trigger.catch_up,
+        mode=models.RecurringRunMode.DISABLE,
+        trigger=_trigger(models, trigger),
+    )
+    made = back_end.once(
+        "make the schedule", api.recurring_run_service_create_recurring_run, recurring_run=body
+    ).recurring_run_id
+    for raw in old:
+        if _is_active(raw):
+            _switch(back_end, raw.recurring_run_id, active=False)
+    _switch(back_end, made, active=True)
+    kept, runs = [], _runs(back_end)
+    for raw in old:
+        of = runs[raw.recurring_run_id]
+        if of.in_flight:
+            kept.append(_schedule(back_end, _read(back_end, raw.recurring_run_id), of))
+        else:
+            _delete(back_end, raw.recurring_run_id)
+    return _schedule(back_end, _read(back_end, made), runs[made]), kept
+
+
+def pause(back_end: BackEnd, schedule: Schedule) -> Schedule:
+    """Start no more runs; those in flight go on."""
+    return _switched(back_end, schedule, active=False)
+
+
+def resume(back_end: BackEnd, schedule: Schedule) -> Schedule:
+    """Start runs again, with catch-up also those of the ticks that were missed."""
+    return _switched(back_end, schedule, active=True)
+
+
+def delete(back_end: BackEnd, schedule: Schedule, ends_runs: bool = False) -> None:
+    """Delete a schedule.
+
+    Args:
+        back_end: The back end.
+        schedule: The schedule.
+        ends_runs: Delete it even if that ends runs in flight.
+
+    Raises:
+        ConfigurationError: Runs are in flight; it is paused instead.
+    """
+    _switch(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
+    runs = in_flight(back_end, schedule.schedule_id)
+    if runs and not ends_runs:
+        raise ConfigurationError(
+            Problem(
+                f"{schedule.name} is paused but not deleted: that would end its runs in flight",
+                received=", ".join(f"{run.name} ({run.run_id[:8]}, {run.state})" for run in runs),
+                expected="no run in flight",
+                fix="delete it when they have ended, cancel them with `kfp-tfjob cancel`, or add"
+                " --end-runs",
+            )
+        )
+    _delete(back_end, schedule.schedule_id)
+
+
+def in_flight(back_end: BackEnd, schedule_id: str) -> list[Run]:
+    """Return the runs of a schedule that have not ended, the newest first."""
+    return _runs(back_end)[schedule_id].in_flight
+
+
+@dataclass
+class _Runs:
+    """The runs of a schedule: those in flight, and the newest tick of all."""
+
+    in_flight: list[Run] = field(default_factory=list)
+    last: datetime | None = None
+
+
+def _runs(back_end: BackEnd) -> Mapping[str, _Runs]:
+    """Return the runs of every schedule, in one pass: the API cannot select them."""
+    known: dict[str, _Runs] = defaultdict(_Runs)
+    for raw in back_end.pages(
+        "list the runs",
+        back_end.sdk.runs.run_service_list_runs,
+        "runs",
+        sort_by="created_at desc",
+        namespace=back_end.namespace,
+    ):
+        if not raw.recurring_run_id:
+            continue
+        of = known[raw.recurring_run_id]
+        if raw.scheduled_at and raw.scheduled_at.year > 1970:
+            of.last = max(of.last or raw.scheduled_at, raw.scheduled_at)
+        run = run_of(back_end, raw)
+        if run.state in (*WAITING, *RUNNING):
+            of.in_flight.append(run)
+    return known
+
+
+def _raw(back_end: BackEnd, name: str = "") -> Iterator[Any]:
+    where = {"filter": equals("name", name)} if name else {}
+    for raw in back_end.pages(
+        "list the schedules",
+        back_end.sdk.recurring_runs.recurring_run_service_list_recurring_runs,
+        "recurring_runs",
+        sort_by="created_at desc",
+        namespace=back_end.namespace,
+        **where,
+    ):
+        known = _parameters(raw)
+        if {"model_name", "output_uri", "data_uri"} <= set(known):
+            if not name or raw.display_name == name:
+                yield raw
+
+
+def _read(back_end: BackEnd, schedule_id: str) -> Any:
+    method = back_end.sdk.recurring_runs.recurring_run_service_get_recurring_run
+    return back_end.call("read the schedule", method, recurring_run_id=schedule_id)
+
+
+def _delete(back_end: BackEnd, schedule_id: str) -> None:
+    method = back_end.sdk.recurring_runs.recurring_run_service_delete_recurring_run
+    back_end.call("delete the schedule", method, recurring_run_id=schedule_id)
+
+
+def _switch(back_end: BackEnd, schedule_id: str, active: bool) -> None:
+    api = back_end.sdk.recurring_runs
+    enable = api.recurring_run_service_enable_recurring_run
+    disable = api.recurring_run_service_disable_recurring_run
+    what = "resume the schedule" if active else "pause the schedule"
+    back_end.call(what, enable if active else disable, recurring_run_id=schedule_id)
+
+
+def _switched(back_end: BackEnd, schedule: Schedule, active: bool) -> Schedule:
+    _switch(back_end, schedule.schedule_id, active)
+    runs = _runs(back_end)[schedule.schedule_id]
+    return _schedule(back_end, _read(back_end, schedule.schedule_id), runs)
+
+
+def _trigger(models: Any, trigger: Trigger) -> Any:
+    ends = {"start_time": trigger.start, "end_time": trigger.end}
+    if trigger.cron:
+        cron = models.V2beta1CronSchedule(cron=trigger.cron.text, **ends)
+        return models.V2beta1Trigger(cron_schedule=cron)
+    periodic = models.V2beta1PeriodicSchedule(interval_second=str(trigger.seconds), **ends)
+    return models.V2beta1Trigger(periodic_schedule=periodic)
+
+
+def _read_trigger(raw: Any) -> Trigger | None:
+    """Return the trigger of a schedule; None if its cron expression is not one."""
+    found = raw.trigger
+    catch_up = not raw.no_catchup
+    if found and found.cron_schedule:
+        it = found.cron_schedule
+        try:
+            cron = Cron.parse(it.cron)
+        except ConfigurationError:
+            return None
+        return Trigger(cron, 0, _moment(it.start_time), _moment(it.end_time), catch_up)
+    if found and found.periodic_schedule:
+        it = found.periodic_schedule
+        ends = (_moment(it.start_time), _moment(it.end_time))
+        return Trigger(None, max(int(it.interval_second or 1), 1), *ends, catch_up)
+    return None
+
+
+def _schedule(back_end: BackEnd, raw: Any, runs: _Runs) -> Schedule:
+    trigger, values, zone = _read_trigger(raw), _parameters(raw), zone_of()
+    ticks, waiting = (), 0
+    if trigger and _is_active(raw):
+        ticks, waiting = next_inputs(values, trigger, raw.created_at, zone, last=runs.last)
+    return Schedule(
+        schedule_id=raw.recurring_run_id,
+        name=raw.display_name or "",
+        state="active" if _is_active(raw) else "paused",
+        when=_when(trigger),
+        start=_time(trigger.start if trigger else None),
+        end=_time(trigger.end if trigger else None),
+        catch_up=not raw.no_catchup,
+        at_once=int(raw.max_concurrency or 1),
+        model=str(values.get("model_name", "")),
+        created=_time(raw.created_at),
+        zone=str(zone),
+        ticks=ticks,
+        waiting=waiting,
+        in_flight=tuple(runs.in_flight),
+        page=back_end.page("").replace("runs/", "recurringrun/") + raw.recurring_run_id,
+        parameters=masked(values),
+    )
+
+
+def _is_active(raw: Any) -> bool:
+    return str(raw.status or "").upper() == "ENABLED"
+
+
+def _when(trigger: Trigger | None) -> str:
+    if trigger is None:
+        return "unknown"
+    return trigger.cron.text if trigger.cron else f"every {trigger.seconds} s"
+
+
+def _parameters(raw: Any) -> dict[str, Any]:
+    return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
+
+
+def _moment(moment: datetime | None) -> datetime | None:
+    return moment.astimezone(UTC) if moment and moment.year > 1970 else None
+
+
+def _time(moment: datetime | None) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""

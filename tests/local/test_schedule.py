@@ -1,0 +1,201 @@
+"""kfp-tfjob schedule, with a fake API server: what is shown, made, replaced and never ended."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import kfp_server_api as api
+import pytest
+from click.testing import CliRunner, Result
+
+from kfp_tfjob import Client
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.parameters import VARIABLE
+from kfp_tfjob.pipelines.compilation import FOLDER
+from kfp_tfjob.pipelines.kubeflow.connection import ENDPOINT, UnknownRunError
+from kfp_tfjob.pipelines.kubeflow.scheduled import ZONE
+from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger
+from kfp_tfjob.storage.errors import ConfigurationError
+from tests.local.fake_pipelines import FakePipelines
+
+GIVEN = ("--data", "s3://data/{date-1d}/", "--label", "y", "--name", "m", "--yes")
+GIVEN += ("--output", "s3://results/p/runs/{model_name}/{gpu_type}/{date}")
+DAILY = ("--cron", "0 0 3 * * *")
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePipelines]:
+    with FakePipelines() as fake:
+        yield fake
+
+
+@pytest.fixture(autouse=True)
+def a_laptop(fake, s3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*(f"{VARIABLE}{name.upper()}" for name in PARAMETERS), ZONE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(ENDPOINT, fake.host)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.yaml"
+    text = (FOLDER / "tfjob_training.yaml").read_text()
+    path.write_text(text.replace("set-your-registry.invalid", "registry.example"))
+    return path
+
+
+def schedule(*arguments: object) -> Result:
+    found = CliRunner().invoke(main, ["schedule", *(str(it) for it in arguments)])
+    assert not found.exception or isinstance(found.exception, SystemExit), found.exception
+    return found
+
+
+def make(package: Path, *more: object) -> Result:
+    when = () if {"--cron", "--every"} & set(more) else DAILY
+    return schedule(*GIVEN, "--pipeline", package, *when, *more)
+
+
+def run_of(fake: FakePipelines, made: api.V2beta1RecurringRun, state: str = "RUNNING", **more):
+    return fake.add("tick", state, recurring_run_id=made.recurring_run_id, **more)
+
+
+def test_the_plan_shows_the_next_ticks_with_their_inputs(fake, package):
+    start = (NOW - timedelta(days=2)).replace(hour=1, minute=0, second=0, microsecond=0)
+    found = make(package, "--start", start.isoformat(), "--catch-up", "--concurrency", 2)
+    assert found.exit_code == 0, found.output
+    (made,) = fake.schedules.values()
+    assert made.status == "ENABLED" and made.no_catchup is False and made.max_concurrency == "2"
+    assert made.trigger.cron_schedule.cron == "0 0 3 * * *"
+    assert made.trigger.cron_schedule.start_time == start
+    # The fields stay in the parameters: the controller starts each run with the same ones.
+    assert made.runtime_config.parameters["data_uri"] == "s3://data/{date-1d}/"
+    first, before = f"{start:%Y-%m-%d}", f"{start - timedelta(days=1):%Y-%m-%d}"
+    assert f"{first}T03:00:00Z (missed, runs at once)  s3://data/{before}/" in found.output
+    assert f"->  s3://results/p/runs/m/cpu/{first}/RUN-ID" in found.output
+    assert f"data:      s3://data/{before}/" in found.output
+    assert "cron 0 0 3 * * *, in UTC; 2 runs at once" in found.output
+    (listed,) = json.loads(schedule("list", "--json").output)
+    assert listed["waiting"] in (2, 3) and len(listed["ticks"]) == 3
+    assert listed["zone"] == "UTC" and listed["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--time-zone", "Europe/Berlin"), "cannot have a time zone of its own"),
+        (("--time-zone", "Mars/Base"), "--time-zone is not a time zone"),
+        (("--cron", "0 0 3 * * 7"), "Sunday is 0"),
+        (("--every", "6h", "--cron", "0 0 3 * * *"), "needs --cron or --every"),
+        (("--every", "often"), "--every is not an interval"),
+        (("--start", "tomorrow"), "--start is not a time"),
+        (("--end", "2020-01-01T00:00:00Z"), "would never start a run"),
+        (("--data", "s3://data/{day}/"), "data_uri has an unknown field"),
+        (("--output", "s3://results/{date}"), "fields below runs/ only"),
+        (("--set", "train_options.when_unchanged=stop"), "train_options.when_unchanged"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_made(fake, package, more, expected):
+    found = make(package, *more)
+    assert found.exit_code == 2 and expected in found.output
+    assert not fake.schedules
+
+
+def test_five_fields_are_read_as_people_mean_them(fake, package):
+    found = make(package, "--cron", "0 3 * * *")
+    assert "seconds first, so '0 0 3 * * *' is used" in found.output
+    (made,) = fake.schedules.values()
+    assert made.trigger.cron_schedule.cron == "0 0 3 * * *"
+
+
+def test_the_zone_of_the_back_end_is_shown(fake, package, monkeypatch):
+    monkeypatch.setenv(ZONE, "Europe/Berlin")
+    found = make(package, "--time-zone", "Europe/Berlin")
+    assert found.exit_code == 0 and "in Europe/Berlin" in found.output
+    (listed,) = json.loads(schedule("list", "--json").output)
+    assert {tick["tick"][11:13] for tick in listed["ticks"]} <= {"01", "02"}  # three o'clock there
+
+
+def test_a_schedule_of_the_same_name_is_replaced_and_never_twice_active(fake, package):
+    active = []
+
+    def watch(method: str, path: str) -> None:
+        active.append(sum(it.status == "ENABLED" for it in fake.schedules.values()))
+
+    assert make(package).exit_code == 0
+    (old,) = fake.schedules
+    fake.broken = watch
+    found = make(package, "--every", "6h")
+    assert found.exit_code == 0 and f"it replaces m ({old[:8]}, 0 0 3 * * *)" in found.output
+    (new,) = fake.schedules.values()
+    assert new.recurring_run_id != old and new.status == "ENABLED"
+    assert new.trigger.periodic_schedule.interval_second == "21600"
+    assert max(active) == 1
+
+
+def test_runs_in_flight_are_named_and_go_on(fake, package):
+    assert make(package).exit_code == 0
+    (old,) = fake.schedules.values()
+    run = run_of(fake, old, scheduled_at=NOW)
+    found = make(package, "--cron", "0 0 4 * * *")
+    assert found.exit_code == 0
+    assert "with 1 run in flight: tick" in found.output
+    assert f"{old.recurring_run_id[:8]}, 0 0 3 * * *) stays, paused" in found.output
+    assert len(fake.schedules) == 2 and old.status == "DISABLED"
+    # Its own name means the active one; the old one goes when its run has ended.
+    refused = schedule("delete", old.recurring_run_id)
+    assert refused.exit_code == 2 and run.run_id[:8] in refused.output
+    assert "--end-runs" in refused.output and len(fake.schedules) == 2
+    run.state = "SUCCEEDED"
+    assert make(package).exit_code == 0
+    assert len(fake.schedules) == 1 and old.recurring_run_id not in fake.schedules
+
+
+def test_pause_resume_show_and_delete(fake, package):
+    assert make(package).exit_code == 0
+    (made,) = fake.schedules.values()
+    assert "m (" in schedule("pause", "m").output and made.status == "DISABLED"
+    assert json.loads(schedule("show", "m", "--json").output)["ticks"] == []
+    resumed = schedule("resume", made.recurring_run_id[:8])
+    assert made.status == "ENABLED" and "next ticks, in UTC" in resumed.output
+    run_of(fake, made)
+    shown = schedule("show", "m").output
+    assert "in flight: tick" in shown and "s3://data/{date-1d}/" in shown
+    kept = schedule("delete", "m")
+    assert kept.exit_code == 2 and "is paused but not deleted" in kept.output
+    assert made.status == "DISABLED"
+    assert schedule("delete", "m", "--end-runs").exit_code == 0 and not fake.schedules
+    unknown = schedule("show", "m")
+    assert unknown.exit_code == 2 and "there are none yet" in unknown.output
+
+
+def test_what_others_scheduled_is_left_alone(fake, package):
+    other = api.V2beta1RecurringRun(
+        recurring_run_id="x" * 8, display_name="m", status="ENABLED", created_at=NOW
+    )
+    fake.schedules["x" * 8] = other
+    assert make(package).exit_code == 0
+    assert other.status == "ENABLED" and len(fake.schedules) == 2
+    assert len(json.loads(schedule("list", "--json").output)) == 1
+
+
+def test_the_python_client_does_the_same(fake, package):
+    client = Client()
+    given = {"data_uri": "s3://data/{date}/", "data_label": "y", "model_name": "m"}
+    given |= {"output_uri": "s3://results/p"}
+    made, kept = client.schedule(
+        given, Trigger(Cron.parse("0 0 3 * * *")), client.package(package), "nightly"
+    )
+    assert made.name == "nightly" and made.state == "active" and kept == []
+    assert client.pause("nightly").state == "paused"
+    assert client.resume("nightly").ticks[0].data.startswith("s3://data/20")
+    with pytest.raises(ConfigurationError):
+        client.schedule(given | {"data_label": ""}, Trigger(seconds=60), client.package(package))
+    client.delete_schedule("nightly")
+    with pytest.raises(UnknownRunError):
+        client.pause("nightly")
