@@ -290,7 +290,7 @@ def _schedule(back_end: BackEnd, raw: Any, runs: _Runs) -> Schedule:
         ticks=ticks,
         waiting=waiting,
         in_flight=tuple(runs.in_flight),
-        page=back_end.page("").replace("runs/", "recurringrun/") + raw.recurring_run_id,
+        page=f"{back_end.page('').partition('/#/')[0]}/#/recurringrun/details/{raw.recurring_run_id}",
         parameters=masked(values),
     )
 

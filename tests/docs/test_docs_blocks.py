@@ -53,6 +53,8 @@ def parse(arguments: list[str]) -> None:
     context = main.make_context("kfp-tfjob", list(arguments), resilient_parsing=False)
     while isinstance(context.command, click.Group):
         rest = [*context._protected_args, *context.args]
+        if not rest and context.command.invoke_without_command:
+            return
         name, command, rest = context.command.resolve_command(context, rest)
         # A file of an example need not be there.
         for parameter in command.params:
