@@ -7,10 +7,12 @@ import logging
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.components import images
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.storage.text import line
@@ -28,6 +30,13 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @with_parameters(here=False)
 @with_connection
 @click.option(
+    "--pipeline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML that `kfp-tfjob compile` wrote: its images and defaults are checked [default: the"
+    " pipeline of this version]",
+)
+@click.option(
     "--service-account",
     default="",
     metavar="NAME",
@@ -42,7 +51,12 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
 def doctor(
-    connection: Connection, service_account: str, timeout: float, as_json: bool, **given: Any
+    connection: Connection,
+    pipeline: Path | None,
+    service_account: str,
+    timeout: float,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Check from this machine whether a run can start, before anything is installed.
 
@@ -58,10 +72,13 @@ def doctor(
     began = time.monotonic()
     from kfp_tfjob.components.preflight.parameters import job_spec
     from kfp_tfjob.pipelines.doctor.engine import Question, examine
+    from kfp_tfjob.pipelines.kubeflow.package import from_file
 
     logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every failure is a finding
-    values = parameters_of(given, here=False).values
+    package = from_file(pipeline) if pipeline else None
+    values = parameters_of(given, package.defaults if package else None, here=False).values
     spec = job_spec(values)
+    wanted = package.images if package else [images.TOOLS, images.TRAINER]
 
     def open_cluster() -> ClusterClient:
         from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
@@ -70,7 +87,7 @@ def doctor(
         api.namespace = connection.namespace or _namespace(api.namespace)
         return api
 
-    question = Question(connection, open_cluster, service_account, values, spec)
+    question = Question(connection, open_cluster, service_account, values, spec, wanted)
     report = examine(question, timeout)
     seconds = time.monotonic() - began
     if as_json:

@@ -117,18 +117,20 @@ def _is_gpu(name: str) -> bool:
     return "/" in name and any(word in name for word in ("gpu", "mig-"))
 
 
-def pullable(subject: Subject, found: Sequence[Object] | None) -> Iterator[Finding]:
-    """Look at the images of the job and the steps."""
-    wanted = {images.TOOLS: "tools", images.TRAINER: "trainer", subject.spec.image: "train_image"}
+def pullable(
+    subject: Subject, steps: Sequence[str], found: Sequence[Object] | None
+) -> Iterator[Finding]:
+    """Look for the images of the steps and of the job, on the nodes and in the registry."""
+    wanted = dict.fromkeys([*steps, subject.spec.image])
     there: dict[str, int] = {}
     for node in found or ():
         names = {name for item in node["status"].get("images") or () for name in item["names"]}
         for image in wanted:
             there[image] = there.get(image, 0) + bool(names & _spellings(image))
-    for image, role in wanted.items():
+    for image in wanted:
         if images.is_placeholder(image):
             yield fail(
-                f"the {role} image {image} is a placeholder, which no node can pull",
+                f"image {image} is a placeholder, which no node can pull",
                 "build and push the images with `make images REGISTRY=... PUSH=1`, and compile with"
                 " them: kfp-tfjob compile --help",
             )

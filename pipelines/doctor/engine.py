@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ class Question:
         account: The service account of the runs; empty for that of Kubeflow Pipelines.
         values: The run parameters.
         spec: The job that they describe.
+        images: Those of the steps.
     """
 
     connection: Connection
@@ -40,6 +41,7 @@ class Question:
     account: str
     values: Mapping[str, Any]
     spec: JobSpec
+    images: Sequence[str]
 
 
 def examine(question: Question, seconds: float) -> Report:
@@ -79,7 +81,7 @@ def _of_cluster(question: Question, checks: _Checks) -> list[Finding]:
         (_NAMESPACE, "the quotas", namespace.quotas),
         (_NAMESPACE, "the Secret", namespace.secret),
         (_NAMESPACE, "what pod names", namespace.named),
-        (_IMAGES, "the images", partial(cluster.pullable, found=nodes)),
+        (_IMAGES, "the images", partial(cluster.pullable, steps=question.images, found=nodes)),
     ):
         checks.start(topic, what, partial(check, subject))
     return [found]
