@@ -118,6 +118,6 @@ class Follower:
             if _SUPERVISOR not in text:
                 self._lines[line.where].append(text)
             if self._keep:
-                self._keep.put(line._replace(text=text))
+                self._keep.put(line if text == line.text else line._replace(text=text))
             # Not logged, because it has its own timestamp.
             print(lines(f"[{line.where}] {text}"), flush=True)

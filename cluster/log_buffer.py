@@ -65,23 +65,28 @@ class ReplicaLog:
         new: list[LogLine] = []
         size = 0
         for line in lines:
-            stream = self.streams.get(line.where)
-            if stream is None or stream.pod != line.pod:
+            where, pod, stamp, text = line
+            stream = self.streams.get(where)
+            if stream is None or stream.pod != pod:
                 self._compress(new)
-                new = []
+                new, size = [], 0
                 if stream:
                     self.cut()  # in one part, a name has lines of one pod
-                stream = self.streams[line.where] = Stream(line.pod)
-            pod, left = self._left.get(line.where, ("", None))
-            if left and pod == line.pod and not left.is_new(line.stamp):
+                stream = self.streams[where] = Stream(pod)
+            if self._left and not self._is_new(line):
                 continue
-            stream.position.add(line.stamp)
+            stream.position.add(stamp)
             new.append(line)
-            size += len(line.text)
+            size += len(text)
             if len(new) >= CHUNK or size >= _CHUNK_BYTES:
                 self._compress(new)
                 new, size = [], 0
         self._compress(new)
+
+    def _is_new(self, line: LogLine) -> bool:
+        """Tell whether a different launcher has not stored a line."""
+        pod, left = self._left.get(line.where, ("", None))
+        return left is None or pod != line.pod or left.is_new(line.stamp)
 
     def _compress(self, lines: Sequence[LogLine]) -> None:
         if not lines:

@@ -104,7 +104,7 @@ class Part:
 
     def add(self, lines: Iterable[LogLine]) -> None:
         """Add lines of one replica; one name has lines of one pod."""
-        text = [f"{line.stamp} [{line.where}] {line.text}" for line in lines]
+        text = [f"{stamp} [{where}] {text}" for where, _, stamp, text in lines]
         if text:
             data = ("\n".join(text) + "\n").encode(errors="replace")
             self.count = self.count.plus(Count(len(text), len(data)))

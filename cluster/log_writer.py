@@ -61,6 +61,7 @@ class LogWriter:
         # A sender repeats a call itself, and lets other replicas go first.
         self._store, self._run, self._attempt = store.within(0), run, attempt
         self._replicas: dict[str, ReplicaLog] = {}
+        self._by_name: dict[str, ReplicaLog] = {}  # by the name in brackets
         self._change = threading.Condition()
         self._waiting = 0
         self._flushing = 0
@@ -73,16 +74,21 @@ class LogWriter:
         if not line.stamp:
             return
         with self._change:
-            if self._closed:
-                return
-            if not self._threads:
-                self._start()
-            self._change.wait_for(lambda: self._waiting < _WAITING_LINES or self._closed)
-            replica = self._replicas.get(line.replica)
+            replica = self._by_name.get(line.where)
             if replica is None:
-                replica = self._replicas[line.replica] = ReplicaLog(line.replica)
-            replica.raw.append(line)
-            self._waiting += 1
+                replica = self._new(line)
+            if self._waiting >= _WAITING_LINES:
+                self._change.wait_for(lambda: self._waiting < _WAITING_LINES or self._closed)
+            if not self._closed:
+                replica.raw.append(line)
+                self._waiting += 1
+
+    def _new(self, line: LogLine) -> ReplicaLog:
+        if not self._threads and not self._closed:
+            self._start()
+        replica = self._replicas.setdefault(line.replica, ReplicaLog(line.replica))
+        self._by_name[line.where] = replica
+        return replica
 
     def end(self) -> None:
         """Say that no more lines come."""
