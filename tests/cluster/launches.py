@@ -23,8 +23,10 @@ from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.client.exceptions import ApiException
 
+from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
@@ -367,7 +369,9 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         cluster: Any = None  # whose administrator a step is not
         found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-        launcher.run(step, found.spec(**settings["spec"]), found.backend())
+        log_writer.PART_SECONDS = float(os.environ.get("PART_SECONDS", log_writer.PART_SECONDS))
+        with RunLogs(step.store, step.run) as logs, found.backend() as backend:
+            launcher.run(step, found.spec(**settings["spec"]), backend, logs)
 
 
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:
