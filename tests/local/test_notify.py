@@ -285,3 +285,17 @@ def test_a_step_that_is_killed_while_it_notifies_is_not_told_twice(hook, base, s
     failure = Failure.from_bytes(store.read(step.run.failure("json")))
     finish.tell(step, "m", RunReport("", failure), Left(pods=["pod-1"]))
     assert len(hook.got) == 1
+
+
+def test_the_gpu_hours_of_all_attempts_are_told(hook, step, store):
+    """An attempt that did not succeed has lost its hours."""
+    end = {"job": "j", "namespace": "", "code": 0, "sentence": "", "remedy": "", "pods": []}
+    for attempt, verdict in enumerate(("preempted_or_lost", "succeeded"), start=1):
+        held = {"attempt": attempt, "verdict": verdict, "conditions": []}
+        held["gpu_seconds"] = {"pending": 1800.0, "running": 3600.0 * attempt}
+        store.write(step.run.attempt(attempt), b"{}")
+        store.write(step.run.attempt_end(attempt), json.dumps(end | held).encode())
+    notify.notify(notice(), step.store, step.run)
+    ((_, document),) = hook.got
+    assert document["gpu_hours"] == {"used": 2.0, "pending": 1.0, "lost": 1.0}
+    assert "GPU hours: used 2.00, pending 1.00, lost 1.00" in document["text"]
