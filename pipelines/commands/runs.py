@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def runs(connection: Connection, limit: int, model: str, endpoint: str, json_: bool) -> None:
     """List the newest runs of this pipeline.
 
-    The verdict is published, blessed, not blessed, or the reason of a failure. It comes from the
-    store; without access to it, it is empty.
+    The verdict is published, blessed, not blessed, unchanged (there was nothing to train), or the
+    reason of a failure. It comes from the store; without access to it, it is empty.
     """
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.plan import minutes

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components.images import is_placeholder
-from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
+from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _NAME = "tfjob-training"
@@ -35,22 +35,13 @@ class Package:
     @property
     def defaults(self) -> dict[str, Any]:
         """The defaults of its parameters, those of its inputs without a default left out."""
-        inputs = self._root.get("inputDefinitions", {}).get("parameters", {})
-        return {
-            name: whole_numbers(it["defaultValue"])
-            for name, it in inputs.items()
-            if "defaultValue" in it
-        }
+        return defaults_of(self.spec)
 
     @property
     def images(self) -> list[str]:
         """The images of its steps, sorted."""
         executors = self.spec["pipeline_spec"].get("deploymentSpec", {}).get("executors", {})
         return sorted({it["container"]["image"] for it in executors.values() if "container" in it})
-
-    @property
-    def _root(self) -> Mapping[str, Any]:
-        return self.spec["pipeline_spec"].get("root", {})
 
     def problems(self, train_image: str) -> list[Problem]:
         """Return the images that no node can pull.

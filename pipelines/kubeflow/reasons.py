@@ -102,6 +102,13 @@ def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
 
 def _green(run: Run, records: Records) -> Why:
     verdict = records.verdict()
+    if verdict is None and (earlier := records.unchanged()):
+        return Why(
+            run,
+            "The run succeeded without training, because nothing has changed.",
+            f"the run {earlier} had the same data, code and options",
+            "nothing; to train anyway: --set train_options.when_unchanged=train",
+        )
     if verdict is None:
         reason = (
             f"its verdict cannot be read: {records.trouble}"

@@ -104,6 +104,10 @@ class Records:
 
         return self._read(read)
 
+    def unchanged(self) -> str:
+        """Return the id of the earlier run whose result holds, if this one did not train."""
+        return self._read(lambda store, at: json.loads(store.read(at.unchanged))["run_id"]) or ""
+
     def ends(self) -> dict[int, AttemptEnd | None]:
         """Return the end of every attempt; None for one that is running."""
         return self._read(lambda store, at: read_ends(store, at)) or {}
@@ -134,7 +138,9 @@ class Records:
         verdict = self.verdict()
         if verdict and verdict["blessed"]:
             return "published" if self.champion(verdict) else "blessed"
-        return "not blessed" if verdict else ""
+        if verdict:
+            return "not blessed"
+        return "unchanged" if self.unchanged() else ""
 
     def _open(self, call: Callable[[], T]) -> T | None:
         try:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
@@ -67,10 +68,11 @@ class Run:
         folder: The folder of its output in the store; empty if output_uri shapes it and only its
             record knows it.
         steps: The steps that have started, in order.
-        verdict: `published`, `blessed`, `not blessed`, or the verdict on its failure; empty if
-            unknown.
+        verdict: `published`, `blessed`, `not blessed`, `unchanged` (it had nothing to train), or
+            the verdict on its failure; empty if unknown.
         error: The back end's message for a failed run.
-        parameters: The run parameters, with secret-looking values masked.
+        parameters: The run parameters with the defaults of its pipeline, as far as the back end
+            shows them; secret-looking values are masked.
         schedule: The id of the schedule that started it; empty for none.
     """
 
@@ -204,9 +206,24 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         folder=_folder(str(parameters.get("output_uri", "")), raw.run_id),
         steps=steps_of(tasks),
         error=_message(raw.error),
-        parameters=masked(parameters),
+        parameters=masked(defaults_of(raw.pipeline_spec) | parameters),
         schedule=raw.recurring_run_id or "",
     )
+
+
+def defaults_of(spec: Any) -> dict[str, Any]:
+    """Return the defaults of the parameters of a pipeline.
+
+    Args:
+        spec: `pipeline_spec` of the API, with or without the platform's part; None for none.
+    """
+    inner = (spec or {}).get("pipeline_spec", spec) or {}
+    inputs = inner.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
+    return {
+        name: whole_numbers(it["defaultValue"])
+        for name, it in inputs.items()
+        if "defaultValue" in it
+    }
 
 
 def steps_of(tasks: list[Any]) -> tuple[StepState, ...]:

@@ -289,6 +289,24 @@ def test_why_a_green_run_published_nothing(fake, store, base):
     assert why.remedy
 
 
+def test_why_a_run_did_not_train(fake, store, base):
+    run = add(fake, base, state="SUCCEEDED")
+    record = json.dumps({"run_id": "earlier-run"}).encode()
+    store.write(folder(base, run).unchanged, record)
+    why = Client(fake.host).why("last")
+    assert why.run.verdict == "unchanged" and "earlier-run" in why.reason
+
+
+def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
+    from kfp_tfjob.pipelines.kubeflow.package import from_file
+
+    run = add(fake, base, train_epochs=3)
+    run.pipeline_spec = dict(from_file(package).spec)
+    found = Client(fake.host).run("last").parameters
+    assert found["train_epochs"] == 3 and found["train_workers"] == 1
+    assert isinstance(found["train_workers"], int)
+
+
 def test_compare_shows_what_differs(fake, store, base):
     for name, accuracy, epochs in (("one", 0.5, 3), ("two", 0.9, 5)):
         run = add(fake, base, name, "SUCCEEDED", train_epochs=epochs, pod={"all": {"cpu": epochs}})

@@ -1,0 +1,67 @@
+"""What the client sees of a run on a cluster: its pods, its jobs, and why they wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kubernetes.config import kube_config
+
+from kfp_tfjob.jobs.labels import RUN_LABEL
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from tests.cluster.access import Access
+from tests.cluster.processes import wait_until
+
+pytestmark = pytest.mark.cluster
+RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+
+
+@pytest.fixture(autouse=True)
+def person(cluster: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(cluster.kubeconfig, monkeypatch)
+
+
+def use(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a kubeconfig that of this process; its client reads KUBECONFIG when it is imported."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+
+
+def pod(cluster: Access, namespace: str, name: str, labels: dict[str, str]) -> None:
+    """Make a pod that no node can take."""
+    body = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "nodeSelector": {"no-such": "node"},
+            "containers": [{"name": "main", "image": "none.invalid/none:1"}],
+        },
+    }
+    cluster.core.create_namespaced_pod(namespace, body)
+
+
+def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, namespace: str):
+    empty = RunOnCluster(RUN, namespace)
+    assert empty.look().nothing and not empty.known and not empty.trouble
+    pod(cluster, namespace, "step", {"pipeline/runid": RUN})
+    pod(cluster, namespace, "other", {"pipeline/runid": "another-run"})
+    pod(cluster, namespace, "chief", {RUN_LABEL: RUN})
+    found = RunOnCluster(RUN, namespace)
+    assert wait_until(lambda: bool(found.look().waits), 60)
+    seen = found.look()
+    assert (seen.steps, seen.pods) == (("step",), ("chief",))
+    assert "step waits" in seen.waits[0] and "node" in seen.waits[0]
+    assert str(seen) == "1 pod of a step, 1 pod of the training"
+    assert found.known and namespace in found.where
+    for name in ("step", "chief"):
+        cluster.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
+    assert wait_until(lambda: found.look().nothing, 60)
+    assert found.known
+
+
+def test_a_person_without_rights_is_told(cluster: Access, namespace: str, monkeypatch):
+    kubeconfig = cluster.kubeconfig_for(namespace, "nobody", [])
+    use(kubeconfig, monkeypatch)
+    found = RunOnCluster(RUN, namespace)
+    assert found.look() is None
+    assert "pods" in found.trouble
+    kubeconfig.unlink()
