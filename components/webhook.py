@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kfp_tfjob.jobs.masking import hide
-from kfp_tfjob.storage.credentials import WEBHOOK_KEY, SecretVolume
+from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 _SILENCE = 2.0  # seconds to connect, and between two bytes
 _FORM = "https://HOST/PATH, or http for a host inside the cluster or on this machine"

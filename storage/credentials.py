@@ -17,8 +17,6 @@ from botocore.session import Session
 # Where pods mount the Secret that storage_secret names; a local run sets its own folder.
 MOUNT = Path("/etc/kfp-tfjob/storage")
 MOUNT_VARIABLE = "STORAGE_SECRET_DIR"
-# The key, or the variable of a local run, that says who is told how a run ended.
-WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
 # A rotated Secret reaches the volume within about a minute; reading six small files is free.
 _REREAD = timedelta(minutes=1)
 # The same keys in the Secret that Kubeflow Pipelines ships.

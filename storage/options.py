@@ -14,6 +14,9 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
     from kfp_tfjob.storage.credentials import SecretVolume
 
+# The key of the Secret, or the variable of a local run, that says who is told how a run ended. It
+# is here because credentials.py imports botocore, which takes seconds.
+WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
 # Names and meanings; `python -m kfp_tfjob.uploader --help` prints them.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",

@@ -24,7 +24,6 @@ from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
-from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -32,6 +31,7 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim

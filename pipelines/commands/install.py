@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.text import line
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import RunReport
 from kfp_tfjob.components.launch_tfjob.launcher import _tell_end
 from kfp_tfjob.components.step import Failure, Step
-from kfp_tfjob.storage.credentials import WEBHOOK_KEY
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault

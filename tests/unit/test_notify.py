@@ -7,8 +7,9 @@ import pytest
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
-from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, WEBHOOK_KEY
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 SECRET = "T0123/B4567/s3cr3t-of-the-channel"
 
