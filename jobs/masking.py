@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 
 from kfp_tfjob.jobs.secret_values import MASK
-from kfp_tfjob.storage.credentials import WEBHOOK_KEY, SecretVolume
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)
 _REREAD_SECONDS = 60.0
