@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint images compile docs clean
+.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,10 @@ lint: $(READY) ## format and check the code
 
 images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, BUILDER=docker|podman|buildah
 	.venv/bin/python -m images.build --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
+		$(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
+
+release: $(READY) ## make a release in dist/ for REGISTRY=...; options as of `make images`
+	.venv/bin/python -m images.release --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
 		$(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
 
 compile: $(READY) ## compile the YAML for Kubeflow Pipelines

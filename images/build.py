@@ -89,7 +89,7 @@ def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("install.sh"), folder)
-    _uv("build", "--quiet", "--wheel", "--out-dir", folder)
+    uv("build", "--quiet", "--wheel", "--out-dir", folder)
     (folder / ".gitignore").unlink(missing_ok=True)  # uv's, which some builders obey
     for name in names:
         image = IMAGES[name]
@@ -125,10 +125,11 @@ def sbom(extra: str) -> str:
 
 def _export(extra: str, form: str, *arguments: str) -> str:
     options = ["--quiet", "--locked", "--no-dev", "--no-emit-project", "--extra", extra]
-    return _uv("export", *options, "--format", form, *arguments)
+    return uv("export", *options, "--format", form, *arguments)
 
 
-def _uv(*arguments: str | Path) -> str:
+def uv(*arguments: str | Path) -> str:
+    """Run uv in this checkout; return what it printed."""
     uv = shutil.which("uv") or ROOT / ".tools/bin/uv"
     return _run([uv, *arguments], capture_output=True).stdout
 
@@ -237,15 +238,15 @@ def labels(image: Image) -> dict[str, str]:
         "title": image.title,
         "version": VERSION,
         "licenses": "Apache-2.0",
-        "revision": _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
-        "created": _git("log", "-1", "--format=%cI"),
-        "source": _without_user(_git("config", "remote.origin.url")),
+        "revision": git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+        "created": git("log", "-1", "--format=%cI"),
+        "source": _without_user(git("config", "remote.origin.url")),
     }
     return {f"org.opencontainers.image.{key}": value for key, value in found.items() if value}
 
 
-def _git(*arguments: str) -> str:
-    """Return what git says, or nothing outside a repository."""
+def git(*arguments: str) -> str:
+    """Return what git says of this checkout, or nothing outside a repository."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 

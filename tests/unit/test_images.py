@@ -60,7 +60,7 @@ def test_the_sbom_lists_what_the_image_installs() -> None:
 
 def test_labels_say_what_an_image_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"config": "https://user:token@git.example.com/team/repository.git"}
-    monkeypatch.setattr("images.build._git", lambda *words: said.get(words[0], "x"))
+    monkeypatch.setattr("images.build.git", lambda *words: said.get(words[0], "x"))
     found = labels(IMAGES["tools"])
     prefix = "org.opencontainers.image."
     assert found[f"{prefix}version"] == VERSION and found[f"{prefix}licenses"] == "Apache-2.0"
