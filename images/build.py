@@ -91,6 +91,7 @@ def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
     shutil.copy(Path(__file__).with_name("install.sh"), folder)
     uv("build", "--quiet", "--wheel", "--out-dir", folder)
     (folder / ".gitignore").unlink(missing_ok=True)  # uv's, which some builders obey
+    (folder / "backend.txt").write_text(_requirements("--only-group", "images"))
     for name in names:
         image = IMAGES[name]
         wheels, sdists = requirements(image.extra)
@@ -106,7 +107,7 @@ def requirements(extra: str) -> tuple[str, str]:
     Returns:
         Those that have wheels, and those that exist as source only.
     """
-    text = _export(extra, "requirements.txt", "--no-header", "--no-annotate")
+    text = _requirements("--extra", extra)
     blocks = re.findall(r"^\S.*(?:\n +.*)*\n", text, re.MULTILINE)
     packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     without = {package["name"] for package in packages if not package.get("wheels")}
@@ -116,16 +117,22 @@ def requirements(extra: str) -> tuple[str, str]:
 
 def sbom(extra: str) -> str:
     """Return the locked packages of an extra as CycloneDX JSON, with nothing that is random."""
-    found = json.loads(_export(extra, "cyclonedx1.5"))
+    found = json.loads(_export("cyclonedx1.5", "--extra", extra))
     del found["serialNumber"], found["metadata"]["timestamp"]
     content = json.dumps(found, sort_keys=True)
     found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
-def _export(extra: str, form: str, *arguments: str) -> str:
-    options = ["--quiet", "--locked", "--no-dev", "--no-emit-project", "--extra", extra]
-    return uv("export", *options, "--format", form, *arguments)
+def _requirements(*what: str) -> str:
+    return _export("requirements.txt", "--no-header", "--no-annotate", *what)
+
+
+def _export(form: str, *arguments: str) -> str:
+    options = ["--quiet", "--locked", "--no-emit-project", "--format", form]
+    if "--extra" in arguments:
+        options.append("--no-default-groups")
+    return uv("export", *options, *arguments)
 
 
 def uv(*arguments: str | Path) -> str:

@@ -24,9 +24,12 @@ if [ "$1" = wheel ]; then
     rm "$here"/*.whl
 else
     install --require-hashes --only-binary :all: -r "$here/$1.txt"
-    # What has no wheel is built with the locked setuptools, which is installed by now.
+    # What has no wheel is built with the locked backend, which stays out of the image.
     if grep -q == "$here/$1-sdists.txt"; then
-        install --require-hashes --no-build-isolation --use-pep517 -r "$here/$1-sdists.txt"
+        /tmp/pip/bin/pip install --quiet --no-cache-dir --require-hashes -r "$here/backend.txt"
+        /tmp/pip/bin/pip wheel --quiet --no-cache-dir --no-deps --require-hashes \
+            --no-build-isolation --use-pep517 --wheel-dir /tmp/wheels -r "$here/$1-sdists.txt"
+        install /tmp/wheels/*.whl
     fi
     # One process for each package: what one process compiled before changes later references.
     find /opt/venv/lib/*/site-packages -mindepth 1 -maxdepth 1 \( -type d -o -name '*.py' \) \
@@ -37,6 +40,6 @@ else
         "$standard"
 fi
 
-rm -rf /tmp/pip /opt/venv/bin/activate* /opt/venv/bin/Activate*
+rm -rf /tmp/pip /tmp/wheels /opt/venv/bin/activate* /opt/venv/bin/Activate*
 chmod -R a+rX,go-w /opt/venv
 find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH:-0}" {} +

@@ -25,9 +25,11 @@ pytestmark = pytest.mark.cluster
 
 _ANY_USER = 1000670000  # as OpenShift assigns them
 _SECONDS = 600
+_MOST = {TOOLS: 450, TRAINER: 2600}  # MB over the base
 _LOOK = """
 import importlib.util, json, os, pathlib, shutil, sys, tempfile
 import kfp, kfp_tfjob.storage.store as store
+files = [path for path in pathlib.Path("/opt/venv").rglob("*") if not path.is_symlink()]
 compiled = [pathlib.Path(importlib.util.cache_from_source(it.__file__)) for it in (kfp, store, os)]
 print(json.dumps({
     "user": [os.getuid(), os.getgid()],
@@ -37,6 +39,7 @@ print(json.dumps({
     "pip": importlib.util.find_spec("pip") is not None,
     "sbom": json.load(open("/usr/share/kfp-tfjob/sbom.json"))["bomFormat"],
     "python": sys.prefix,
+    "megabytes": sum(path.stat().st_size for path in files if path.is_file()) / 1e6,
 }))
 """
 
@@ -76,14 +79,18 @@ def finish(cluster, namespace: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("image", [TOOLS, TRAINER], ids=["tools", "trainer"])
-def test_what_is_in_an_image_and_what_is_not(own_cluster, restricted, image):
+def test_what_is_in_an_image_and_what_is_not(own_cluster, restricted, image, figure):
     main = {"name": "main", "image": image, "command": ["python3", "-c", _LOOK]}
     pod = {"metadata": {"name": "look"}, "spec": {"containers": [main], "restartPolicy": "Never"}}
     own_cluster.core.create_namespaced_pod(restricted, harden(pod))
     phase = finish(own_cluster, restricted, "look")
     said = own_cluster.core.read_namespaced_pod_log("look", restricted)
     assert phase == "Succeeded", said
-    assert json.loads(said) == {
+    found = json.loads(said)
+    size = found.pop("megabytes")
+    figure(f"{image}: {size:.0f} MB over its base")
+    assert size < _MOST[image]
+    assert found == {
         "user": [_ANY_USER, 0],
         "temporary": "/tmp",
         "bytecode": [True, True, True],

@@ -37,11 +37,18 @@ def test_only_the_image_for_gpus_has_cuda() -> None:
     assert "tensorflow==" not in requirements("tools")[0]
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_no_image_has_what_only_this_checkout_needs(name: str) -> None:
+    text = "".join(requirements(IMAGES[name].extra))
+    assert not [it for it in ("pytest==", "mkdocs==", "ruff==") if it in text]
+
+
 def test_the_context_is_the_same_every_time(tmp_path: Path) -> None:
     made = [make_context(["tools"], tmp_path / name) for name in ("a", "b")]
     first, second = ({file.name: file.read_bytes() for file in it.iterdir()} for it in made)
     assert first == second
     assert set(first) == {
+        "backend.txt",
         "install.sh",
         "tools.txt",
         "tools-sdists.txt",
