@@ -1,173 +1,155 @@
-"""The images of the test cluster: those of images/, built here, and no others.
+"""Images without a registry: one small Debian with Python, under every name the manifests use.
 
-buildah builds them on a base of Debian packages (base.py), and keeps what it has built in the
-cache: the layer of the dependencies is made again only when the lock changes, and a change of the
-code adds one layer of a few MB. Nodes begin with the large layers (seed.py) and import the rest.
+The image holds no project. Each container of the test cluster sees the checkout and its virtual
+environment by read-only mounts in containerd's base specification (`mounts`), so that the project's
+own manifests run unchanged and nothing is built again when a line of code changes.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import inspect
 import io
 import json
 import logging
+import platform
+import shutil
 import subprocess
+import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-from images.build import IMAGES, Builder, labels, make_context
 from kfp_tfjob.components.images import TOOLS, TRAINER
-from tests.cluster import base
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.cluster.binaries import cache
 
 log = logging.getLogger(__name__)
 
-PAUSE = "kfp-tfjob-test/pause:2"
+PYTHON = "kfp-tfjob-test/python:1"
+PAUSE = "kfp-tfjob-test/pause:1"
+
+_SUITE = "bookworm"  # its Python is 3.11, as the checkout's
+_USER = 1000
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_NAMES = {"tools": TOOLS, "trainer": TRAINER}
-_PAUSE = 'FROM {base}\nCMD ["sleep", "infinity"]\n'
-_LARGE = 30_000_000  # bytes: a layer above it is of the base or of dependencies
-# Without the namespaces of its own that a builder wants, it runs where this cluster runs. pip needs
-# the network, and the certificates where a proxy signs with its own.
-_BUILD = "--isolation chroot --network host --volume /etc/ssl/certs:/etc/ssl/certs:ro"
+_CHECKOUT, _ENVIRONMENT = "/opt/kfp-tfjob", "/opt/venv"
+_BYTECODE = "/var/cache/bytecode"
+_SITE = f"{_ENVIRONMENT}/lib/python3.11/site-packages"
+# addsitedir also reads the .pth files in it; those of the checkout itself name the host's path.
+_PTH = f"import site; site.addsitedir('{_SITE}')\n{_CHECKOUT}\n"
+_TRIMMED = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"]
+_TRIMMED += ["var/cache/apt", "var/lib/apt/lists", "usr/lib/python3/dist-packages/README"]
 
 
-@dataclass(frozen=True)
-class Images:
-    """The images that nodes run.
+def mounts() -> list[dict[str, object]]:
+    """Return the mounts of every container, in the form of the OCI runtime specification."""
+    bytecode = cache() / "bytecode"
+    bytecode.mkdir(parents=True, exist_ok=True)
+    bytecode.chmod(0o1777)  # every user of every container adds to it
+    sources = {
+        _CHECKOUT: (Path(__file__).parents[2], "ro"),
+        _ENVIRONMENT: (Path(sys.prefix), "ro"),
+        # Without it each `import tensorflow` compiles thousands of files again.
+        _BYTECODE: (bytecode, "rw"),
+    }
+    return [
+        {
+            "destination": destination,
+            "type": "bind",
+            "source": str(source),
+            "options": ["rbind", "nosuid", "nodev", mode],
+        }
+        for destination, (source, mode) in sources.items()
+    ]
 
-    Attributes:
-        archive: An OCI archive of all of them, without the large layers.
-        layers: A name for the set of the large layers.
-    """
 
-    archive: Path
-    layers: str
-
-
-def build() -> Images:
-    """Build the images where anything in them has changed, and make them those of new nodes.
+def archive() -> Path:
+    """Return the images as one docker-archive, made at the first use.
 
     Raises:
-        ConfigurationError: A build failed; its output was shown.
+        ConfigurationError: debootstrap failed.
     """
-    folder = cache() / "images"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    recipe = inspect.getsource(sys.modules[__name__]) + TOOLS + TRAINER
+    target = cache() / f"image-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.tar"
+    if not target.exists():
         began = time.monotonic()
-        context = make_context(list(_NAMES), folder / "context")
-        key = _key(context)
-        archive = folder / f"{key}.tar"
-        if not archive.exists():
-            _build(context)
-            for old in folder.glob("*.tar"):
-                old.unlink()
-            with open(archive.with_suffix(".partial"), "wb") as file:
-                write_archive(file, large=False)
-            archive.with_suffix(".partial").replace(archive)
-            log.info("built the images in %.0f s", time.monotonic() - began)
-        digests = sorted(blob.name for blob in _blobs() if _is_large(blob))
-        layers = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:12]
-        (folder / "current.json").write_text(
-            json.dumps({"archive": str(archive), "layers": layers})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            layer = _layer(Path(scratch))
+            partial = Path(scratch) / target.name
+            _write_archive(layer, partial)
+            partial.replace(target)
+        log.info("made the images in %.0f s", time.monotonic() - began)
+    return target
+
+
+def _layer(scratch: Path) -> Path:
+    """Return a tar of the image's only layer."""
+    root = scratch / "root"
+    done = subprocess.run(
+        ["nice", "-n", "10", "debootstrap", "--variant=minbase", "--include=python3", _SUITE, root],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise ConfigurationError(
+            Problem(
+                "debootstrap could not make the test image",
+                received=(done.stdout + done.stderr)[-2000:].strip(),
+                fix="it must reach a mirror of Debian once; the result is kept in the cache",
+            )
         )
-        return current()
+    for folder in _TRIMMED:
+        shutil.rmtree(root / folder, ignore_errors=True)
+    (root / "usr/lib/python3/dist-packages/kfp-tfjob.pth").write_text(_PTH)
+    (root / "usr/bin/python").symlink_to("python3")
+    for folder in (_CHECKOUT, _ENVIRONMENT, _BYTECODE):
+        (root / folder.lstrip("/")).mkdir(parents=True)
+    with open(root / "etc/passwd", "a") as passwd:
+        passwd.write(f"kfp:x:{_USER}:{_USER}::/tmp:/bin/sh\n")
+    with open(root / "etc/group", "a") as group:
+        group.write(f"kfp:x:{_USER}:\n")
+    layer = scratch / "layer.tar"
+    subprocess.run(
+        ["tar", "--numeric-owner", "--exclude=./dev/*", "-C", root, "-cf", layer, "."], check=True
+    )
+    return layer
 
 
-def current() -> Images:
-    """Return the images of the last `build`."""
-    found = json.loads((cache() / "images" / "current.json").read_text())
-    return Images(Path(found["archive"]), found["layers"])
-
-
-def write_archive(file: IO[bytes], large: bool) -> None:
-    """Write what was built as one OCI archive, with or without the large layers."""
-    index = json.loads((_layout() / "index.json").read_text())
-    for manifest in index["manifests"]:
-        # containerd takes the name from its own annotation, and that of OCI as a tag only.
-        name = manifest["annotations"]["org.opencontainers.image.ref.name"]
-        manifest["annotations"]["io.containerd.image.name"] = name
-    with tarfile.open(fileobj=file, mode="w|") as tar:
-        _add(tar, "oci-layout", (_layout() / "oci-layout").read_bytes())
-        _add(tar, "index.json", json.dumps(index).encode())
-        for blob in sorted(_blobs()):
-            if large or not _is_large(blob):
-                tar.add(blob, f"blobs/sha256/{blob.name}")
-
-
-def large_layers() -> list[Path]:
-    """Return the files of the large layers; their names are their digests."""
-    return [blob for blob in _blobs() if _is_large(blob)]
-
-
-def _layout() -> Path:
-    return cache() / "images" / "layout"
-
-
-def _blobs() -> Iterator[Path]:
-    """Yield the files of the images that the index names: there are some of earlier builds too."""
-    folder = _layout() / "blobs" / "sha256"
-    named: set[str] = set()
-    for entry in json.loads((_layout() / "index.json").read_text())["manifests"]:
-        named.add(entry["digest"])
-        manifest = json.loads((folder / entry["digest"].removeprefix("sha256:")).read_text())
-        named |= {part["digest"] for part in [manifest["config"], *manifest["layers"]]}
-    yield from (folder / digest.removeprefix("sha256:") for digest in named)
-
-
-def _is_large(blob: Path) -> bool:
-    return blob.stat().st_size > _LARGE
+def _write_archive(layer: Path, target: Path) -> None:
+    """Write the format of `docker save`: manifest.json, a configuration an image, the layer."""
+    with open(layer, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    images = {
+        (PYTHON, TOOLS, TRAINER): {
+            "User": str(_USER),
+            "Env": [f"PATH={path}", f"PYTHONPYCACHEPREFIX={_BYTECODE}", "PYTHONUNBUFFERED=1"],
+            "WorkingDir": "/tmp",
+            "Cmd": ["python3"],
+        },
+        (PAUSE,): {"Env": [f"PATH={path}"], "Cmd": ["sleep", "infinity"]},
+    }
+    manifest = []
+    with tarfile.open(target, "w") as tar:
+        tar.add(layer, "layer.tar")
+        for names, run in images.items():
+            body = json.dumps(
+                {
+                    "architecture": ARCHITECTURES[platform.machine()],
+                    "os": "linux",
+                    "config": run,
+                    "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+                }
+            ).encode()
+            config = f"{hashlib.sha256(body).hexdigest()}.json"
+            _add(tar, config, body)
+            manifest.append({"Config": config, "RepoTags": list(names), "Layers": ["layer.tar"]})
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
 def _add(tar: tarfile.TarFile, name: str, body: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = len(body)
     tar.addfile(entry, io.BytesIO(body))
-
-
-def _key(context: Path) -> str:
-    """Name what is built from a context, by everything that goes into it."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    containerfiles = Path(__file__).parents[2].glob("images/*.Containerfile")
-    for file in sorted([*context.iterdir(), *containerfiles]):
-        digest.update(file.read_bytes())
-    said: list[Any] = [base.name(), *(labels(IMAGES[name]) for name in _NAMES), _NAMES]
-    digest.update(json.dumps(said, sort_keys=True).encode())
-    return digest.hexdigest()[:12]
-
-
-def _build(context: Path) -> None:
-    # What is mounted lies outside the cache, and is gone when the machine starts again.
-    store = ["--root", str(cache() / "containers"), "--runroot", "/run/kfp-tfjob-test-containers"]
-    command = ["nice", "-n", "10", "buildah", *store]
-    made = base.make(command)
-    builder = Builder(["buildah", *store], _BUILD.split(), made)
-    for name, reference in _NAMES.items():
-        builder.build(name, reference, context)
-    pause = context / "pause.Containerfile"
-    pause.write_text(_PAUSE.format(base=made))
-    subprocess.run(
-        [*command, "bud", "--quiet", "--format=oci", "--timestamp=0", "-t", PAUSE, "-f", pause],
-        check=True,
-        capture_output=True,
-    )
-    (_layout() / "index.json").unlink(missing_ok=True)  # the blobs in it stay, and are not copied
-    for reference in (*_NAMES.values(), PAUSE):
-        target = f"oci:{_layout()}:{reference}"
-        subprocess.run([*command, "push", "--quiet", reference, target], check=True)
-    _forget_blobs()
-    subprocess.run([*command, "rmi", "--prune"], check=True, capture_output=True)
-
-
-def _forget_blobs() -> None:
-    """Remove the files of earlier builds from the layout."""
-    named = set(_blobs())
-    for blob in (_layout() / "blobs" / "sha256").iterdir():
-        if blob not in named:
-            blob.unlink()
