@@ -21,6 +21,7 @@ from pathlib import Path
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectNotFoundError,
+    Problems,
     StepError,
     SurpassedError,
 )
@@ -154,9 +155,12 @@ def open_step(
     Raises:
         ConfigurationError: output_uri or storage_endpoint is not an address, or the key is wrong.
     """
-    ConfigurationError.raise_if(check_task_key(task_key))
-    store = Store(storage_endpoint, storage_region, patience=patience)
-    return Step(name, os.environ.get(RUN_ID) or run_id, Layout.parse(output_uri), store, task_key)
+    wrong = Problems(check_task_key(task_key))
+    layout = wrong.of(lambda: Layout.parse(output_uri))
+    store = wrong.of(lambda: Store(storage_endpoint, storage_region, patience=patience))
+    if wrong or not (layout and store):
+        raise ConfigurationError(*wrong)
+    return Step(name, os.environ.get(RUN_ID) or run_id, layout, store, task_key)
 
 
 @contextmanager

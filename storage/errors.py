@@ -7,13 +7,15 @@ infrastructure is at fault and a new attempt may follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from kfp_tfjob.storage.text import line, lines
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.supervisor import exit_codes
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,18 @@ class ConfigurationError(StepError):
 
     code = exit_codes.CONFIGURATION
     verdict = "user_error"
+
+
+class Problems(list[Problem | str]):
+    """Collects what is wrong with several inputs, to report it at once."""
+
+    def of(self, check: Callable[[], _T]) -> _T | None:
+        """Return the result of a check, or None after adding its problems."""
+        try:
+            return check()
+        except ConfigurationError as error:
+            self += error.problems
+            return None
 
 
 class DataError(StepError):

@@ -27,9 +27,10 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
 from kfp_tfjob.storage.layout import RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.trained import Trained, remember
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.load import load
@@ -88,13 +89,16 @@ def run(
         ConfigurationError: gate or an address is wrong.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
-    options = parse_gate(gate)
-    model = S3Address.parse(model_uri, "model_uri")
-    source = _run_of(model)
+    wrong = Problems(check_model_name(model_name))
+    options = wrong.of(lambda: parse_gate(gate))
+    model = wrong.of(lambda: S3Address.parse(model_uri, "model_uri"))
+    source = wrong.of(lambda: _run_of(model)) if model else None
+    dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
+    if wrong or not (model and source and dataset):
+        raise ConfigurationError(*wrong)
     load(gpus=0)  # the CPU is fast enough for scoring, and always available
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         folder = Path(scratch)
-        dataset = S3Address.parse(dataset_uri, "dataset_uri")
         data = TestData.fetch(step.store, dataset, folder / "data")
         task = Task.of(data.schema)
         manifest = pull(step.store, source, folder / "run", _is_model)

@@ -7,8 +7,8 @@ own does not ask the cluster again: a quota that the running job fills would ref
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components import images
@@ -17,28 +17,15 @@ from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem, Problems
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.trainer.model_code import Code, ModelCode
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _CLUSTER_SECONDS = 60.0
 _A_FUNCTION = "module:function"  # while model_code is not known
-
-
-class _Problems(list[Problem | str]):
-    """The problems found so far."""
-
-    def of(self, check: Callable[[], T]) -> T | None:
-        """Return the result of a check, or None after adding its problems."""
-        try:
-            return check()
-        except ConfigurationError as error:
-            self += error.problems
-            return None
 
 
 def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +39,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
         ConfigurationError: Everything that is wrong, in one error.
         StepError: The store or the cluster does not answer.
     """
-    found = _Problems()
+    found = Problems()
     given = {name: value for name, value in values.items() if name != "model_code"}
     wanted = found.of(lambda: ModelCode.parse(values["model_code"]))
     given["model_entry"] = f"{wanted.module}:{wanted.function}" if wanted else _A_FUNCTION
@@ -72,7 +59,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     return given | {"model_entry": entry, "code_uri": keep_code(step, code)}
 
 
-def _first_checks(step: Step, spec: JobSpec | None, found: _Problems) -> list[str]:
+def _first_checks(step: Step, spec: JobSpec | None, found: Problems) -> list[str]:
     """Check the store and the cluster for a run without an attempt; return the warnings.
 
     Raises:

@@ -20,12 +20,12 @@ from kfp_tfjob.components.prepare_data import dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.storage.errors import DataError, Problem, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems, StepError
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ def run(
         DataError: The source is missing, changed since preflight, does not parse, or has too few
             rows for three splits.
     """
-    options = parse(DataOptions, "data_options", data_options)
-    source = list_source(step.store, data_uri)
+    options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
     digest = options.dataset_digest(_unchanged(source, source_digest), data_label)
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
@@ -85,6 +84,29 @@ def run(
     log.info("dataset %s is complete: %s", base, done.rows)
     _warn(done)
     return done
+
+
+def _checked(
+    step: Step, data_uri: str, data_label: str, data_options: Mapping[str, Any], by_preflight: bool
+) -> tuple[DataOptions, Source]:
+    """Return the typed options and the files, and check the header if no preflight did.
+
+    Raises:
+        ConfigurationError: The options are wrong.
+        DataError: There is no data, or its header is unusable.
+    """
+    wrong = Problems()
+    options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
+    try:
+        source = list_source(step.store, data_uri)
+    except DataError as error:
+        ConfigurationError.raise_if([*wrong, *error.problems] if wrong else [])
+        raise
+    if wrong or not options:
+        raise ConfigurationError(*wrong)
+    if not by_preflight:
+        DataError.raise_if(check_header(source, data_label, options))
+    return options, source
 
 
 def _warn(prepared: Prepared) -> None:

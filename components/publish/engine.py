@@ -27,6 +27,7 @@ from kfp_tfjob.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     Problem,
+    Problems,
     SurpassedError,
 )
 from kfp_tfjob.storage.layout import (
@@ -82,10 +83,12 @@ def run(
         DataError: The model or the dataset is missing or damaged.
         SurpassedError: Another run was promoted since the verdict.
     """
-    ConfigurationError.raise_if(check_model_name(model_name))
-    verdict = json.loads(step.store.read(S3Address.parse(verdict_uri, "verdict_uri")))
-    dataset = S3Address.parse(dataset_uri, "dataset_uri")
-    model = S3Address.parse(model_uri, "model_uri")
+    wrong = Problems(check_model_name(model_name))
+    dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
+    model = wrong.of(lambda: S3Address.parse(model_uri, "model_uri"))
+    verdict = wrong.of(lambda: _verdict(step, S3Address.parse(verdict_uri, "verdict_uri")))
+    if wrong or not (dataset and model and verdict):
+        raise ConfigurationError(*wrong)
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
     place = step.layout.model(model_name)
     number = next_number(verdict)
@@ -107,6 +110,20 @@ def run(
     card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
     _promote(step, place, model_name, champion)
     return Published(version, champion.version_uri, str(place.champion(number)), card)
+
+
+def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
+    try:
+        return json.loads(step.store.read(address))
+    except ObjectNotFoundError as error:
+        raise ConfigurationError(
+            Problem(
+                "there is no verdict on the model",
+                received=f"no {address}",
+                expected="the verdict that evaluate writes in the same run, with the same task_key",
+                fix="run evaluate before publish",
+            )
+        ) from error
 
 
 def _exported_weights(verdict: dict[str, Any]) -> str:

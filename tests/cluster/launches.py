@@ -207,6 +207,7 @@ class Launch:
             "kubeconfig": str(self.kubeconfig),
             "run_id": self.step.run_id,
             "output_uri": str(self.step.layout.root),
+            "task_key": self.step.task_key,
             "secret": self.objects.secret,
             "spec": values,
         }
@@ -242,7 +243,12 @@ class Launch:
 
     def name(self, attempt: int = 1) -> str:
         """Return the name of a job."""
-        return f"tfjob-{self.step.run_id}-{attempt}"
+        task = f"-{self.step.task_key}" if self.step.task_key else ""
+        return f"tfjob-{self.step.run_id}{task}-{attempt}"
+
+    def task(self, key: str) -> Launch:
+        """Return another launch in the same run."""
+        return replace(self, step=replace(self.step, task_key=key))
 
     def jobs(self) -> list[str]:
         """Return the names of the TFJobs that are there."""
@@ -364,7 +370,7 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
             Path(folder, name).write_text(value)
         store = Store(secret=SecretVolume(Path(folder)))
         layout = Layout.parse(settings["output_uri"])
-        step = Step("launch_tfjob", settings["run_id"], layout, store)
+        step = Step("launch_tfjob", settings["run_id"], layout, store, settings["task_key"])
         objects: Any = SimpleNamespace(secret=settings["secret"])
         cluster: Any = None  # whose administrator a step is not
         found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)

@@ -1,0 +1,98 @@
+"""Two launches in one run: each has its own jobs, and what ends the run ends both."""
+
+from __future__ import annotations
+
+import pytest
+
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import end_jobs_on
+from kfp_tfjob.components.step import Step
+from tests.cluster.launches import UNTIL_GO, Launch
+from tests.cluster.workflows import Workflow
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def workflow(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Workflow:
+    """The run that the steps of a test belong to."""
+    found = Workflow(launch.cluster, launch.namespace).create()
+    launch.be_step_of(found, monkeypatch)
+    return found
+
+
+def whole_run(launch: Launch) -> Step:
+    return Step("finish", launch.step.run_id, launch.step.layout, launch.step.store)
+
+
+def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch, workflow):
+    eu, us = launch.task("eu"), launch.task("us")
+    processes = {task.step.task_key: task.start_process(UNTIL_GO, gpus=1) for task in (eu, us)}
+    try:
+        for task in (eu, us):
+            task.wait_said()
+        before = {name: uid(launch, name) for name in launch.jobs()}
+        assert before.keys() == {eu.name(), us.name()}
+        processes["eu"].kill()
+        processes["eu"].wait()
+        eu.start(eu.spec(UNTIL_GO, gpus=1), retry=True)  # its replacement, as after a drain
+        eu.go()
+        ended = eu.join()
+        assert (ended.verdict, ended.launched.attempts) == ("succeeded", 1), ended.message
+        # The other one was not touched, and its own launcher follows it to its end.
+        assert us.phase() == "Running" and processes["us"].poll() is None
+        us.go()
+        assert processes["us"].wait(120) == 0
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    assert {name: uid(launch, name) for name in launch.jobs()} == before
+    for task in (eu, us):
+        run = task.step.run
+        assert task.step.store.numbers(run.attempts) == [1]
+        assert task.step.store.read_manifest(run.manifest).attempt == 1
+    left = end_jobs_on(launch.backend(), launch.step.run_id)
+    assert {(end.task_key, end.verdict) for end in left.ends} == {
+        ("eu", "succeeded"),
+        ("us", "succeeded"),
+    }
+    ending = finish.run(whole_run(launch), "", left)
+    assert ending.failure is None and "output of task `us`" in ending.markdown
+
+
+def test_terminate_ends_the_jobs_of_every_task(launch, workflow):
+    """Also that of a launcher that is away at this moment."""
+    eu, us = launch.task("eu"), launch.task("us")
+    processes = {
+        task.step.task_key: task.start_process("time.sleep(600)", gpus=1) for task in (eu, us)
+    }
+    try:
+        for task in (eu, us):
+            task.wait_said()
+        processes["eu"].kill()
+        processes["eu"].wait()
+        assert launch.gpus_held() == 2
+        workflow.terminate()
+        launch.wait_for(lambda: not launch.jobs() and launch.gpus_held() == 0, 60)
+        processes["us"].wait(60)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_the_exit_task_explains_every_task(launch, workflow):
+    eu, us = launch.task("eu"), launch.task("us")
+    for task, code in ((eu, 3), (us, 2)):
+        task.run(task.spec(f"print('{task.step.task_key} is wrong'); sys.exit({code})"))
+    workflow.terminate()
+    left = end_jobs_on(launch.backend(), launch.step.run_id)
+    markdown = finish.run(whole_run(launch), "", left).markdown
+    for key in ("eu", "us"):
+        assert f"## Attempt 1 of task `{key}`: " in markdown
+        assert f"{key} is wrong" in markdown
+
+
+def uid(launch: Launch, name: str) -> str:
+    return launch.cluster.tfjob(launch.namespace, name)["metadata"]["uid"]
