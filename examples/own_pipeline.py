@@ -1,4 +1,4 @@
-"""A pipeline of your own: one training, then one for each learning rate, side by side.
+"""A pipeline of your own: one training for all regions, then one for each, side by side.
 
     kfp-tfjob compile --output compiled --tools-image IMAGE --trainer-image IMAGE
     python -m examples.own_pipeline compiled/launch_tfjob.yaml own_pipeline.yaml
@@ -6,6 +6,9 @@
 Upload own_pipeline.yaml. It has neither prepare_data nor a gate: any image with Python can run the
 program below. What the chief writes to OUTPUT_DIR is in S3 when the step has ended. `task_key`
 keeps the launches of one run apart.
+
+Kubeflow Pipelines 2.17 cannot put a part of a loop item, such as `item.rate`, into a dict. Loop
+over texts, or pass that part as an input of its own.
 """
 
 import sys
@@ -20,13 +23,13 @@ PROGRAM = """
 import json, os, pathlib
 given = json.loads(os.environ["HYPERPARAMETERS"])
 task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "chief", "index": 0})
-rate, weight = float(given["rate"]), 1.0
+weight = 1.0
 for step in range(50):
-    weight -= rate * 2 * weight
-print(task["type"], task["index"], "ends with", weight, "and began with", given, flush=True)
+    weight -= 0.02 * weight
+print(task["type"], task["index"], "ends with", weight, "for", given, flush=True)
 if task["type"] == "chief":
     output = pathlib.Path(os.environ["OUTPUT_DIR"])
-    (output / "weight.json").write_text(json.dumps({"rate": rate, "weight": weight}))
+    (output / "weight.json").write_text(json.dumps({"weight": weight, **given}))
 """
 # Kubernetes expands $(NAME) in a command.
 OPTIONS = {"command": ["python3", "-c", PROGRAM.replace("$", "$$")]}
@@ -51,18 +54,18 @@ def own_pipeline(launch_yaml: Path) -> BaseComponent:
             train_image=train_image,
             train_workers=0,
             train_options=OPTIONS,
-            model_hyperparameters={"rate": 0.01},
+            model_hyperparameters={"region": "all"},
             pod=POD,
         )
-        with dsl.ParallelFor([{"key": "slow", "rate": 0.02}, {"key": "fast", "rate": 0.2}]) as one:
+        with dsl.ParallelFor(["eu", "us"]) as region:
             launch_tfjob(
                 output_uri=output_uri,
                 storage_secret=storage_secret,
-                task_key=one.key,
+                task_key=region,
                 train_image=train_image,
                 train_workers=1,
                 train_options=OPTIONS,
-                model_hyperparameters={"rate": one.rate, "from": first.outputs["trained_uri"]},
+                model_hyperparameters={"region": region, "begin": first.outputs["trained_uri"]},
                 pod=POD,
             )
 
