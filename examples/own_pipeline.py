@@ -6,9 +6,6 @@
 Upload own_pipeline.yaml. It has neither prepare_data nor a gate: any image with Python can run the
 program below. What the chief writes to OUTPUT_DIR is in S3 when the step has ended. `task_key`
 keeps the launches of one run apart.
-
-Kubeflow Pipelines 2.17 cannot put a part of a loop item, such as `item.rate`, into a dict. Loop
-over texts, or pass that part as an input of its own.
 """
 
 import sys
@@ -17,12 +14,12 @@ from pathlib import Path
 from kfp import compiler, components, dsl
 from kfp.dsl.base_component import BaseComponent
 
-# The same program starts on every replica. TF_CONFIG tells it which one it is, and HYPERPARAMETERS
-# has the model_hyperparameters as JSON.
+# The same program starts on every replica. TF_CONFIG tells it which one it is, TASK_KEY for which
+# region, and DATASET_URI is what the pipeline passes as dataset_uri.
 PROGRAM = """
 import json, os, pathlib
-given = json.loads(os.environ["HYPERPARAMETERS"])
 task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "chief", "index": 0})
+given = {"region": os.environ.get("TASK_KEY"), "begin": os.environ.get("DATASET_URI")}
 weight = 1.0
 for step in range(50):
     weight -= 0.02 * weight
@@ -32,7 +29,7 @@ if task["type"] == "chief":
     (output / "weight.json").write_text(json.dumps({"weight": weight, **given}))
 """
 # Kubernetes expands $(NAME) in a command.
-OPTIONS = {"command": ["python3", "-c", PROGRAM.replace("$", "$$")]}
+OPTIONS = {"command": ["python3", "-c", PROGRAM.replace("$", "$$")], "stage_data": False}
 POD = {"all": {"cpu": "250m", "memory": "512Mi", "ephemeral_storage": "1Gi"}}
 
 
@@ -54,7 +51,6 @@ def own_pipeline(launch_yaml: Path) -> BaseComponent:
             train_image=train_image,
             train_workers=0,
             train_options=OPTIONS,
-            model_hyperparameters={"region": "all"},
             pod=POD,
         )
         with dsl.ParallelFor(["eu", "us"]) as region:
@@ -62,10 +58,10 @@ def own_pipeline(launch_yaml: Path) -> BaseComponent:
                 output_uri=output_uri,
                 storage_secret=storage_secret,
                 task_key=region,
+                dataset_uri=first.outputs["trained_uri"],
                 train_image=train_image,
                 train_workers=1,
                 train_options=OPTIONS,
-                model_hyperparameters={"region": region, "begin": first.outputs["trained_uri"]},
                 pod=POD,
             )
 

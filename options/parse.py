@@ -7,7 +7,7 @@ parameter has a typed form, a subclass of Group, and only `parse` creates it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
 from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
+
+_PLACEHOLDER = "{{$."  # of Kubeflow Pipelines
 
 
 class Group(pydantic.BaseModel):
@@ -62,12 +64,41 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
             )
         )
     given = whole_numbers(value)
+    ConfigurationError.raise_if(unfilled(name, given))
     try:
         if strict:
             return group.model_validate_json(json.dumps(given), strict=True)
         return group.model_validate(given)
     except pydantic.ValidationError as error:
         raise ConfigurationError(*_problems(group, name, given, error)) from None
+
+
+def unfilled(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem for each placeholder of Kubeflow Pipelines that it did not fill in.
+
+    It fills them into the texts and dicts of a component, but not into those of a pipeline that
+    another pipeline loads, such as the compiled YAML of one step.
+
+    Args:
+        name: The parameter.
+        value: Its value.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from unfilled(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from unfilled(name, item)
+    elif isinstance(value, str) and _PLACEHOLDER in value:
+        yield Problem(
+            f"Kubeflow Pipelines did not fill a value into {name}",
+            received=value,
+            expected="a text without a placeholder",
+            fix="pass the whole value as one input, for instance a dict that is a parameter of the"
+            " pipeline or the output of a component; or use the Python component of the step with"
+            " kfp_tfjob.pipelines.task.with_store",
+            path=name,
+        )
 
 
 def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:

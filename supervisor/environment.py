@@ -17,6 +17,7 @@ VARIABLES = {
     "RUN_ID": "the run",
     "ATTEMPT": "the attempt, from 1",
     "RUN_URI": "s3:// address of the run",
+    "TASK_KEY": "the task_key of launch_tfjob; unset without one",
     "DATASET_URI": "s3:// address of the prepared dataset",
     "CODE_URI": "s3:// address of the run's copy of the model code; unset when the image has it",
     "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",

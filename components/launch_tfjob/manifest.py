@@ -290,6 +290,7 @@ class _PodTemplate:
             "RUN_ID": self.identity.run_id,
             "ATTEMPT": str(self.identity.attempt),
             "RUN_URI": str(run_uri),
+            "TASK_KEY": identity.task_key,
             "DATASET_URI": spec.dataset_uri,
             "CODE_URI": spec.code_uri,
             "MODEL_CODE": spec.model_entry,

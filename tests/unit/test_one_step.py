@@ -12,9 +12,12 @@ from kfp import compiler, components, dsl
 from examples.own_pipeline import own_pipeline
 from kfp_tfjob.components.images import TOOLS, TRAIN, TRAINER
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.options.parse import parse, unfilled
 from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.task import with_store
+from kfp_tfjob.storage.errors import ConfigurationError
 
 OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/datasets/d"
 # What a user has to give; everything else has a default.
@@ -139,3 +142,14 @@ def test_the_example_compiles_to_what_works(tmp_path: Path) -> None:
     assert broken(text) == []
     form = next(yaml.safe_load_all(text))["root"]["inputDefinitions"]["parameters"]
     assert form.keys() == {"output_uri", "train_image", "storage_secret"}
+
+
+def test_a_value_that_was_not_filled_in_is_refused() -> None:
+    """KFP puts nothing into the dicts of a pipeline that another pipeline loads."""
+    left = "{{$.inputs.parameters['pipelinechannel--seed']}}"
+    with pytest.raises(ConfigurationError) as caught:
+        parse(TrainOptions, "train_options", {"command": ["python3", "--seed", left]})
+    (problem,) = caught.value.problems
+    assert problem.path == "train_options.command" and problem.received == left
+    assert "pass the whole value as one input" in problem.fix
+    assert [it.path for it in unfilled("x", {"a": {"b": left}, "c": [1, left]})] == ["x.a.b", "x.c"]
