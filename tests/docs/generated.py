@@ -159,15 +159,20 @@ def _one_line(definition: dict[str, Any]) -> str:
 
 def commands() -> str:
     """Return the help of every command."""
-    parts = []
     parent = click.Context(main, info_name="kfp-tfjob", **main.context_settings)
-    for name, command in main.commands.items():
+    return "\n\n".join(_helps(main, parent, "##"))
+
+
+def _helps(group: click.Group, parent: click.Context, level: str) -> Iterator[str]:
+    for name, command in group.commands.items():
         # A command keeps the help option that its first context gave it.
         command = copy.copy(command)
         command._help_option = None
         context = click.Context(command, parent, name, max_content_width=92, terminal_width=92)
-        parts.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```")
-    return "\n\n".join(parts)
+        title = context.command_path.removeprefix("kfp-tfjob ")
+        yield f"{level} {title}\n\n```text\n{command.get_help(context)}\n```"
+        if isinstance(command, click.Group):
+            yield from _helps(command, context, f"{level}#")
 
 
 # Every call of storage/ on boto3's client, and the IAM action that AWS asks for.
