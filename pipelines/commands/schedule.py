@@ -156,7 +156,7 @@ def _make(
         return
     show(f"\nMade {made.name}\nid:        {made.schedule_id}\nUI:        {made.page}")
     for it in kept:
-        show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it would end them")
+        show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it now would end its runs")
 
 
 _OF_A_TRIGGER = ("cron", "every", "start", "end", "catch_up")
