@@ -11,8 +11,10 @@ import click
 import pytest
 import yaml
 
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.cli import main
-from tests.docs.blocks import ROOT, TAGS, Block, all_blocks
+from kfp_tfjob.pipelines.explanation import explain
+from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks
 
 BLOCKS = all_blocks()
 LANGUAGES = {"sh", "text", "python", "yaml", "json", "html"}
@@ -165,6 +167,27 @@ def test_files_that_the_documents_name_exist() -> None:
         if not (ROOT / name).exists() and not _of_a_run(name)
     ]
     assert not missing
+
+
+def test_keys_that_the_documents_name_exist() -> None:
+    known = {"pod.evaluator.replicas", "pod.evaluator.gpus"}
+    for name, parameter in PARAMETERS.items():
+        for path in explain(name, parameter.group) if parameter.group else ():
+            parts = path.split(".")
+            known |= {".".join(parts[:length]) for length in range(2, len(parts) + 1)}
+    known |= {
+        path.replace("pod.all.", f"pod.{role}.")
+        for path in known
+        for role in ("chief", "worker", "ps", "evaluator")
+    }
+    named = re.compile(r"`((?:train_options|data_options|gate|pod)(?:\.[a-z_]+)+)")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in DOCUMENTS
+        for name in named.findall(path.read_text())
+        if name not in known and not name.endswith(".py")
+    ]
+    assert not wrong
 
 
 def _of_a_run(name: str) -> bool:
