@@ -42,7 +42,7 @@ def test_the_log_of_a_launcher_that_is_killed_again_and_again(launch, monkeypatc
     while True:
         process = launch.start_process(_TALKS, workers=1)
         try:
-            code = process.wait(3 + 4 * chance.random())
+            code = process.wait(3 + 4 * chance.random() + kills)  # in the end, one gets through
             break
         except subprocess.TimeoutExpired:
             process.kill()
