@@ -132,3 +132,14 @@ def test_a_failure_that_is_retried(monkeypatch, tmp_path, index, strategy, again
     template.write_text(json.dumps({"name": "x", "retryStrategy": strategy}))
     assert notify.will_be_retried(template) is again
     assert notify.will_be_retried(tmp_path / "missing") is False
+
+
+def test_the_page_of_preflight_names_the_host_only(monkeypatch):
+    from kfp_tfjob.components.preflight.engine import _check_webhook
+
+    assert _check_webhook() == (f"off; the key `{WEBHOOK_KEY}` of the Secret turns them on", [])
+    monkeypatch.setenv(WEBHOOK_KEY, f"https://hooks.slack.com/services/{SECRET}")
+    assert _check_webhook() == ("on, to `hooks.slack.com`", [])
+    monkeypatch.setenv(WEBHOOK_KEY, f"http://hooks.slack.com/services/{SECRET}")
+    state, (warning,) = _check_webhook()
+    assert state == "off" and "nobody is notified" in warning and SECRET not in warning
