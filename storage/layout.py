@@ -263,6 +263,10 @@ class Layout:
             raise ConfigurationError(_misplaced(output_uri))
         return cls(S3Address.parse(shaped[1], "output_uri"), shaped[2])
 
+    def own_code(self, digest: str) -> S3Address:
+        """The copy of model code that `kfp-tfjob submit` made of a path on a user's machine."""
+        return self.root / CODE / digest
+
     def dataset(self, digest: str) -> S3Address:
         """The directory of a prepared dataset."""
         return self.root / DATASETS / digest

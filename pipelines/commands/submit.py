@@ -61,6 +61,8 @@ def submit(
     else --params FILE, else the pipeline. --endpoint is the store as the pods reach it; this
     machine uses AWS_ENDPOINT_URL if that is set.
 
+    --model may be a path of this machine: the code is copied to the store, below --output.
+
     --run-name works as a key: a name that a run has is refused, so a repeated submit starts
     nothing.
     """

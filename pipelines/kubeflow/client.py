@@ -25,6 +25,7 @@ from kfp_tfjob.pipelines.kubeflow import (
     comparison,
     ending,
     following,
+    own_code,
     plan,
     reasons,
     schedules,
@@ -138,6 +139,8 @@ class Client:
     ) -> Run:
         """Check and start a run.
 
+        Model code that is a path of this machine is copied to the store first, below output_uri.
+
         Args:
             parameters: Run parameters; the others have the defaults of the pipeline.
             package: The pipeline; None for that of this version.
@@ -154,6 +157,7 @@ class Client:
         package = package or packages.this_version()
         values = _completed(parameters, package)
         submission.check_run(values, package)
+        values = own_code.copy_code(values, self._endpoint)
         return submission.submit(self.back_end, package, values, name, account)
 
     def schedule(
@@ -181,6 +185,7 @@ class Client:
         package = package or packages.this_version()
         values = _completed(parameters, package)
         submission.check_run(values, package)
+        values = own_code.copy_code(values, self._endpoint)
         name = name or str(values["model_name"])
         return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
 

@@ -133,7 +133,7 @@ def make_plan(
 
 
 def check_place(values: Mapping[str, Any]) -> list[Problem]:
-    """Return the parameters that name something of this machine, which no pod can read."""
+    """Return the addresses that name something of this machine, which no pod can read."""
     problems = []
     if (data := str(values["data_uri"])) and "://" not in data:
         problems.append(
@@ -143,18 +143,6 @@ def check_place(values: Mapping[str, Any]) -> list[Problem]:
                 expected="s3://BUCKET/KEY",
                 fix="copy the data to the store and give its address; `kfp-tfjob run` takes a path",
                 path="data_uri",
-            )
-        )
-    code = str(values["model_code"])
-    source = code.rpartition(":")[0]
-    if "://" not in code and ("/" in source or source.endswith((".py", ".zip"))):
-        problems.append(
-            Problem(
-                "model_code is a path of this machine, and the pods of a cluster cannot read it",
-                received=code,
-                expected="s3://BUCKET/KEY.py:function, or module:function of the image",
-                fix="copy the code to the store and give its address",
-                path="model_code",
             )
         )
     return problems

@@ -10,6 +10,7 @@ from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import check
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, BackEndAwayError
+from kfp_tfjob.pipelines.kubeflow.own_code import check_code
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.plan import check_place
 from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
@@ -34,6 +35,8 @@ def check_run(values: Mapping[str, Any], package: Package) -> None:
     except ConfigurationError as error:
         problems += error.problems
     problems += check_place(values)
+    known = {str(getattr(problem, "path", "")) for problem in problems}
+    problems += [] if "model_code" in known else check_code(values)
     problems += package.problems(str(values.get("train_image", "")))
     ConfigurationError.raise_if(problems)
 

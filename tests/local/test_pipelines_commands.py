@@ -122,6 +122,30 @@ def test_submit_shows_the_plan_and_starts_the_run(fake, package, data, base):
     assert run.display_name.startswith("m-")
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_model_code_of_this_machine_is_copied(fake, package, data, base, store, tmp_path, whole):
+    path = tmp_path / ("mine" if whole else "mine.py")
+    file = path / "__init__.py" if whole else path
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("def build(dataset):\n    return None\n")
+    for _ in range(2):
+        found = submitted(package, data, base, "--yes", "--model", f"{path}:build")
+        assert found.exit_code == 0, found.output
+    addresses = {run.runtime_config.parameters["model_code"] for run in fake.runs.values()}
+    (address,) = addresses
+    assert address.startswith(f"{base}/code/") and address.endswith(f"/{path.name}:build")
+    where = S3Address.parse(address.removesuffix(":build"), "model_code")
+    assert store.read(where / "__init__.py" if whole else where) == file.read_bytes()
+
+
+def test_wrong_model_code_of_this_machine_is_refused(fake, package, data, base, tmp_path):
+    (tmp_path / "mine.py").write_text("def other(dataset):\n    return None\n")
+    for name in ("mine.py:build", "none.py:build"):
+        found = submitted(package, data, base, "--yes", "--model", f"{tmp_path}/{name}")
+        assert found.exit_code == 2 and "model" in found.stderr
+    assert not fake.runs
+
+
 def test_the_answer_no_starts_nothing(fake, package, data, base):
     arguments = [
         "submit",
