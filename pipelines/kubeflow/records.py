@@ -84,8 +84,16 @@ class Records:
         return self._open(lambda: find(self._store, self._layout, self._run.run_id))
 
     def failure(self) -> Failure | None:
-        """Return what ended the run, as the failed step wrote it."""
-        return self._read(lambda store, at: Failure.from_bytes(store.read(at.failure("json"))))
+        """Return what ended the run, as the failed step wrote it; tasks with a key come last."""
+
+        def read(store: Store, at: RunLayout) -> Failure:
+            return Failure.from_bytes(store.read(at.failure("json")))
+
+        if failure := self._read(read):
+            return failure
+        keys = self._read(lambda store, at: store.folders(at.tasks)) or []
+        found = (self._read(lambda store, at, key=key: read(store, at.task(key))) for key in keys)
+        return next(filter(None, found), None)
 
     def verdict(self) -> Mapping[str, Any] | None:
         """Return verdict.json of evaluate; a run writes it once."""

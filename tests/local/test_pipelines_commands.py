@@ -293,6 +293,15 @@ def test_why_gives_the_record_of_the_failure(fake, store, base):
     assert why["remedy"] == "correct data_label."
 
 
+def test_why_finds_the_failure_of_a_task_with_a_key(fake, store, base):
+    run = add(fake, base, state="FAILED")
+    failure = Failure("launch_tfjob", 3, "user_error", "there is no data. Fix: bring some.")
+    task = folder(base, run).task("eu")
+    store.write(task.failure("json"), failure.to_bytes())
+    why = Client(fake.host).why("last")
+    assert (why.step, why.code, why.remedy) == ("launch_tfjob", 3, "bring some.")
+
+
 def test_why_says_what_cannot_be_read(fake, base, monkeypatch, tmp_path):
     run = add(fake, base, state="FAILED")
     fake.task(run, "launch-tfjob", "FAILED")
