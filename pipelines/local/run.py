@@ -312,17 +312,20 @@ class _Signals:
 
     def __init__(self) -> None:
         self.number = 0
-        self._event = threading.Event()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the time is over or a signal arrives."""
-        self._event.wait(seconds)
+        """Wait until the time is over, unless a signal has arrived.
+
+        A handler runs in the thread that waits: with a lock, as an Event has, it could wait for
+        itself for ever.
+        """
+        if not self.number:
+            time.sleep(seconds)
 
     def _handle(self, number: int, _frame: object) -> None:
         if self.number:
             os._exit(128 + number)  # the watchdog ends the rest
         self.number = number
-        self._event.set()
 
     def __enter__(self) -> _Signals:
         self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
