@@ -12,7 +12,9 @@ from kfp_tfjob.storage.errors import Problem, StepError, ended
 def with_hints(error: StepError) -> str:
     """Return the message of an error; each problem with a run parameter ends with what to type."""
     problems = (
-        replace(problem, fix=f"{ended(problem.fix)} Type {option}".strip())
+        replace(
+            problem, fix=f"{ended(problem.fix)} Type {option}" if problem.fix else f"type {option}"
+        )
         if isinstance(problem, Problem) and (option := _option(problem))
         else problem
         for problem in error.problems

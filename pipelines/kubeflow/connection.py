@@ -357,7 +357,7 @@ def _translate(what: str, error: Any, connection: Connection) -> StepError:
                 " --namespace",
             )
         )
-    if "<html" in message.lower() or "<!doctype" in message.lower():
+    if "</html>" in message.lower() or "<!doctype" in message.lower():
         return _no_back_end(connection, f"{error.status}, a page for people")
     if error.status == 404:
         return UnknownRunError(

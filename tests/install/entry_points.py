@@ -46,7 +46,8 @@ def reachable(module: str) -> tuple[set[str], dict[str, str]]:
             ours.add(name)
             parts = name.split(".")
             waiting += [(".".join(parts[:at]), name) for at in range(1, len(parts))]
-            waiting += [(found, name) for found in _imports(path)]
+            if name != "kfp_tfjob":  # its Client loads only for a user who asks for it
+                waiting += [(found, name) for found in _imports(path)]
     return ours, others
 
 
