@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
-from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.cluster.follower import Follower
+from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS, RunLogs
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
@@ -125,6 +126,7 @@ class Launcher:
             ConfigurationError: A job of this name does not belong to this run.
         """
         if done := self._completed():
+            self._keep_rest_of_log(done)
             return self._launched(done)
         failure: JobFailedError | None = None
         backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
@@ -169,6 +171,8 @@ class Launcher:
                 self.clock,
                 self.logs.attempt(attempt) if self.logs else None,
             ).follow()
+            if self.logs:
+                self.logs.flush(CLOSING_SECONDS)  # the record of the end says that it is stored
             self._keep(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
@@ -274,6 +278,21 @@ class Launcher:
             self.step.store.write(address, end.to_bytes())
         except StepError as error:
             log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
+
+    def _keep_rest_of_log(self, attempt: int) -> None:
+        """Store what a completed job printed after its launcher was gone; never raises."""
+        name = self._manifest(attempt)["metadata"]["name"]
+        try:
+            if not self.logs or read_ends(self.step.store, self.step.run).get(attempt):
+                return
+            if self.backend.get(name) is None:
+                return
+        except StepError as error:
+            log.info("the rest of the log of attempt %d is not stored: %s", attempt, error)
+            return
+        follower = Follower(self.backend, name, self.logs.attempt(attempt))
+        follower.start()
+        follower.finish(CLOSING_SECONDS)
 
     def _has_completed(self, attempt: int) -> bool:
         return self._completed() == attempt
