@@ -129,7 +129,7 @@ def missing_objects(
 def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
     """Check the mounted Secret of the store; a missing Secret gives an empty mount.
 
-    The account of a run may not read Secrets: it could then read every Secret in the namespace.
+    It is read as a file: deploy/ gives the account of a run no right to read Secrets.
     """
     if not SecretVolume.from_environment().has_keys():
         # Without it, the standard AWS credential chain applies, which may be intended.

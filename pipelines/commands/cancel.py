@@ -46,10 +46,9 @@ def cancel(run: str, limit: int, connection: Connection, endpoint: str, json_: b
     if json_:
         show_json(found)
     elif found.complete:
-        pods = (
-            "" if found.pods_gone is None else f" Its pods were gone after {found.pods_gone:g} s."
-        )
-        show(f"Nothing of {found.run.name} runs after {found.seconds:g} s.{pods}")
+        show(f"Nothing of {found.run.name} runs after {found.seconds:g} s.")
+        if found.pods_gone is not None:
+            show(f"The pods of the training were gone after {found.pods_gone:g} s.")
     else:
         left = f", and {found.left} are left" if found.left else ""
         show(f"After {found.seconds:g} s the run is {found.run.state}{left}.")

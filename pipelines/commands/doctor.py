@@ -31,7 +31,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @with_connection
 @click.option(
     "--pipeline",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
     help="YAML that `kfp-tfjob compile` wrote: its images and defaults are checked [default: the"
     " pipeline of this version]",

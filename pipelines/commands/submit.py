@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--run-name", default="", metavar="NAME", help="a name that no run has yet")
 @click.option(
     "--pipeline",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
     help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
 )

@@ -46,6 +46,8 @@ from kfp_tfjob.storage.store import Store
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
+# Variables of the user's shell that name another store than the embedded one.
+_OTHER_STORE = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
 _PATIENCE = Patience(10, silence=15)  # for this process's own requests to the store
 _SERVER_STARTS = 5  # a server that dies more often has a permanent problem
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,6 +88,8 @@ def run(
         server = None
         _forget_secrets(home)
         if embedded:
+            # A replica reads these before the Secret: in a pod, only the form sets them.
+            environment = {k: v for k, v in environment.items() if k not in _OTHER_STORE}
             server = _Embedded(home, environment, show)
             stack.callback(server.stop)
             server.start()

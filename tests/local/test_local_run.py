@@ -36,7 +36,8 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            # The shell of the user names another store: a run with the embedded one ignores it.
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
         )
 
     def read_until(self, text: str) -> None:
