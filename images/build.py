@@ -149,11 +149,13 @@ class Builder:
         command: For instance ["buildah", "--root", "/var/cache/images"].
         arguments: More options of every build.
         base: The image that all stages begin with.
+        labelled: Whether images get labels; the commit in them makes each commit another image.
     """
 
     command: list[str]
     arguments: list[str] = field(default_factory=list)
     base: str = BASE
+    labelled: bool = True
 
     @property
     def kind(self) -> str:
@@ -192,7 +194,8 @@ class Builder:
             given["ACCELERATOR"] = image.accelerator
         given |= {key: os.environ[key] for key in _FROM_ENVIRONMENT if os.environ.get(key)}
         said = [f"--build-arg={key}={value}" for key, value in given.items()]
-        said += [f"--label={key}={value}" for key, value in labels(image).items()]
+        if self.labelled:
+            said += [f"--label={key}={value}" for key, value in labels(image).items()]
         if self.kind == "docker":
             command = ["buildx", "build", "--load", "--provenance=false"]
         else:

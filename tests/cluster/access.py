@@ -131,6 +131,12 @@ class Access:
             return False
         return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions or [])
 
+    def log(self, namespace: str, pod: str, container: str = "") -> str:
+        """Return the log of a container as it is: the client would parse one that is JSON."""
+        named = {"container": container} if container else {}
+        answer = self.core.read_namespaced_pod_log(pod, namespace, _preload_content=False, **named)
+        return answer.data.decode()
+
     def _has_account(self, namespace: str, name: str) -> bool:
         accounts = self.core.list_namespaced_service_account(namespace).items
         return name in [account.metadata.name for account in accounts]

@@ -29,7 +29,15 @@ from pathlib import Path
 from typing import IO
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from tests.cluster import binaries, host, images, prerequisites, training_operator, workflows
+from tests.cluster import (
+    binaries,
+    host,
+    node_images,
+    prerequisites,
+    seed,
+    training_operator,
+    workflows,
+)
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
 from tests.cluster.node import EXTRA, SCARCE, Node, clean_up
@@ -330,7 +338,7 @@ class Cluster(Access):
 
 
 def make_everything() -> Mapping[str, Path]:
-    """Install, build and make whatever is not there yet; the image while programs are built.
+    """Install, build and make whatever is not there yet; the images while programs are built.
 
     Returns:
         What `binaries.build` returns.
@@ -341,9 +349,10 @@ def make_everything() -> Mapping[str, Path]:
     prerequisites.require()
     host.install()
     with ThreadPoolExecutor() as pool:
-        image = pool.submit(images.archive)
+        built = pool.submit(node_images.build)
         programs = binaries.build()
-        image.result()
+        built.result()
+    seed.make()
     return programs
 
 

@@ -30,6 +30,7 @@ _PACKAGES = {
     "iptables": "iptables",
     "ip": "iproute2",
     "debootstrap": "debootstrap",
+    "buildah": "buildah",
     "openssl": "openssl",
 }
 _BRIDGE_MAC = "02:6b:66:70:00:01"  # administered locally

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster import images
+from tests.cluster import node_images, seed
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import (
     BRIDGE,
@@ -46,7 +46,6 @@ conf_dir = "{folder}/cni"
 config_path = "{folder}/registries"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
-base_runtime_spec = "{folder}/base.json"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = false
 Root = "{folder}/runc"
@@ -104,18 +103,19 @@ class Node:
         self._authority = authority
 
     def start_runtime(self) -> None:
-        """Start containerd and give it the test images; needs no API server."""
+        """Start containerd and give it the images; needs no API server."""
         self._configure()
+        seed.plant(self._folder / "images")
         self._containerd.start()
         self._containerd.wait_until(lambda: self._ctr("version"))
-        self.load_image(images.archive())
+        self.load_image(node_images.current().archive)
 
     def start_kubelet(self) -> None:
         """Start the kubelet, which registers the node; the runtime must be there."""
         self._kubelet.start()
 
     def load_image(self, archive: Path) -> None:
-        """Import the images of a docker-archive or OCI archive under the names it holds."""
+        """Import the images of an archive; layers that the node has may be missing in it."""
         self._ctr("images", "import", archive, check=True)
 
     def freeze(self) -> None:
@@ -141,23 +141,15 @@ class Node:
         self._authority.kubeconfig(
             self.name, f"/O=system:nodes/CN=system:node:{self.name}", SERVER
         ).rename(self._folder / "kubelet.conf")
-        text = _CONTAINERD.format(folder=self._folder, socket=self._socket, pause=images.PAUSE)
+        text = _CONTAINERD.format(folder=self._folder, socket=self._socket, pause=node_images.PAUSE)
         (self._folder / "containerd.toml").write_text(text)
         # There is no registry: a pull of any image is refused at once.
         (self._folder / "registries/_default/hosts.toml").write_text(
             'server = "http://127.0.0.1:1"'
         )
-        self._write("base.json", self._base_specification())
         self._write("cni/10-bridge.conflist", self._network())
         (self._folder / "resolv.conf").touch()
         self._write("kubelet.json", self._kubelet_configuration())
-
-    def _base_specification(self) -> dict[str, object]:
-        """Return containerd's own default, with the mounts that every container gets."""
-        done = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True)
-        specification = json.loads(done.stdout)
-        specification["mounts"] += images.mounts()
-        return specification
 
     def _network(self) -> dict[str, object]:
         prefix = SUBNET.rsplit(".", 2)[0]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from tests.cluster import binaries, host, images
+from tests.cluster import binaries, host, node_images
 
 _VERSION = re.compile(r"go(\d+)\.(\d+)")
 
@@ -37,12 +37,12 @@ def require() -> None:
 
 
 def _system() -> Problem | None:
-    if platform.system() == "Linux" and platform.machine() in images.ARCHITECTURES:
+    if platform.system() == "Linux" and platform.machine() in node_images.ARCHITECTURES:
         return None
     return Problem(
         "the test cluster runs the kubelet and containers",
         received=f"{platform.system()} on {platform.machine()}",
-        expected=f"Linux on {' or '.join(images.ARCHITECTURES)}",
+        expected=f"Linux on {' or '.join(node_images.ARCHITECTURES)}",
         fix="use a virtual machine, or set KUBECONFIG to a cluster that has the training-operator",
     )
 

@@ -1,0 +1,146 @@
+"""Every entry point of the images as the manifests start it, and harder: any user, read-only root.
+
+Dropped capabilities and runAsNonRoot come with Pod Security `restricted`, under which all of it is
+admitted.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kfp_tfjob.components.images import TOOLS, TRAINER
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.step import Failure
+from kfp_tfjob.pipelines.compilation import FOLDER
+from tests.cluster.compiled import Compiled
+from tests.cluster.processes import wait_until
+from tests.cluster.step_pods import StepPods
+from tests.cluster.workflows import Workflow
+from tests.local import tiny_dataset
+
+pytestmark = pytest.mark.cluster
+
+_ANY_USER = 1000670000  # as OpenShift assigns them
+_SECONDS = 600
+_MOST = {TOOLS: 450, TRAINER: 2600}  # MB over the base
+_LOOK = """
+import importlib.util, json, os, pathlib, shutil, sys, tempfile
+import kfp, kfp_tfjob.storage.store as store
+files = [path for path in pathlib.Path("/opt/venv").rglob("*") if not path.is_symlink()]
+compiled = [pathlib.Path(importlib.util.cache_from_source(it.__file__)) for it in (kfp, store, os)]
+print(json.dumps({
+    "user": [os.getuid(), os.getgid()],
+    "temporary": tempfile.gettempdir(),
+    "bytecode": [path.exists() for path in compiled],
+    "tools": [shutil.which(name) for name in ("gcc", "cc", "uv")],
+    "pip": importlib.util.find_spec("pip") is not None,
+    "sbom": json.load(open("/usr/share/kfp-tfjob/sbom.json"))["bomFormat"],
+    "python": sys.prefix,
+    "megabytes": sum(path.stat().st_size for path in files if path.is_file()) / 1e6,
+}))
+"""
+
+
+@pytest.fixture
+def restricted(own_cluster, namespace) -> str:
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
+    return namespace
+
+
+def harden(pod: dict) -> dict:
+    """Make every container of a pod run as any user on a read-only root."""
+    spec = pod["spec"]
+    spec["volumes"] = [*spec.get("volumes", []), {"name": "any-tmp", "emptyDir": {}}]
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        container["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": _ANY_USER,
+            "runAsGroup": 0,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        mounts = container.setdefault("volumeMounts", [])
+        mounts.append({"name": "any-tmp", "mountPath": "/tmp"})
+    return pod
+
+
+def finish(cluster, namespace: str, name: str) -> str:
+    def phase() -> str:
+        return cluster.core.read_namespaced_pod(name, namespace).status.phase
+
+    assert wait_until(lambda: phase() in ("Succeeded", "Failed"), _SECONDS), phase()
+    return phase()
+
+
+@pytest.mark.parametrize("image", [TOOLS, TRAINER], ids=["tools", "trainer"])
+def test_what_is_in_an_image_and_what_is_not(own_cluster, restricted, image, figure):
+    main = {"name": "main", "image": image, "command": ["python3", "-c", _LOOK]}
+    pod = {"metadata": {"name": "look"}, "spec": {"containers": [main], "restartPolicy": "Never"}}
+    own_cluster.core.create_namespaced_pod(restricted, harden(pod))
+    phase = finish(own_cluster, restricted, "look")
+    said = own_cluster.log(restricted, "look")
+    assert phase == "Succeeded", said
+    found = json.loads(said)
+    size = found.pop("megabytes")
+    figure(f"{image}: {size:.0f} MB over its base")
+    assert size < _MOST[image]
+    assert found == {
+        "user": [_ANY_USER, 0],
+        "temporary": "/tmp",
+        "bytecode": [True, True, True],
+        "tools": [None, None, None],
+        "pip": False,
+        "sbom": "CycloneDX",
+        "python": "/opt/venv",
+    }
+
+
+def test_every_step_starts_and_says_what_is_wrong(own_cluster, restricted):
+    own_cluster.core.create_namespaced_service_account(restricted, {"metadata": {"name": "runner"}})
+    own_cluster.storage_secret(restricted)
+    workflow = Workflow(own_cluster, restricted).create()
+    changes = {"runAsUser": _ANY_USER, "runAsGroup": 0, "readOnlyRootFilesystem": True}
+    pods = StepPods(own_cluster, restricted, "runner", workflow, "r", changes)
+    inputs = {"run_id": "r", "storage_secret": "objstore-cred", "output_uri": "no address"}
+    tasks = Compiled(FOLDER / "tfjob_training.yaml").steps(inputs)
+    assert len(tasks) == 7
+    for task in tasks:
+        pods.start(task)
+    for task in tasks:
+        if task.name == "finish":  # it reports, and never fails a run
+            pods.join(task)
+            continue
+        log = pods.join(task, "Failed").log
+        record = next((line for line in log.splitlines() if Failure.from_line(line)), "")
+        failure = Failure.from_line(record)
+        assert failure and failure.code == 2 and "output_uri" in failure.message, log
+
+
+def test_a_replica_with_setup_uploader_supervisor_and_trainer(launch, launch_store, tmp_path):
+    """The pod of a chief as the job manifest has it."""
+    folder = tiny_dataset.write(tmp_path / "d")
+    uri = tiny_dataset.send(launch_store, folder, launch.step.layout.dataset("d"))
+    small = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi"}
+    small |= {"shared_memory": "64Mi", "run_as_user": _ANY_USER}
+    values = launch.parameters({"all": small}, 0, 0, {"deadline_seconds": 900}, batch=24)
+    spec = JobSpec.parse(**values | {"dataset_uri": str(uri)})
+    job = build_job(spec, Identity(launch.step.run_id, 1))
+    pod = harden(job["spec"]["tfReplicaSpecs"]["Chief"]["template"])
+    pod["metadata"]["name"] = "chief"
+    pod["spec"]["restartPolicy"] = "Never"
+    core = launch.cluster.core
+    core.create_namespaced_pod(launch.namespace, pod)
+    phase = finish(launch.cluster, launch.namespace, "chief")
+    logs = {
+        name: launch.cluster.log(launch.namespace, "chief", name)
+        for name in ("setup", "uploader", "tensorflow")
+    }
+    assert phase == "Succeeded", logs
+    stored = launch_store.read_manifest(launch.step.run.manifest).objects
+    assert any("saved_model.pb" in item.key for item in stored)
