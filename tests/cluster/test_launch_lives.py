@@ -297,10 +297,9 @@ def _start_step(
         {"name": "KFP_RETRY_INDEX", "value": "0"},
         {"name": "STORAGE_SECRET_DIR", "value": "/etc/kfp-tfjob/storage"},
     ]
-    volumes = []
-    if secret:
-        main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
-        volumes = [{"name": "storage", "secret": {"secretName": "objstore-cred"}}]
+    main["volumeMounts"] = [{"name": "storage", "mountPath": "/etc/kfp-tfjob/storage"}]
+    source = {"secretName": "objstore-cred" if secret else "not-made", "optional": not secret}
+    volumes = [{"name": "storage", "secret": source}]
     body = pod("step", main, serviceAccountName="runner", volumes=volumes)
     body["metadata"] = metadata
     body["metadata"]["ownerReferences"] = [workflow.reference()]
