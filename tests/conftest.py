@@ -58,12 +58,14 @@ def base(store: Store) -> S3Address:
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Undo what a step that ran in this process did to the logger of the project."""
+    """Undo what a step or a command that ran in this process did to the project's loggers."""
     logger = logging.getLogger(LOGGER)
-    before = logger.handlers, logger.propagate, logger.level
+    storage = logging.getLogger(f"{LOGGER}.storage")  # a command for people makes it quiet
+    before = logger.handlers, logger.propagate, logger.level, storage.level
     yield
     logger.handlers, logger.propagate = before[:2]
     logger.setLevel(before[2])
+    storage.setLevel(before[3])
 
 
 @pytest.fixture(scope="session")
