@@ -60,12 +60,22 @@ def base(store: Store) -> S3Address:
 def logging_as_it_was() -> Iterator[None]:
     """Undo what a step or a command that ran in this process did to the project's loggers."""
     logger = logging.getLogger(LOGGER)
-    storage = logging.getLogger(f"{LOGGER}.storage")  # a command for people makes it quiet
-    before = logger.handlers, logger.propagate, logger.level, storage.level
+    handlers, propagate = logger.handlers, logger.propagate
+    before = {each: each.level for each in (logger, *_loggers_below())}
     yield
-    logger.handlers, logger.propagate = before[:2]
-    logger.setLevel(before[2])
-    storage.setLevel(before[3])
+    logger.handlers, logger.propagate = handlers, propagate
+    for each in (logger, *_loggers_below()):
+        each.setLevel(before.get(each, logging.NOTSET))
+
+
+def _loggers_below() -> list[logging.Logger]:
+    """Return the loggers of the modules so far; a command for people makes some of them quiet."""
+    known = logging.root.manager.loggerDict.items()
+    return [
+        found
+        for name, found in known
+        if name.startswith(f"{LOGGER}.") and isinstance(found, logging.Logger)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -141,7 +141,7 @@ class FakePipelines:
         return run
 
     def _list(self, query: Mapping[str, str]) -> api.V2beta1ListRunsResponse:
-        found = _chosen(self.runs.values(), query)
+        found = _chosen(list(self.runs.values()), query)
         if query.get("sort_by", "").endswith(" desc"):
             found.reverse()
         size, start = int(query.get("page_size") or 20), int(query.get("page_token") or 0)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -469,8 +470,8 @@ def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, t
     fake.token = "t"
 
     def finish() -> None:
-        while not any(run.display_name == "nightly" for run in fake.runs.values()):
-            pass
+        while not any(run.display_name == "nightly" for run in list(fake.runs.values())):
+            time.sleep(0.01)
         for run in fake.runs.values():
             run.state = "SUCCEEDED"
 
