@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-import tiny_dataset
-from trainer_jobs import BATCH, ROOT, Job, Start
 
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
@@ -17,6 +15,8 @@ from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
+from tests.local import tiny_dataset
+from tests.local.trainer_jobs import BATCH, ROOT, Job, Start
 
 
 @pytest.fixture(scope="session")

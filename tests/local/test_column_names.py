@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-import tiny_dataset
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.serving import Task
+from tests.local import tiny_dataset
 
 ORDINARY = [
     *("_c0", "_id", "-x", "(a)", "%", "Ärger", "나이", "年齢", "Age", "age", "AGE", "age_1"),

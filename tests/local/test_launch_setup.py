@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from trainer_jobs import SECONDS, STEPS, Job, Start
 
 from kfp_tfjob.components.launch_tfjob.restore import restore
 from kfp_tfjob.components.launch_tfjob.setup import Task, run
@@ -28,6 +27,7 @@ from kfp_tfjob.uploader import push
 from kfp_tfjob.uploader.inventory import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
+from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
 
 @pytest.fixture

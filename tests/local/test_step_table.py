@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_dataset
+
+from tests.local import tiny_dataset
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900.0  # for all rows; an idle machine needs a tenth of it
@@ -109,7 +110,7 @@ def test_two_replicas_in_one_process(dataset: Path) -> None:
 
 @pytest.mark.slow
 def test_the_whole_table_on_one_two_and_three_processes(dataset: Path) -> None:
-    import step_rows
+    from tests.local import step_rows
 
     names = list(step_rows.ROWS)
     assert set(REFUSED) == {name for name, row in step_rows.ROWS.items() if not row.tolerance}

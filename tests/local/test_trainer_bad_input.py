@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import tiny_dataset
-from trainer_jobs import Start
 
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
+from tests.local import tiny_dataset
+from tests.local.trainer_jobs import Start
 
 # The four parts of a message: what is wrong is another one for each case.
 PARTS = r".* Received: .+ Expected: .+ Fix: .+"

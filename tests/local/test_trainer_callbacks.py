@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_dataset
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
@@ -16,6 +15,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.exits import StoppedError
+from tests.local import tiny_dataset
 
 BATCH = 100
 STEPS = tiny_dataset.ROWS["train"] // BATCH

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-import tiny_dataset
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.check import NOTE, OK, WRONG, Finding, with_tensorflow, without_tensorflow
+from tests.local import tiny_dataset
 
 COLUMNS = len(tiny_dataset.FEATURES)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainer_jobs import STEPS, Start
 
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, steps
+from tests.local.trainer_jobs import STEPS, Start
 
 METRICS = ["loss", "accuracy", "val_loss", "val_accuracy"]
 

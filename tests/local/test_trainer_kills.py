@@ -20,10 +20,10 @@ from functools import cache
 from hashlib import sha256
 
 import pytest
-import tiny_dataset
-from trainer_jobs import Job, Start
 
 from kfp_tfjob.trainer import checkpoint
+from tests.local import tiny_dataset
+from tests.local.trainer_jobs import Job, Start
 
 pytestmark = pytest.mark.slow
 log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainer_jobs import SECONDS, Start
+
+from tests.local.trainer_jobs import SECONDS, Start
 
 EPOCHS, FIRST = 20, 3
 GROWTH = 1.02

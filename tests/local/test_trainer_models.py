@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_dataset
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.signature_columns import argument_names
+from tests.local import tiny_dataset
 
 FEATURES = len(tiny_dataset.FEATURES)
 

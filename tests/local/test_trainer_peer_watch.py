@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from trainer_jobs import ROOT, SECONDS, Job, Start
+
+from tests.local.trainer_jobs import ROOT, SECONDS, Job, Start
 
 # Neither replica can hear of anything from TensorFlow while it is in code of the user.
 CODE = """

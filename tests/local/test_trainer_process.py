@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_dataset
-from random_model import RANDOM_MODEL
-from trainer_jobs import STEPS, Job, Start, free_ports
+
+from tests.local import tiny_dataset
+from tests.local.random_model import RANDOM_MODEL
+from tests.local.trainer_jobs import STEPS, Job, Start, free_ports
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """

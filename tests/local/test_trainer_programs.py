@@ -11,9 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import tiny_dataset
-import trainer_jobs
-from test_local_run import Run
 
 from examples import digits
 from kfp_tfjob.pipelines.local import processes
@@ -22,6 +19,8 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.uploader import pull
+from tests.local import tiny_dataset, trainer_jobs
+from tests.local.local_run import Run
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_model import RANDOM_MODEL
-from trainer_jobs import STEPS, Start
 
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
+from tests.local.random_model import RANDOM_MODEL
+from tests.local.trainer_jobs import STEPS, Start
 
 STOPPED = f"""
 import os, signal

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tiny_dataset
-from trainer_jobs import STEPS, Start
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
@@ -20,6 +18,8 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.staging import check_writable, stage
 from kfp_tfjob.uploader import push
 from tests.faults.proxy import FaultProxy
+from tests.local import tiny_dataset
+from tests.local.trainer_jobs import STEPS, Start
 
 FILES = {
     "schema.json": b"{}",

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tiny_dataset
-
 from kfp_tfjob.supervisor.pack import NAME, pack
+from tests.local import tiny_dataset
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0  # of one job; an idle machine needs a thirtieth of it

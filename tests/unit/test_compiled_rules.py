@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from compiled_rules import RULES, broken
 from kfp import compiler, dsl, kubernetes
 
 from kfp_tfjob.pipelines.compilation import FOLDER
+from tests.unit.compiled_rules import RULES, broken
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster.support import too_old
 from kfp_tfjob.components.launch_tfjob.checks import (
@@ -15,6 +14,7 @@ from kfp_tfjob.components.launch_tfjob.checks import (
     too_small,
 )
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from tests.unit.launch_parameters import DEFAULTS
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 
 import pytest
-from launch_parameters import EVERYTHING, RUN_ID
 
 from kfp_tfjob.cluster.choice import open_backend
 from kfp_tfjob.cluster.local.backend import LocalBackend
@@ -12,6 +11,7 @@ from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, plac
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.unit.launch_parameters import EVERYTHING, RUN_ID
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
@@ -23,6 +22,7 @@ from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.schema import FIELDS
+from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

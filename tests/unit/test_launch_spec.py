@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from launch_parameters import DEFAULTS, EVERYTHING
 
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import RESERVED, JobSpec
 from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config
+from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
 
 def problems(**changes) -> list[str]:

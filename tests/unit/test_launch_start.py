@@ -4,7 +4,6 @@ import copy
 from unittest.mock import Mock
 
 import pytest
-from launch_parameters import DEFAULTS, OWNER, RUN_ID
 
 from kfp_tfjob.cluster.backend import JobExistsError
 from kfp_tfjob.components.launch_tfjob.launcher import Launcher
@@ -14,6 +13,7 @@ from kfp_tfjob.components.launch_tfjob.start import TABLE, Action, Found, decide
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
+from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
 
 WANTED = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
 PREFIX = "training.kubeflow.org/"

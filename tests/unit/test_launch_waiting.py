@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
@@ -13,6 +12,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
+from tests.unit.launch_parameters import DEFAULTS
 
 PREFIX = "training.kubeflow.org/"
 CPU = (

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_parameters import DEFAULTS, EVERYTHING
 
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.lint.engine import RULES, fix, lint
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
 GOOD = """\
 apiVersion: kubeflow.org/v1

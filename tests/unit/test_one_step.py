@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from compiled_rules import broken
 from kfp import compiler, components, dsl
 
 from examples.own_pipeline import own_pipeline
@@ -18,6 +17,7 @@ from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.task import with_store
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.unit.compiled_rules import broken
 
 OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/datasets/d"
 # What a user has to give; everything else has a default.

@@ -5,7 +5,6 @@ import json
 import pytest
 import yaml
 from click.testing import CliRunner
-from launch_parameters import DEFAULTS
 
 from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
@@ -26,6 +25,7 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
+from tests.unit.launch_parameters import DEFAULTS
 
 SECRET = "hunter2-4711"
 GOOD = {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m", "output_uri": "s3://b"}

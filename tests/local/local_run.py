@@ -1,0 +1,78 @@
+"""`kfp-tfjob run` as a process that a test reads, signals and waits for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kfp_tfjob.pipelines.local import processes
+
+PATIENCE = 240  # seconds for a whole run on a busy machine
+
+
+class Run:
+    """A `kfp-tfjob run` and what it prints."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        self.home = home
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kfp_tfjob.pipelines", "run", "--home", str(home), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # The shell of the user names another store: a run with the embedded one ignores it.
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+        )
+
+    def read_until(self, text: str) -> None:
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return
+        pytest.fail(f"{text!r} was never printed:\n{self.text}")
+
+    def wait(self) -> int:
+        self.lines += [line.rstrip() for line in self._process.stdout]
+        return self._process.wait(PATIENCE)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def run_id(self) -> str:
+        (line,) = [line for line in self.lines if line.startswith("run ")]
+        return line.split()[1].rstrip(";")
+
+    @property
+    def weights(self) -> set[str]:
+        """The hashes of the final weights, of whichever replica."""
+        return {line.split()[-1] for line in self.lines if "weights sha256" in line}
+
+    def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
+        """Return the one process of the run that is wanted, once there is one."""
+        token = (self.home / "token").read_text()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if found := [p for p in processes.carriers(token) if wanted(p)]:
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError("the process was not found")
+
+    def assert_nothing_left(self) -> None:
+        token = (self.home / "token").read_text()
+        deadline = time.monotonic() + 30
+        while (left := processes.carriers(token)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left == []
