@@ -45,28 +45,29 @@ class SyncResult:
 
     @property
     def markdown(self) -> str:
-        """The report: how much was verified, and the largest objects."""
+        """The report: how much was verified, and the largest objects. Its panel is 500 px wide."""
         objects = self.manifest.objects
+        stored = f"{counted(len(objects), 'object')}, {counted(self.manifest.size, 'byte')}"
         lines = [
             "# The output is stored",
             "",
-            "| | |",
-            "|---|---|",
-            row("Objects verified", f"{len(objects):,}"),
-            row("Bytes", f"{self.manifest.size:,}"),
-            row("Attempt", str(self.manifest.attempt)),
-            row("Digest", code(self.output_digest)),
-            row("Model", code(self.model_uri)),
+            f"**Verified:** {stored}, of attempt {self.manifest.attempt}",
+            "",
+            f"**Model:** {code(self.model_uri)}",
+            "",
+            f"**Digest:** {code(self.output_digest)}",
             "",
             "## Largest objects",
             "",
-            "| Object | Bytes | CRC64NVME |",
-            "|---|---:|---|",
+            "`manifest.json` has the checksums of all of them.",
+            "",
+            "| Bytes | Object |",
+            "|---:|---|",
         ]
         for item in nlargest(_MOST_ROWS, objects, key=lambda item: item.size):
-            lines.append(row(code(item.key), f"{item.size:,}", code(item.crc64nvme)))
+            lines.append(row(f"{item.size:,}", code(item.key)))
         if len(objects) > _MOST_ROWS:
-            lines.append(f"| and {len(objects) - _MOST_ROWS:,} smaller | | |")
+            lines.append(row("", f"and {len(objects) - _MOST_ROWS:,} smaller"))
         return "\n".join(lines) + "\n"
 
 

@@ -45,8 +45,8 @@ def test_a_whole_output(step):
 
     assert result.model_uri == f"{step.run.base}/output/model"
     assert result.output_digest == manifest.digest
-    assert "| Objects verified | 24 |" in result.markdown
-    assert "| `output/model/variables/variables` | 5,000 |" in result.markdown
+    assert "**Verified:** 24 objects, " in result.markdown
+    assert "| 5,000 | `output/model/variables/variables` |" in result.markdown
     assert "9 smaller" in result.markdown
 
 
@@ -109,7 +109,7 @@ def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_p
 
     outputs = sync_output.python_func(run_id=RUN, output_uri=str(base), stored_output=report)
     assert outputs == (f"{step.run.base}/output/model", manifest.digest)
-    assert "Objects verified" in Path(report.path).read_text()
+    assert "**Verified:** " in Path(report.path).read_text()
     assert report.metadata == dict(zip(("model_uri", "output_digest"), outputs, strict=True))
 
     step.store.delete(step.run.output / "model/saved_model.pb")
