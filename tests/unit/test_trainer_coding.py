@@ -1,0 +1,183 @@
+"""The coding of columns: what schema.json declares, and packed rows by numpy."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer import coding, text_hash
+from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Column, Missing
+
+_CITIES = ("Rome", "Bonn", "Paris")
+_CODING = Coding(
+    (
+        Coded("city", "category", dictionary=_CITIES, vocabulary=("Paris", "Rome")),
+        Coded("age", "number", Missing("median", 38.5, indicator=True)),
+        Coded("born", "date", Missing("median", 0), origin=-86_400_000_000),
+        Coded("note", "text", bins=16),
+        Coded("member", "boolean", Missing("most_frequent", 1)),
+    )
+)
+_DAY = 86_400_000_000  # microseconds
+
+
+def _pack(floats: list[list[float]], codes: list[list[int]], dates: list[list[int]]) -> np.ndarray:
+    return _CODING.pack(
+        np.array(floats, np.float32), np.array(codes, np.int64), np.array(dates, np.int64)
+    )
+
+
+def test_the_numbers_come_first_and_then_the_codes() -> None:
+    assert _CODING.names == (
+        "age", "age.missing", "born.year", "born.month", "born.day", "born.weekday", "born.hour",
+        "born.seconds", "member", "city", "note",
+    )  # fmt: skip
+    assert (_CODING.width, _CODING.numbers, _CODING.lengths) == (11, 9, (2, 2, 1))
+    assert _CODING.columns == (
+        Column("city", "category", 9, 1, 4),
+        Column("age", "number", 0, 2, 0),
+        Column("born", "date", 2, 6, 0),
+        Column("note", "text", 10, 1, 17),
+        Column("member", "boolean", 8, 1, 0),
+    )
+
+
+def test_a_row_is_packed() -> None:
+    packed = _pack([[41.25, 0]], [[1, 17 - 1]], [[3 * 3_600_000_000 + 1_500_000]])
+    assert packed.dtype == np.float32
+    assert packed.tolist() == [[41.25, 0, 1970, 1, 1, 3, 3, 86_400 + 10_801.5, 0, 3, 16]]
+
+
+def test_gaps_and_rare_texts() -> None:
+    packed = _pack([[np.nan, np.nan]] * 2, [[0, 0], [2, 1]], [[NO_DATE], [-_DAY]])
+    assert packed[0].tolist() == [38.5, 1, 1970, 1, 1, 3, 0, 86_400, 1, coding.GAP, 0]
+    assert packed[1].tolist() == [38.5, 1, 1969, 12, 31, 2, 0, 0, 1, coding.UNKNOWN, 1]
+
+
+def test_no_rows() -> None:
+    packed = _CODING.pack(
+        np.empty((0, 2), np.float32), np.empty((0, 2), int), np.empty((0, 1), int)
+    )
+    assert packed.shape == (0, 11)
+
+
+@given(st.lists(st.datetimes(), min_size=1), st.datetimes())
+def test_dates_agree_with_the_calendar_of_python(
+    dates: list[datetime.datetime], origin: datetime.datetime
+) -> None:
+    start = datetime.datetime(1970, 1, 1)
+    one = datetime.timedelta(microseconds=1)
+    micro = np.array([(date - start) // one for date in dates])
+    *parts, whole, rest = coding.date_parts(micro, np.int64((origin - start) // one))
+    assert np.transpose(parts).tolist() == [
+        [date.year, date.month, date.day, date.weekday(), date.hour] for date in dates
+    ]
+    assert (whole * 1_000_000 + rest).tolist() == [(date - origin) // one for date in dates]
+
+
+@pytest.mark.parametrize(
+    ("far", "day", "hour"),
+    [(-(2**63) + 1, (-290_308, 12, 21), 19), (2**63 - 1, (294_247, 1, 10), 4)],
+)
+def test_the_farthest_dates(far: int, day: tuple[int, int, int], hour: int) -> None:
+    """The calendar of numpy overflows here, so the expected days are those of Java."""
+    found = [int(part[0]) for part in coding.date_parts(np.array([far]), np.array([-far]))]
+    assert (tuple(found[:3]), found[4]) == (day, hour)
+    assert found[5] * 1_000_000 + found[6] == 2 * far
+
+
+def test_the_schema_says_everything() -> None:
+    schema = json.loads(json.dumps(_CODING.to_schema()))
+    assert Coding.of_schema(schema) == _CODING
+    assert schema["features"][:2] == [
+        {"name": "city", "type": "category"},
+        {"name": "age", "type": "float32"},
+    ]
+    assert schema["coding"][1] == {"missing": {"rule": "median", "value": 38.5, "indicator": True}}
+
+
+def test_a_table_of_numbers_is_not_copied() -> None:
+    plain = Coding.of_schema({"features": [{"name": "a", "type": "float32"}]})
+    rows = np.array([[1.5], [np.nan]], np.float32)
+    none = np.empty((2, 0), np.int64)
+    assert plain.plain and not _CODING.plain
+    assert plain.pack(rows, none, none) is rows
+
+
+def test_numbers_with_gaps_are_not_plain() -> None:
+    assert not Coding((Coded("a", "number", Missing("mean", 2.0)),)).plain
+
+
+@pytest.mark.parametrize(
+    "column",
+    [Coded("when", "date", Missing("fail", None)), Coded("n", "number", Missing("fail", None))],
+)
+def test_a_forbidden_gap_is_named(column: Coded) -> None:
+    floats, dates = np.full((2, 1), np.nan, np.float32), np.full((2, 1), NO_DATE)
+    lengths = Coding((column,)).lengths
+    with pytest.raises(DataError) as caught:
+        Coding((column,)).pack(
+            floats[:, : lengths[0]], np.empty((2, 0), int), dates[:, : lengths[2]]
+        )
+    assert repr(column.name) in caught.value.problems[0].what
+
+
+@pytest.mark.parametrize(("code", "name"), [([4, 0], "city"), ([-1, 0], "city"), ([0, 17], "note")])
+def test_a_code_outside_its_dictionary_is_damage(code: list[int], name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        _pack([[0, 0]], [code], [[0]])
+    assert repr(name) in caught.value.problems[0].what
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": [{"name": "a", "type": "float64"}], "coding": [{}]},
+        {"features": [{"name": "a", "type": "category"}], "coding": [{}]},
+        {"features": [{"name": "a", "type": "boolean"}]},
+        {"features": [{"name": "a", "type": "float32"}], "coding": [{}, {}]},
+        {"features": [{"name": "a", "type": "text"}], "coding": [{"bins": 2**24}]},
+        {
+            "features": [{"name": "a", "type": "category"}],
+            "coding": [{"dictionary": ["x"], "vocabulary": ["x", "x"]}],
+        },
+    ],
+)
+def test_a_wrong_schema(change: dict[str, object]) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        Coding.of_schema(change)
+
+
+# From the reference implementation of SipHash-2-4: the text of n bytes is 00 01 02 ...
+_VECTORS = {
+    0: 0x726FDB47DD0E0E31,
+    1: 0x74F839C593DC67FD,
+    7: 0xAB0200F58B01D137,
+    8: 0x93F5F5799A932462,
+    15: 0xA129CA6149BE45E5,
+    63: 0x958A324CEB064572,
+}
+
+
+def test_the_hash_has_the_published_values() -> None:
+    found = text_hash.siphash([bytes(range(length)) for length in _VECTORS])
+    assert [hex(value) for value in found.tolist()] == [hex(value) for value in _VECTORS.values()]
+
+
+def test_bins() -> None:
+    texts = [text.encode() for text in ("", "London", "london", "München", "東京")]
+    hashes = text_hash.siphash(texts).tolist()
+    assert text_hash.bins_of(texts, 1024).tolist() == [value % 1024 for value in hashes]
+    assert text_hash.bins_of([], 8).tolist() == []
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_a_hash_does_not_depend_on_the_other_texts(texts: list[bytes]) -> None:
+    together = text_hash.siphash(texts).tolist()
+    assert together == [int(text_hash.siphash([text])[0]) for text in texts]
