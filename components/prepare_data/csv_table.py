@@ -1,4 +1,4 @@
-"""Reads a CSV as a table: parses blocks as numbers, and value by value if that fails."""
+"""Reads a CSV as arrow columns: parses blocks as numbers, and as text if that fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.csv
 
 from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, CsvRecords
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.rows import Columns, Rows, empty
+from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -36,7 +37,6 @@ class CsvTable:
         self._records = CsvRecords(stream, name, options.delimiter, block)
         self._blocks = iter(self._records)
         self._first = self._take_header()
-        self._nulls = frozenset(options.null_values)
         # A number that means "missing" can be found only while the values are text.
         self._direct = not any(map(values.plain_number, options.null_values))
 
@@ -57,7 +57,8 @@ class CsvTable:
             if lost or "\r" in text.rstrip("\r\n"):
                 raise ValueError("misplaced quotes or line ends")
             reader = csv.reader([text], delimiter=self._options.delimiter, strict=True)
-            self.names = [name.strip() for name in next(reader)]
+            names = [name.strip() for name in next(reader)]
+            self.schema = pa.schema([(name, pa.binary()) for name in names])
         except (ValueError, csv.Error) as error:
             received = block.bad[0][1] if lost else header.decode(errors="replace")
             raise DataError(
@@ -75,55 +76,47 @@ class CsvTable:
         """Return nothing: the columns of a CSV have no types."""
         return []
 
-    def rows(self, columns: Columns) -> Iterator[Rows]:
-        """Yield the rows block by block."""
+    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+        """Yield the columns block by block: parsed as numbers, or as binary if that fails."""
         yield self._parse(self._first, columns)
         for block in self._blocks:
             yield self._parse(block, columns)
 
-    def _parse(self, block: Block, columns: Columns) -> Rows:
-        where = {name: i for i, name in enumerate(self.names)}
-        at = [where[name] for name in columns.features]
-        label_at = where[columns.label]
-        parsed = self._as_numbers(block, at, label_at) or self._as_text(
-            block, columns, at, label_at
-        )
-        features, label, faults = parsed
+    def _parse(self, block: Block, columns: Columns) -> Chunk:
+        where = {name: i for i, name in enumerate(self.schema.names)}
+        at = {name: where[name] for name in (*columns.features, columns.label)}
+        chunk = self._as_numbers(block, at, columns) or self._as_text(block, at)
         for line, text in block.bad:
-            faults.lost(line, "quotes", text)
-        faults.rows["quotes"] += block.lost - len(block.bad)
-        label = values.strings(label, columns.label, faults)
-        texts, codes = values.labels(label, columns.label, self._nulls, faults)
-        return Rows.good(features, texts, codes, faults, len(block.data))
+            chunk.faults.lost(line, "quotes", text)
+        chunk.faults.rows["quotes"] += block.lost - len(block.bad)
+        return chunk
 
-    def _as_numbers(
-        self, block: Block, at: list[int], label_at: int
-    ) -> tuple[np.ndarray, pa.Array, BlockFaults] | None:
+    def _as_numbers(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse a block fast; None if a feature has a fault."""
         if not self._direct:
             return None
-        types = {str(i): pa.float32() for i in at} | {str(label_at): pa.binary()}
+        types = {str(at[name]): pa.float32() for name in columns.features}
+        types[str(at[columns.label])] = pa.binary()
         try:
             table = self._read(block, types)
         except pa.ArrowInvalid:
             return None
-        features = _matrix([table[str(i)] for i in at], len(block.lines))
-        if not np.isfinite(features).all():
+        found = {name: _one(table[str(i)]) for name, i in at.items()}
+        if not all(np.isfinite(found[name].to_numpy()).all() for name in columns.features):
             return None
-        return features, _one(table[str(label_at)]), BlockFaults(self._name, block.lines)
+        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data))
 
-    def _as_text(
-        self, block: Block, columns: Columns, at: list[int], label_at: int
-    ) -> tuple[np.ndarray, pa.Array, BlockFaults]:
-        """Parse a block value by value and mark every fault in it."""
-        block, undecodable = self._records.wrong_bytes(block, len(self.names))
+    def _as_text(self, block: Block, at: dict[str, int]) -> Chunk:
+        """Split a block into values, and mark the rows that cannot be split."""
+        size = len(block.data)
+        block, undecodable = self._records.wrong_bytes(block, len(self.schema))
         lost: list[tuple[int, str]] = []
 
         def skip(row: pa.csv.InvalidRow) -> str:
             lost.append((row.number - 1, row.text))
             return "skip"
 
-        table = self._read(block, {str(i): pa.binary() for i in [*at, label_at]}, skip)
+        table = self._read(block, {str(i): pa.binary() for i in at.values()}, skip)
         keep = np.ones(len(block.lines), bool)
         keep[[index for index, _ in lost]] = False
         faults = BlockFaults(self._name, block.lines[keep])
@@ -131,27 +124,10 @@ class CsvTable:
             faults.lost(int(block.lines[index]), "columns", text)
         for line, text in undecodable:
             faults.lost(line, "columns", text)
-        rows = table.num_rows
-        # One array for all columns: with many columns of few rows, the calls would cost the most.
-        flat = pa.concat_arrays([_one(table[str(i)]) for i in at])
-        text, wrong = values.decode(flat)
-        numbers, found = values.numbers(text, pa.array(sorted(self._nulls | {""})))
-        found = {"encoding": wrong, **found}
-        bad = np.any(list(found.values()), axis=0).reshape(len(at), rows).any(axis=1)
-        for j in np.flatnonzero(bad).tolist():
-            start = j * rows
-            for rule, mask in found.items():
-                faults.mark(
-                    mask[start : start + rows],
-                    rule,
-                    columns.features[j],
-                    lambda i, start=start: values.shown(flat[start + i]),
-                )
-        features = np.ascontiguousarray(numbers.reshape(len(at), rows).T)
-        return features, _one(table[str(label_at)]), faults
+        return Chunk({name: _one(table[str(i)]) for name, i in at.items()}, faults, size)
 
     def _read(self, block: Block, types: dict[str, pa.DataType], skip: object = None) -> pa.Table:
-        names = [str(i) for i in range(len(self.names))]
+        names = [str(i) for i in range(len(self.schema))]
         if not len(block.lines):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()})
         lost = 0
@@ -184,13 +160,6 @@ class CsvTable:
                 f" parsed as {table.num_rows + lost} rows"
             )
         return table
-
-
-def _matrix(columns: list[pa.ChunkedArray], rows: int) -> np.ndarray:
-    result = np.empty((rows, len(columns)), np.float32)
-    for j, column in enumerate(columns):
-        result[:, j] = column.to_numpy()
-    return result
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

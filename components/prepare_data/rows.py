@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -62,18 +60,6 @@ class Rows:
         used, codes = np.unique(codes[keep], return_inverse=True)
         labels = [labels[code] for code in used.tolist()]
         return cls(features[keep], labels, codes, faults.lines[keep], faults, size)
-
-
-class Table(Protocol):
-    """One open file."""
-
-    names: list[str]
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return what is wrong with the types of the columns."""
-
-    def rows(self, columns: Columns) -> Iterator[Rows]:
-        """Yield the rows block by block."""
 
 
 def empty(name: str) -> DataError:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Reader
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile, text_of
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
-from kfp_tfjob.components.prepare_data.rows import Table, empty
+from kfp_tfjob.components.prepare_data.rows import empty
 from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -27,13 +28,13 @@ _HEAD = 4  # bytes
 
 class _Reader(NamedTuple):
     recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, as stored
-    open: Callable[[Source, SourceFile, DataOptions, int], AbstractContextManager[Table]]
+    open: Callable[[Source, SourceFile, DataOptions, int], AbstractContextManager[Reader]]
 
 
 @contextmanager
 def open_table(
     source: Source, file: SourceFile, options: DataOptions, block: int = BLOCK
-) -> Iterator[Table]:
+) -> Iterator[ArrowTable]:
     """Open one file of the source.
 
     Args:
@@ -48,14 +49,14 @@ def open_table(
     if not file.size:
         raise empty(file.name)
     reader = _READERS[_format_of(source, file, options.format)]
-    with reader.open(source, file, options, block) as table:
-        yield table
+    with reader.open(source, file, options, block) as columns:
+        yield ArrowTable(columns, file.name, options)
 
 
 @contextmanager
 def _open_csv(
     source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Table]:
+) -> Iterator[Reader]:
     with text_of(source, file) as stream:
         yield CsvTable(stream, file.name, options, block)
 
@@ -63,9 +64,9 @@ def _open_csv(
 @contextmanager
 def _open_parquet(
     source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Table]:
+) -> Iterator[Reader]:
     with source.raw(file) as stream:
-        yield ParquetTable(stream, file.name, options)
+        yield ParquetTable(stream, file.name)
 
 
 # The reader of each format in FORMATS. The first that recognises a file reads it.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import csv_records
 from kfp_tfjob.components.prepare_data import source as source_module
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -29,7 +30,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 def _read(data: bytes | str, block: int = 1 << 20, columns: Columns | None = None, **options):
     """Return header, features, labels, lines of the good rows, and the faults."""
     data = data.encode() if isinstance(data, str) else data
-    table = CsvTable(io.BytesIO(data), "f.csv", parse(DataOptions, "data_options", options), block)
+    typed = parse(DataOptions, "data_options", options)
+    table = ArrowTable(CsvTable(io.BytesIO(data), "f.csv", typed, block), "f.csv", typed)
     columns = columns or Columns(tuple(table.names[:-1]), table.names[-1])
     faults, features, labels, lines = Faults(), [], [], []
     for rows in table.rows(columns):
@@ -262,7 +264,8 @@ def test_what_a_csv_writer_writes_is_read(rows, bad):
 
 
 def test_a_label_that_only_bad_rows_have_is_no_class():
-    table = CsvTable(io.BytesIO(b"a,y\n1,u\nx,lost\n2,v\n"), "f", DataOptions())
+    reader = CsvTable(io.BytesIO(b"a,y\n1,u\nx,lost\n2,v\n"), "f", DataOptions())
+    table = ArrowTable(reader, "f", DataOptions())
     (rows,) = [rows for rows in table.rows(Columns(("a",), "y")) if len(rows.lines)]
     assert (rows.labels, rows.codes.tolist()) == (["u", "v"], [0, 1])
 

@@ -1,0 +1,254 @@
+"""Turns the arrow columns of any format into rows: what is a number, a label, a fault.
+
+A reader of a format is a `Reader`: it opens one file and yields its columns in chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+
+# pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+CHUNK_VALUES = 1 << 20  # in a chunk, so wide rows come in small chunks
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a file as columns.
+
+    Attributes:
+        columns: The array of each column that was asked for. Text of a file without types is
+            binary; a float32 column without a null holds finite numbers that a reader of text
+            has parsed.
+        faults: The line where each row begins, and the rows that could not be split into values.
+        size: The unpacked size in bytes.
+    """
+
+    columns: dict[str, pa.Array]
+    faults: BlockFaults
+    size: int
+
+
+class Reader(Protocol):
+    """One open file of any format.
+
+    Attributes:
+        schema: The names of its columns, in the order of the file, and their types. The type of a
+            column is binary if the file has text without types. Names may repeat.
+    """
+
+    schema: pa.Schema
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return why the format cannot yield these columns."""
+
+    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+        """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+
+
+class ArrowTable:
+    """One open file as a table.
+
+    Args:
+        reader: Its reader.
+        name: Name of the file, for messages.
+        options: The typed `data_options`.
+    """
+
+    def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
+        self._reader, self._name = reader, name
+        self._nulls = frozenset(options.null_values)
+        self._missing = pa.array(sorted(self._nulls | {""}))
+        self._chosen = options.columns is not None
+        self.names: list[str] = list(reader.schema.names)
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return one problem for each column that cannot be a feature, and for a nested label."""
+        found = []
+        types = dict(zip(self.names, self._reader.schema.types, strict=True))
+        for name in columns.features:
+            if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
+                found.append(_pandas_index(name, self._name))
+            if not (numeric(types[name]) or pa.types.is_binary(types[name])):
+                found.append(_not_numeric(name, self._name, types[name]))
+        kind = types[columns.label]
+        if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
+            found.append(
+                Problem(
+                    f"the label {columns.label!r} of {self._name} has an unsupported type",
+                    received=f"the type {kind}",
+                    expected="text, integers, floats, decimals or booleans",
+                    fix="write it as text or as numbers",
+                )
+            )
+        return found or self._reader.problems(columns)
+
+    def rows(self, columns: Columns) -> Iterator[Rows]:
+        """Yield the rows chunk by chunk."""
+        for chunk in self._reader.chunks(columns):
+            with undamaged(self._name):
+                features = self._features(chunk, columns.features)
+                label = self._label(chunk, columns.label)
+            texts, codes = values.labels(label, columns.label, self._nulls, chunk.faults)
+            yield Rows.good(features, texts, codes, chunk.faults, chunk.size)
+
+    def _features(self, chunk: Chunk, names: tuple[str, ...]) -> np.ndarray:
+        """Return float32 of shape [rows, features]; values that are not numbers are faults."""
+        result = np.empty((len(chunk.faults.lines), len(names)), np.float32)
+        texts = []
+        for j, name in enumerate(names):
+            if pa.types.is_binary(chunk.columns[name].type):
+                texts.append(j)
+            else:
+                result[:, j] = _floats(chunk.columns[name], name, chunk.faults)
+        if texts:
+            result[:, texts] = self._parsed(chunk, [names[j] for j in texts])
+        return result
+
+    def _parsed(self, chunk: Chunk, names: list[str]) -> np.ndarray:
+        """Parse columns of text value by value and mark every fault in them."""
+        faults, rows = chunk.faults, len(chunk.faults.lines)
+        # One array for all columns: with many columns of few rows, the calls would cost the most.
+        flat = pa.concat_arrays([chunk.columns[name] for name in names])
+        text, wrong = values.decode(flat)
+        numbers, found = values.numbers(text, self._missing)
+        found = {"encoding": wrong, **found}
+        bad = np.any(list(found.values()), axis=0).reshape(len(names), rows).any(axis=1)
+        for j in np.flatnonzero(bad).tolist():
+            start = j * rows
+            for rule, mask in found.items():
+                faults.mark(
+                    mask[start : start + rows],
+                    rule,
+                    names[j],
+                    lambda i, start=start: values.shown(flat[start + i]),
+                )
+        return numbers.reshape(len(names), rows).T
+
+    def _label(self, chunk: Chunk, name: str) -> pa.Array:
+        column = chunk.columns[name]
+        if pa.types.is_binary(column.type):
+            return values.strings(column, name, chunk.faults)
+        label, wrong = _label_text(column)
+        if wrong is not None:
+            chunk.faults.mark(wrong, "encoding", name, lambda i: "")
+        return label
+
+
+@contextmanager
+def undamaged(name: str, expected: str = "a file that can be read to its end") -> Iterator[None]:
+    """Turn pyarrow's errors about a broken file into a DataError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise DataError(
+            Problem(
+                f"{name} is damaged",
+                received=f"{type(error).__name__}: {error!s:.500}",
+                expected=expected,
+                fix="write the file again",
+            )
+        ) from error
+
+
+def numeric(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are numbers or booleans."""
+    types = pa.types
+    return (
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+    )
+
+
+def textual(kind: pa.DataType) -> bool:
+    """Tell whether a type is text, or a dictionary of texts or numbers."""
+    if isinstance(kind, pa.DictionaryType):
+        return textual(kind.value_type) or numeric(kind.value_type)
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+    """Return a numeric column as float32; nulls and values too large for float32 are faults."""
+    if pa.types.is_float32(column.type) and not column.null_count:
+        numbers = result = column.to_numpy(zero_copy_only=False)
+        finite = np.isfinite(result)
+        if finite.all():
+            return result
+    else:
+        absent = column.is_null().to_numpy(zero_copy_only=False)
+        # Integers and decimals beyond 2**53 are rounded, as float32 rounds them anyway.
+        exact = column.cast(pa.float64(), safe=False).fill_null(0)
+        numbers = exact.to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            result = numbers.astype(np.float32)
+        finite = np.isfinite(result)
+        faults.mark(absent, "missing", name, lambda i: "")
+    faults.mark(~finite, "not finite", name, lambda i: str(numbers[i]))
+    return np.where(finite, result, np.float32(0))
+
+
+def _label_text(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+    """Return labels of any type as text: whole numbers without a point, NaN and null as missing.
+
+    Returns:
+        The texts, and bool of shape [rows]: the rows with a label that is not UTF-8, None if none.
+    """
+    if not isinstance(column.type, pa.DictionaryType):
+        column = column.dictionary_encode()
+    null = len(column.dictionary)
+    indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
+    # The dictionary is shared by many chunks.
+    used, codes = np.unique(indices, return_inverse=True)
+    found = column.dictionary.take(pa.array(np.where(used == null, None, used), pa.int64()))
+    if textual(found.type):
+        texts, wrong = values.decode(found.cast(pa.large_binary()))
+    else:
+        texts, wrong = pa.array(list(map(_number_text, found.to_pylist())), pa.string()), None
+    bad = wrong[codes] if wrong is not None and wrong.any() else None
+    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
+
+
+def _number_text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    whole = abs(value) < 2**63 and value == int(value)
+    return str(int(value)) if whole else str(value)
+
+
+def _pandas_index(name: str, file: str) -> Problem:
+    return Problem(
+        f"column {name!r} of {file} is the index of a pandas table",
+        expected="columns that a model may learn from",
+        fix=f'leave it out with data_options.drop=["{name}"], or write the file with index=False',
+    )
+
+
+def _not_numeric(name: str, file: str, kind: pa.DataType) -> Problem:
+    return Problem(
+        f"column {name!r} of {file} is not numeric",
+        received=f"the type {kind}",
+        expected="integers, floats, decimals or booleans",
+        fix=f'leave it out with data_options.drop=["{name}"], or write it as numbers',
+    )
