@@ -1,8 +1,15 @@
 """Encodes rows as TFRecord, without TensorFlow.
 
-A record is a `tf.train.Example` with the float list `features`, packed, of fixed length, and the
-list `label` with one int64 (the index of the class) or one float. All records of a dataset have the
-same length, so the bytes that never change are laid out once and only the values are filled in.
+A record is a `tf.train.Example` with these packed lists of fixed length; one that would be empty is
+absent:
+
+- `codes`: int64, a code for each category or text column, as varints of 4 bytes
+- `dates`: int64, microseconds for each date column, as varints of 10 bytes
+- `features`: floats, the numbers and booleans
+- `label`: one int64 (the index of the class) or one float
+
+All records of a dataset have the same length, so the bytes that never change are laid out once and
+only the values are filled in.
 
 TFRecord framing: length (8 bytes), masked CRC32C of the length, the record, masked CRC32C of the
 record; all little endian.
@@ -17,35 +24,43 @@ import numpy as np
 
 _MASK_DELTA = 0xA282EAD8
 _FLOAT_LIST, _INT64_LIST = 2, 3  # field numbers in tf.train.Feature
+_CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
+MOST_CODES = 1 << (7 * _CODE_BYTES)
 
 
 class Encoder:
     """Encodes rows of one shape.
 
     Args:
-        features: Values in a row.
+        features: Numbers in a row.
         classes: Number of classes; None when the label is a number.
+        codes: Codes in a row, each less than MOST_CODES.
+        dates: Dates in a row.
     """
 
-    def __init__(self, features: int, classes: int | None) -> None:
+    def __init__(self, features: int, classes: int | None, codes: int = 0, dates: int = 0) -> None:
         # A varint may have leading zero groups, so every class index gets the width of the last.
         self._label_bytes = 4 if classes is None else len(_varint(max(classes - 1, 0)))
         self._is_class = classes is not None
-        label = _field(1, bytes(self._label_bytes))
-        kind = _INT64_LIST if self._is_class else _FLOAT_LIST
-        example, positions = _example(
+        self._features, self._codes, self._dates = features, codes, dates
+        lists = {
+            "codes": (_INT64_LIST, _CODE_BYTES * codes),
+            "dates": (_INT64_LIST, _DATE_BYTES * dates),
+            "features": (_FLOAT_LIST, 4 * features),
+            "label": (_INT64_LIST if self._is_class else _FLOAT_LIST, self._label_bytes),
+        }
+        example, ends = _example(
             {
-                "features": _field(_FLOAT_LIST, _field(1, bytes(4 * features))),
-                "label": _field(kind, label),
+                name: _field(kind, _field(1, bytes(size)))
+                for name, (kind, size) in lists.items()
+                if size
             }
         )
         length = struct.pack("<Q", len(example))
         self._head = len(length) + 4
         self._example_bytes = len(example)
         # A value is at the end of its entry, after the fixed bytes.
-        self._features_at = self._head + positions["features"] - 4 * features
-        self._label_at = self._head + positions["label"] - self._label_bytes
-        self._features = features
+        self._at = {name: self._head + end - lists[name][1] for name, end in ends.items()}
         template = length + struct.pack("<I", _masked(google_crc32c.value(length))) + example
         self._template = np.frombuffer(template + bytes(4), np.uint8)
 
@@ -54,30 +69,41 @@ class Encoder:
         """Bytes of one record with its framing."""
         return len(self._template)
 
-    def encode(self, features: np.ndarray, labels: np.ndarray) -> memoryview:
+    def encode(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        codes: np.ndarray | None = None,
+        dates: np.ndarray | None = None,
+    ) -> memoryview:
         """Return the framed records of rows.
 
         Args:
             features: float32 of shape [rows, features].
             labels: Class indices or numbers, of shape [rows].
+            codes: Integers of shape [rows, codes], from 0; None if there are none in a row.
+            dates: int64 of shape [rows, dates]; None if there are none in a row.
 
         Returns:
             rows * record_bytes bytes.
         """
-        rows, size = len(features), self.record_bytes
+        rows, size = len(labels), self.record_bytes
         if not rows:
             return memoryview(b"")
         buffer = np.empty((rows, size), np.uint8)
         buffer[:] = self._template
-        values = np.ndarray((rows, self._features), "<f4", buffer, self._features_at, (size, 4))
-        values[:] = features
+        if self._features:
+            at = self._at["features"]
+            values = np.ndarray((rows, self._features), "<f4", buffer, at, (size, 4))
+            values[:] = features
+        if codes is not None and self._codes:
+            _write_varints(buffer, self._at["codes"], _CODE_BYTES, codes)
+        if dates is not None and self._dates:
+            _write_varints(buffer, self._at["dates"], _DATE_BYTES, dates)
         if self._is_class:
-            for i in range(self._label_bytes):
-                group = (labels >> (7 * i)) & 0x7F
-                last = i == self._label_bytes - 1
-                buffer[:, self._label_at + i] = group if last else group | 0x80
+            _write_varints(buffer, self._at["label"], self._label_bytes, labels[:, None])
         else:
-            np.ndarray((rows,), "<f4", buffer, self._label_at, (size,))[:] = labels
+            np.ndarray((rows,), "<f4", buffer, self._at["label"], (size,))[:] = labels
         raw, end = buffer.tobytes(), self._head + self._example_bytes
         checksums = np.fromiter(
             (
@@ -89,6 +115,17 @@ class Encoder:
         )
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = _masked(checksums)
         return memoryview(buffer).cast("B")
+
+
+def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) -> None:
+    """Write integers of shape [rows, columns] as varints of a fixed width, one after the other."""
+    columns = values.shape[1]
+    left = values.astype(np.int64).view(np.uint64)
+    for i in range(width):
+        group = (left & np.uint64(0x7F)).astype(np.uint8)
+        more = 0 if i == width - 1 else 0x80
+        buffer[:, at + i : at + width * columns : width] = group | np.uint8(more)
+        left >>= np.uint64(7)
 
 
 def _masked(checksum: int | np.ndarray) -> int | np.ndarray:

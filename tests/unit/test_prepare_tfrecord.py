@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.tfrecord import MOST_CODES, Encoder
 
 
 def _read_back(path: Path, features: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -67,6 +67,43 @@ def test_tensorflow_writes_the_same_bytes(tmp_path):
             example = tf.train.Example(features=tf.train.Features(feature=entries))
             writer.write(example.SerializeToString(deterministic=True))
     assert bytes(Encoder(2, 128).encode(features, labels)) == (tmp_path / "x").read_bytes()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    data=st.data(),
+    rows=st.integers(1, 9),
+    widths=st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)),
+)
+def test_codes_and_dates_are_lists_of_one_length(tmp_path_factory, data, rows, widths):
+    import tensorflow as tf
+
+    numbers, codes, dates = widths
+    gaps = st.floats(allow_infinity=False, allow_nan=False, width=32) | st.just(np.nan)
+    given = {
+        "features": data.draw(arrays.arrays(np.float32, (rows, numbers), elements=gaps)),
+        "codes": data.draw(
+            arrays.arrays(np.int64, (rows, codes), elements=st.integers(0, MOST_CODES - 1))
+        ),
+        "dates": data.draw(
+            arrays.arrays(np.int64, (rows, dates), elements=st.integers(-(2**63), 2**63 - 1))
+        ),
+    }
+    labels = data.draw(arrays.arrays(np.int32, rows, elements=st.integers(0, 2)))
+    encoder = Encoder(numbers, 3, codes, dates)
+    path = tmp_path_factory.mktemp("codec") / "x.tfrecord"
+    path.write_bytes(encoder.encode(given["features"], labels, given["codes"], given["dates"]))
+    for row, record in enumerate(tf.data.TFRecordDataset(str(path))):
+        assert len(record.numpy()) + 16 == encoder.record_bytes
+        found = tf.train.Example.FromString(record.numpy()).features.feature
+        assert sorted(found) == sorted(
+            ["label", *(name for name, values in given.items() if values.shape[1])]
+        )
+        assert list(found["label"].int64_list.value) == [labels[row]]
+        assert list(found["codes"].int64_list.value) == given["codes"][row].tolist()
+        assert list(found["dates"].int64_list.value) == given["dates"][row].tolist()
+        values = np.array(found["features"].float_list.value, np.float32)
+        assert values.tobytes() == given["features"][row].tobytes()
 
 
 def test_a_flipped_bit_is_seen(tmp_path):
