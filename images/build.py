@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import uuid
 from collections.abc import Sequence
@@ -34,8 +35,9 @@ CONTEXT = Path(__file__).with_name("context")
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 EPOCH = 1580601600  # seconds; the time of the files in a wheel of hatchling, 2020-02-02
 _BUILDERS = ("docker", "podman", "buildah")
-# What a mirror of PyPI needs; unlike build arguments of the last stage, it leaves no trace.
-_FROM_ENVIRONMENT = ("PIP_INDEX_URL", "PIP_CERT")
+# What a mirror of PyPI needs, by its name in pip.conf. The address may hold a password, so it is a
+# secret of the build: the history of an image shows build arguments.
+_PIP = {"PIP_INDEX_URL": "index-url", "PIP_CERT": "cert"}
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,6 @@ class Builder:
         given = {"BASE": self.base, "SOURCE_DATE_EPOCH": str(EPOCH)}
         if image.accelerator:
             given["ACCELERATOR"] = image.accelerator
-        given |= {key: os.environ[key] for key in _FROM_ENVIRONMENT if os.environ.get(key)}
         said = [f"--build-arg={key}={value}" for key, value in given.items()]
         if self.labelled:
             said += [f"--label={key}={value}" for key, value in labels(image).items()]
@@ -201,10 +202,12 @@ class Builder:
         else:
             command = ["bud" if self.kind == "buildah" else "build", "--layers", "--format=oci"]
             command += [f"--timestamp={EPOCH}"]
-        file = Path(__file__).with_name(image.containerfile)
-        _run(
-            [*self.command, *command, *self.arguments, *said, "-t", reference, "-f", file, context]
-        )
+        said += ["-t", reference, "-f", str(Path(__file__).with_name(image.containerfile))]
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(_pip_conf())
+            file.flush()
+            command.append(f"--secret=id=pip,src={file.name}")
+            _run([*self.command, *command, *self.arguments, *said, context])
 
     def push(self, reference: str) -> str:
         """Push an image to its registry; return its name with its digest."""
@@ -240,6 +243,11 @@ class Builder:
             )
         else:
             _run([*self.command, "save", "--output", target, reference])
+
+
+def _pip_conf() -> str:
+    found = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
+    return "\n".join(["[global]", *(f"{key} = {value}" for key, value in found.items())]) + "\n"
 
 
 def labels(image: Image) -> dict[str, str]:
