@@ -31,7 +31,8 @@ from kfp_tfjob.pipelines.references import REFERENCES, References
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 ROOT = Path(__file__).parents[1]
-CONTEXT = Path(__file__).with_name("context")
+FILES = Path(__file__).parent  # of the Containerfiles
+CONTEXT = FILES / "context"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 EPOCH = 1580601600  # seconds; the time of the files in a wheel of hatchling, 2020-02-02
 _BUILDERS = ("docker", "podman", "buildah")
@@ -90,7 +91,7 @@ def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("install.sh"), folder)
+    shutil.copy(FILES / "install.sh", folder)
     uv("build", "--quiet", "--wheel", "--out-dir", folder)
     (folder / ".gitignore").unlink(missing_ok=True)  # uv's, which some builders obey
     (folder / "backend.txt").write_text(_requirements("--only-group", "images"))
@@ -202,7 +203,7 @@ class Builder:
         else:
             command = ["bud" if self.kind == "buildah" else "build", "--layers", "--format=oci"]
             command += [f"--timestamp={EPOCH}"]
-        said += ["-t", reference, "-f", str(Path(__file__).with_name(image.containerfile))]
+        said += ["-t", reference, "-f", str(FILES / image.containerfile)]
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(_pip_conf())
             file.flush()
@@ -296,7 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--push", action="store_true", help="push, and write images/references.json")
     add("--gpu", action="store_true", help="build the trainer image for GPUs too")
     add("--builder", default="", help="docker, podman or buildah, with global options")
-    add("--build-arguments", default="", help="more options of each build")
+    add(
+        "--build-arguments",
+        default="",
+        help="more options of each build, as in =--tls-verify=false",
+    )
     add("--base", default=BASE, help=f"base image [default: {BASE}]")
     add("--archives", type=Path, help="folder for an archive and an SBOM of each image")
     given = parser.parse_args(arguments)

@@ -145,7 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--no-images", action="store_true", help="make no archives of images")
     add("--dirty", action="store_true", help="allow changes that are not committed")
     add("--builder", default="", help="docker, podman or buildah, with global options")
-    add("--build-arguments", default="", help="more options of each build")
+    add(
+        "--build-arguments",
+        default="",
+        help="more options of each build, as in =--tls-verify=false",
+    )
     add("--base", default=BASE, help=f"base image [default: {BASE}]")
     given = parser.parse_args(arguments)
     try:

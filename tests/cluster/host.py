@@ -31,6 +31,7 @@ _PACKAGES = {
     "ip": "iproute2",
     "debootstrap": "debootstrap",
     "buildah": "buildah",
+    "docker-registry": "docker-registry",
     "openssl": "openssl",
 }
 _BRIDGE_MAC = "02:6b:66:70:00:01"  # administered locally

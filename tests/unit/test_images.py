@@ -1,13 +1,15 @@
 """The context of the images, and the references that `compile` takes from `make images PUSH=1`."""
 
 import json
+import os
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from images.build import BASE, IMAGES, ROOT, Builder, labels, make_context, requirements, sbom
+from images.build import BASE, IMAGES, ROOT, Builder, git, labels, make_context, requirements, sbom
 from images.build import main as make_images
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines import references as module
@@ -55,6 +57,30 @@ def test_the_context_is_the_same_every_time(tmp_path: Path) -> None:
         "tools-sbom.json",
         f"kfp_tfjob-{VERSION}-py3-none-any.whl",
     }
+
+
+def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = make_context(["tools"], tmp_path / "here")
+    other = tmp_path / "a clone"
+    for name in git("ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file():
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
+            (other / name).write_bytes((ROOT / name).read_bytes())
+            (other / name).chmod(0o600)
+            os.utime(other / name, (1e9, 1e9))
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT / '.tools' / 'bin'}")  # for uv
+    monkeypatch.setattr("images.build.ROOT", other)
+    there = make_context(["tools"], tmp_path / "there")
+    for file in here.iterdir():
+        assert file.read_bytes() == (there / file.name).read_bytes(), file.name
+
+
+def test_no_build_argument_can_leave_a_password_in_the_history() -> None:
+    for name in {image.containerfile for image in IMAGES.values()}:
+        found = re.findall(r"^ARG (\w+)", (ROOT / "images" / name).read_text(), re.MULTILINE)
+        assert set(found) <= {"BASE", "ACCELERATOR", "SOURCE_DATE_EPOCH"}
 
 
 def test_the_sbom_lists_what_the_image_installs() -> None:
