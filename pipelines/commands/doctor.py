@@ -63,7 +63,8 @@ def doctor(
     It examines this machine, the cluster of your kubeconfig, the namespace of the runs, the images,
     the back end, and with --output the store. It creates nothing in the cluster: it asks by dry
     runs. In the store it creates and deletes small objects. No run parameter is required; those
-    that you give describe the job to check.
+    that you give describe the job to check. --endpoint is the store as the pods reach it; this
+    machine uses AWS_ENDPOINT_URL if that is set.
 
     Each line is ok, warn or fail, with its fix. It takes seconds, at most --timeout.
 

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from kfp_tfjob.pipelines.doctor.finding import Finding, State, failures, ok, warn
+from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
 from kfp_tfjob.storage.errors import StoreUnavailableError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.place import check_place
@@ -18,6 +19,8 @@ _PATIENCE = Patience(seconds=3, silence=3)
 
 def check(values: Mapping[str, Any]) -> Iterator[Finding]:
     """Write, read, create and delete small objects where runs will write.
+
+    The parameter is the address inside the cluster, so that of this machine's environment precedes.
 
     Args:
         values: The run parameters.
@@ -33,7 +36,7 @@ def check(values: Mapping[str, Any]) -> Iterator[Finding]:
         )
         return
     root = Layout.parse(values["output_uri"]).root
-    store = Store(values["storage_endpoint"], values["storage_region"], patience=_PATIENCE)
+    store = Store(endpoint_of(values), values["storage_region"], patience=_PATIENCE)
     try:
         warnings = check_place(store, root / f".doctor-{uuid4().hex[:8]}", root)
     except StoreUnavailableError as error:
