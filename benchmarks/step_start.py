@@ -23,16 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import kfp_tfjob
+from kfp_tfjob.components import STEPS
 
-STEPS = (
-    "preflight",
-    "prepare_data",
-    "launch_tfjob",
-    "sync_output",
-    "evaluate",
-    "publish",
-    "finish",
-)
 GOAL = 1.0  # seconds of CPU for each step but evaluate
 # What the engines import only on a cluster, inside their functions.
 _ON_A_CLUSTER = {

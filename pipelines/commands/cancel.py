@@ -7,28 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import (
-    as_json,
-    run_argument,
-    show,
-    show_json,
-    store_endpoint,
-)
+from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from kfp_tfjob.pipelines.kubeflow.client import Client
 
 
 @click.command()
-@run_argument
+@with_run
 @click.option(
     "--limit", type=click.IntRange(1), default=300, show_default=True, help="seconds to wait"
 )
-@with_connection
-@store_endpoint
 @as_json
-def cancel(run: str, limit: int, connection: Connection, endpoint: str, json_: bool) -> None:
+def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
     """End a run, and wait until nothing of it runs.
 
     RUN is an id, the beginning of one, a name, or `last`. The training saves a checkpoint before
@@ -37,11 +29,6 @@ def cancel(run: str, limit: int, connection: Connection, endpoint: str, json_: b
     Exit codes: 0 nothing runs any more, as far as could be checked; 1 something is left after
     --limit seconds; 2 the run is over already.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-
-    quiet()
-    client = Client.of(connection, endpoint)
     found = client.cancel(run, limit, (lambda text: None) if json_ else show)
     if json_:
         show_json(found)

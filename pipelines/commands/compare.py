@@ -7,36 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import (
-    as_json,
-    show,
-    show_json,
-    show_table,
-    store_endpoint,
-)
+from kfp_tfjob.pipelines.commands.connection import with_client
+from kfp_tfjob.pipelines.commands.output import as_json, show, show_json, show_table
 
 if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.comparison import Compared, Comparison, Metric
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 
 @click.command()
 @click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True)
-@with_connection
-@store_endpoint
+@with_client
 @as_json
-def compare(runs: tuple[str, ...], connection: Connection, endpoint: str, json_: bool) -> None:
+def compare(client: Client, runs: tuple[str, ...], json_: bool) -> None:
     """Compare runs: parameters, data, metrics, time, verdicts.
 
     RUN is an id, the beginning of one, a name, or `last`. Metrics are those of the test rows, with
     the interval that the gate computed.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-
-    quiet()
-    found = Client.of(connection, endpoint).compare(runs)
+    found = client.compare(runs)
     show_json(found) if json_ else _show(found)
 
 

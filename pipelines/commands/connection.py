@@ -1,23 +1,55 @@
-"""The options that name the Kubeflow Pipelines back end, for every command that talks to it."""
+"""The options of the commands for Kubeflow Pipelines: the back end, the pipeline, the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a connection; the command receives them as `connection`."""
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.package import Package
+
+_store_endpoint = click.option(
+    "--endpoint",
+    default="",
+    metavar="URL",
+    help="the S3 store as this machine reaches it [default: AWS_ENDPOINT_URL, else that of the"
+    " run]; its keys come from the AWS environment",
+)
+
+
+_new_runs = click.option(
+    "--experiment",
+    default="",
+    metavar="NAME",
+    help="the experiment of new runs [default: KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else Default]",
+)
+
+
+def with_connection(
+    command: Callable[..., Any] | None = None, *, starts: bool = False
+) -> Callable[..., Any]:
+    """Add the options of a connection; the command receives them as `connection`.
+
+    Args:
+        command: The command.
+        starts: Whether it starts runs, and so takes the experiment of new runs.
+    """
+    if command is None:
+        return lambda it: with_connection(it, starts=starts)
 
     @wraps(command)
-    def connected(
-        host: str, namespace: str, experiment: str, token_file: str, ca_file: str, **given: Any
-    ) -> Any:
+    def connected(host: str, namespace: str, token_file: str, ca_file: str, **given: Any) -> Any:
         from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
+        experiment = given.pop("experiment") if starts else ""
         where = Connection(host, namespace, experiment, token_file, ca_file)
         return command(connection=where, **given)
 
@@ -32,13 +64,7 @@ def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--namespace", default="", metavar="NAME", help="your namespace, if users have one each"
         ),
-        click.option(
-            "--experiment",
-            default="",
-            metavar="NAME",
-            help="the experiment of new runs [default: KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else"
-            " Default]",
-        ),
+        *([_new_runs] if starts else []),
         click.option(
             "--token-file",
             default="",
@@ -55,3 +81,95 @@ def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         connected = option(connected)
     return connected
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The pipeline that a command was told to use.
+
+    Attributes:
+        file: A compiled pipeline; None for that of this version.
+        pipeline_id: An uploaded pipeline, instead of a file.
+        version_id: Its version; empty for the newest.
+        account: The service account of the pods; empty for that of the back end.
+    """
+
+    file: Path | None
+    pipeline_id: str
+    version_id: str
+    account: str
+
+    def package(self, client: Client) -> Package:
+        """Return the pipeline.
+
+        Raises:
+            ConfigurationError: There is none, or two were named.
+        """
+        if self.file and self.pipeline_id:
+            raise ConfigurationError(
+                Problem("--pipeline and --pipeline-id exclude each other", fix="remove one of them")
+            )
+        return client.package(self.file or "", self.pipeline_id, self.version_id)
+
+
+def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a pipeline; the command receives them as `chosen`."""
+
+    @wraps(command)
+    def chosen(
+        pipeline: Path | None, pipeline_id: str, version_id: str, service_account: str, **given: Any
+    ) -> Any:
+        it = Chosen(pipeline, pipeline_id, version_id, service_account)
+        return command(chosen=it, **given)
+
+    options = (
+        click.option(
+            "--pipeline",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            metavar="FILE",
+            help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
+        ),
+        click.option(
+            "--pipeline-id", default="", metavar="ID", help="an uploaded pipeline, not a FILE"
+        ),
+        click.option(
+            "--version",
+            "version_id",
+            default="",
+            metavar="ID",
+            help="its version [default: the newest]",
+        ),
+        click.option(
+            "--service-account",
+            default="",
+            metavar="NAME",
+            help="of the pods [default: the back end's]",
+        ),
+    )
+    for option in reversed(options):
+        chosen = option(chosen)
+    return chosen
+
+
+def with_client(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that reach the back end and the store; the command receives `client`."""
+
+    @wraps(command)
+    def connected(connection: Any, endpoint: str, **given: Any) -> Any:
+        return command(client=open_client(connection, endpoint), **given)
+
+    return with_connection(_store_endpoint(connected))
+
+
+def with_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument RUN, and the options to reach the run; `client` and `run` receive them."""
+    return click.argument("run", metavar="RUN")(with_client(command))
+
+
+def open_client(connection: Any, endpoint: str = "") -> Client:
+    """Return the client of a connection, for a command that explains what it cannot read."""
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+
+    quiet()
+    return Client.of(connection, endpoint)

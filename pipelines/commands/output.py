@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.text import line, lines
 
 as_json = click.option(
     "--json", "json_", is_flag=True, help="print JSON with the fields of the Python client"
 )
-store_endpoint = click.option(
-    "--endpoint",
-    default="",
-    metavar="URL",
-    help="the S3 store as this machine reaches it [default: AWS_ENDPOINT_URL, else that of the"
-    " run]; its keys come from the AWS environment",
+dry_run = click.option(
+    "--dry-run", is_flag=True, help="check everything, show the plan, and start nothing"
 )
+without_asking = click.option("--yes", is_flag=True, help="do not ask")
 
 
-def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument that names a run."""
-    return click.argument("run", metavar="RUN")(command)
+def proceed(yes: bool, json_: bool) -> None:
+    """Ask whether to go on; end the command if the answer is no.
+
+    Args:
+        yes: The answer, given in advance.
+        json_: Whether a program reads the output, which cannot answer.
+
+    Raises:
+        ConfigurationError: Nobody can answer.
+    """
+    if yes:
+        return
+    if json_ or not sys.stdin.isatty():
+        raise ConfigurationError(
+            Problem(
+                "nothing was started: there is no terminal to ask whether to proceed"
+                if not json_
+                else "nothing was started: with --json, nobody is asked whether to proceed",
+                expected="--yes, or an answer in a terminal",
+                fix="add --yes to start it, or --dry-run to see the plan alone",
+            )
+        )
+    if not click.confirm("Proceed?"):
+        sys.exit(1)
 
 
 def show(text: str) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import age, as_json, show_json, show_table, store_endpoint
+from kfp_tfjob.pipelines.commands.connection import with_client
+from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from kfp_tfjob.pipelines.kubeflow.client import Client
 
 
 @click.command()
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="how many"
 )
 @click.option("--model", default="", metavar="NAME", help="only runs of this model")
-@with_connection
-@store_endpoint
+@click.option("--experiment", default="", metavar="NAME", help="only runs of this experiment")
+@with_client
 @as_json
-def runs(connection: Connection, limit: int, model: str, endpoint: str, json_: bool) -> None:
+def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -> None:
     """List the newest runs of this pipeline.
 
     The verdict is published, blessed, not blessed, unchanged (there was nothing to train), or the
     reason of a failure. It comes from the store; without access to it, it is empty.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.plan import minutes
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
 
-    quiet()
-    found = Client.of(connection, endpoint).runs(limit, model)
+    troubles: list[str] = []
+    found = client.runs(limit, model, experiment=experiment, tell=troubles.append)
     if json_:
         show_json(found)
         return
@@ -49,3 +47,8 @@ def runs(connection: Connection, limit: int, model: str, endpoint: str, json_: b
         for run in found
     ]
     show_table(("run", "name", "state", "model", "age", "duration", "verdict"), rows)
+    for trouble in troubles[:1]:
+        show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
+    if not found:
+        which = " of this model" if model else " of this experiment" if experiment else ""
+        show(f"There is no run{which} yet.")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
+from kfp_tfjob.pipelines.commands.connection import (
+    Chosen,
+    open_client,
+    with_connection,
+    with_pipeline,
+)
+from kfp_tfjob.pipelines.commands.output import (
+    age,
+    as_json,
+    dry_run,
+    proceed,
+    show,
+    show_json,
+    show_table,
+    without_asking,
+)
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.commands.submit import show_plan
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @with_parameters(here=False)
-@with_connection
+@with_connection(starts=True)
 @click.option(
     "--schedule-name",
     default="",
@@ -60,27 +72,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="how many of its runs may be in flight",
 )
-@click.option(
-    "--pipeline",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
-)
-@click.option("--pipeline-id", default="", metavar="ID", help="an uploaded pipeline, not a FILE")
-@click.option(
-    "--version", "version_id", default="", metavar="ID", help="its version [default: the newest]"
-)
-@click.option(
-    "--service-account", default="", metavar="NAME", help="of the pods [default: the back end's]"
-)
-@click.option("--yes", is_flag=True, help="do not ask")
+@with_pipeline
+@without_asking
+@dry_run
 @as_json
 @click.pass_context
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
     """Start runs on Kubeflow Pipelines again and again.
 
     Takes the parameters of submit, and when to run: --cron or --every. It checks them, shows the
-    plan and the next three ticks with the data and the folder of each, and asks.
+    plan and the next three ticks with the data and the folder of each, and asks. --dry-run only
+    shows.
 
     {date} and {hour} in data_uri are those of the tick in UTC: {date-1d} is the day before.
 
@@ -98,36 +100,19 @@ def _make(
     schedule_name: str,
     time_zone: str,
     concurrency: int,
-    pipeline: Path | None,
-    pipeline_id: str,
-    version_id: str,
-    service_account: str,
+    chosen: Chosen,
     yes: bool,
+    dry_run: bool,
     json_: bool,
     **given: Any,
 ) -> None:
     from kfp_tfjob.options.fields import Tick
     from kfp_tfjob.pipelines.kubeflow import scheduled
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
 
-    quiet()
-    if not (yes or (sys.stdin.isatty() and not json_)):
-        raise ConfigurationError(
-            Problem(
-                "there is no terminal to ask whether to proceed",
-                expected="a terminal, or --yes",
-                fix="add --yes",
-            )
-        )
-    if pipeline and pipeline_id:
-        raise ConfigurationError(
-            Problem("--pipeline and --pipeline-id exclude each other", fix="remove one of them")
-        )
     zone = scheduled.zone_of(time_zone)
     trigger = _trigger(**{name: given.pop(name) for name in _OF_A_TRIGGER})
-    client = Client.of(connection)
-    package = client.package(pipeline or "", pipeline_id, version_id)
+    client = open_client(connection)
+    package = chosen.package(client)
     found = parameters_of(given, package.defaults, here=False)
     name = schedule_name or str(found.values["model_name"])
     now = datetime.now(UTC)
@@ -148,9 +133,12 @@ def _make(
         _show_when(name, trigger, concurrency, str(zone), ticks, missed)
         for it in old:
             show(f"note: it replaces {_called(it)}{_flight(it)}")
-        if not yes and not click.confirm("Proceed?"):
-            sys.exit(1)
-    made, kept = client.schedule(found.values, trigger, package, name, concurrency, service_account)
+    elif dry_run or not yes:
+        show_json([plan, *ticks])
+    if dry_run:
+        return
+    proceed(yes, json_)
+    made, kept = client.schedule(found.values, trigger, package, name, concurrency, chosen.account)
     if json_:
         show_json(made)
         return

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
+from kfp_tfjob.pipelines.commands.connection import (
+    Chosen,
+    open_client,
+    with_connection,
+    with_pipeline,
+)
+from kfp_tfjob.pipelines.commands.output import (
+    as_json,
+    dry_run,
+    proceed,
+    show,
+    show_json,
+    without_asking,
+)
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import counted, sized
 
 if TYPE_CHECKING:
@@ -22,40 +32,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @with_parameters(here=False)
-@with_connection
+@with_connection(starts=True)
 @click.option("--run-name", default="", metavar="NAME", help="a name that no run has yet")
-@click.option(
-    "--pipeline",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
-)
-@click.option("--pipeline-id", default="", metavar="ID", help="an uploaded pipeline, not a FILE")
-@click.option(
-    "--version", "version_id", default="", metavar="ID", help="its version [default: the newest]"
-)
-@click.option(
-    "--service-account", default="", metavar="NAME", help="of the pods [default: the back end's]"
-)
-@click.option("--yes", is_flag=True, help="do not ask")
+@with_pipeline
+@without_asking
+@dry_run
 @click.option("--watch", "follows", is_flag=True, help="follow the run to its end")
 @as_json
 def submit(
     connection: Connection,
     run_name: str,
-    pipeline: Path | None,
-    pipeline_id: str,
-    version_id: str,
-    service_account: str,
+    chosen: Chosen,
     yes: bool,
+    dry_run: bool,
     follows: bool,
     json_: bool,
     **given: Any,
 ) -> None:
     """Start a run on Kubeflow Pipelines.
 
-    The parameters are checked first, as preflight checks them. Then the plan is shown: pods, GPUs,
-    data, and an estimate from earlier runs.
+    The parameters are checked first, as preflight checks them, and the data, the model code and the
+    bucket of the output, if this machine can read them. Then the plan is shown: pods, GPUs, data,
+    and an estimate from earlier runs. --dry-run ends there.
 
     A parameter comes from --set, else its option, else KFP_TFJOB_<PARAMETER> of the environment,
     else --params FILE, else the pipeline. --endpoint is the store as the pods reach it; this
@@ -67,31 +65,19 @@ def submit(
     nothing.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
 
-    quiet()
-    if not (yes or (sys.stdin.isatty() and not json_)):
-        raise ConfigurationError(
-            Problem(
-                "there is no terminal to ask whether to proceed",
-                expected="a terminal, or --yes",
-                fix="add --yes",
-            )
-        )
-    if pipeline and pipeline_id:
-        raise ConfigurationError(
-            Problem("--pipeline and --pipeline-id exclude each other", fix="remove one of them")
-        )
-    client = Client.of(connection)
-    package = client.package(pipeline or "", pipeline_id, version_id)
+    client = open_client(connection)
+    package = chosen.package(client)
     found = parameters_of(given, package.defaults, here=False)
-    plan = client.plan(found.values, package, found.sources)
+    plan = client.plan(found.values, package, found.sources, name=run_name)
     if not json_:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
-        if not yes and not click.confirm("Proceed?"):
-            sys.exit(1)
-    run = client.submit(found.values, package, run_name, service_account)
+    elif dry_run or not yes:
+        show_json(plan)
+    if dry_run:
+        return
+    proceed(yes, json_)
+    run = client.submit(found.values, package, run_name, chosen.account)
     if json_:
         show_json(run)
     else:
@@ -125,6 +111,8 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         show("parameters that you set:")
         for name, it in plan.given.items():
             show(f"  {name} = {it['value']}  ({it['source']})")
+    for warning in plan.warnings:
+        show(f"warning: {warning}")
     for note in plan.notes:
         show(f"note: {note}")
 

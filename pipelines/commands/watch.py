@@ -10,29 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import (
-    as_json,
-    run_argument,
-    show,
-    show_json_line,
-    store_endpoint,
-)
+from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
     from kfp_tfjob.pipelines.kubeflow.following import Moment
 
 _EVERY = 10.0  # seconds between two lines about the training
 
 
 @click.command()
-@run_argument
-@with_connection
-@store_endpoint
+@with_run
 @as_json
-def watch(run: str, connection: Connection, endpoint: str, json_: bool) -> None:
+def watch(client: Client, run: str, json_: bool) -> None:
     """Follow a run to its end.
 
     RUN is an id, the beginning of one, a name, or `last`. The progress of the training comes from
@@ -41,11 +32,7 @@ def watch(run: str, connection: Connection, endpoint: str, json_: bool) -> None:
 
     Exit codes: 0 the run succeeded, blessed or not; else the code of the step that failed.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-
-    quiet()
-    sys.exit(watch_run(Client.of(connection, endpoint), run, json_))
+    sys.exit(watch_run(client, run, json_))
 
 
 def watch_run(client: Client, run: str, json_: bool = False) -> int:

@@ -6,36 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.output import (
-    as_json,
-    run_argument,
-    show,
-    show_json,
-    store_endpoint,
-)
+from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.reasons import Why
 
 
 @click.command()
-@run_argument
-@with_connection
-@store_endpoint
+@with_run
 @as_json
-def why(run: str, connection: Connection, endpoint: str, json_: bool) -> None:
+def why(client: Client, run: str, json_: bool) -> None:
     """Say why a run failed, waits, or published nothing, and what to do.
 
     RUN is an id, the beginning of one, a name, or `last`. The cause comes from the store, else from
     the pods, else from Kubeflow Pipelines.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-
-    quiet()
-    found = Client.of(connection, endpoint).why(run)
+    found = client.why(run)
     show_json(found) if json_ else show_why(found)
 
 

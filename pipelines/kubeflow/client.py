@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -72,6 +73,7 @@ class Client:
     ) -> None:
         self._connection = Connection(host, namespace, experiment, token_file, ca_file)
         self._endpoint = endpoint
+        self._checked: Mapping[str, Any] = {}  # what `plan` has checked last
 
     @classmethod
     def of(cls, connection: Connection, endpoint: str = "") -> Client:
@@ -106,6 +108,7 @@ class Client:
         package: Package | None = None,
         sources: Mapping[str, str] | None = None,
         tick: Tick | None = None,
+        name: str = "",
     ) -> plan.Plan:
         """Check a run, and return what it will take; nothing is submitted.
 
@@ -114,6 +117,7 @@ class Client:
             package: The pipeline; None for that of this version.
             sources: Where each parameter comes from, to be shown.
             tick: The tick of a schedule; None for a run that is submitted now.
+            name: The name of the run, which no other run may have; empty for a new name.
 
         Returns:
             Pods, GPUs, CPU, memory, bytes of data, and an estimate of the time.
@@ -123,11 +127,13 @@ class Client:
         """
         package = package or packages.this_version()
         values = _completed(parameters, package)
-        submission.check_run(values, package)
+        inputs = submission.check_run(values, package, self._endpoint, tick)
+        self._checked = values
         if sources is None:
             sources = dict.fromkeys(parameters, "parameters")
+        submission.check_name(self.back_end, name)
         return plan.make_plan(
-            self.back_end, values, package.source, package.images, sources, self._endpoint, tick
+            self.back_end, values, inputs, package.source, package.images, sources, tick
         )
 
     def submit(
@@ -155,9 +161,7 @@ class Client:
             ConfigurationError: The parameters are wrong, or a run has this name.
         """
         package = package or packages.this_version()
-        values = _completed(parameters, package)
-        submission.check_run(values, package)
-        values = own_code.copy_code(values, self._endpoint)
+        values = self._ready(parameters, package)
         return submission.submit(self.back_end, package, values, name, account)
 
     def schedule(
@@ -183,11 +187,18 @@ class Client:
             The schedule, and the old ones that stay, paused, because of their runs in flight.
         """
         package = package or packages.this_version()
-        values = _completed(parameters, package)
-        submission.check_run(values, package)
-        values = own_code.copy_code(values, self._endpoint)
+        values = self._ready(parameters, package, Tick(datetime.now(UTC)))
         name = name or str(values["model_name"])
         return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
+
+    def _ready(
+        self, parameters: Mapping[str, Any], package: Package, tick: Tick | None = None
+    ) -> dict[str, Any]:
+        """Return every run parameter, checked, with model code in the store."""
+        values = _completed(parameters, package)
+        if values != self._checked:
+            submission.check_run(values, package, self._endpoint, tick)
+        return own_code.copy_code(values, self._endpoint)
 
     def schedules(self, name: str = "") -> list[Schedule]:
         """Return the schedules of this pipeline, or those of one name, the newest first."""
@@ -208,15 +219,27 @@ class Client:
     def _schedule(self, schedule: str) -> Schedule:
         return schedules.find_schedule(self.back_end, schedule)
 
-    def runs(self, limit: int = 10, model: str = "", verdicts: bool = True) -> list[Run]:
+    def runs(
+        self,
+        limit: int = 10,
+        model: str = "",
+        verdicts: bool = True,
+        experiment: str = "",
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> list[Run]:
         """Return the newest runs of this pipeline.
 
         Args:
             limit: How many at most.
             model: Only runs of this model.
             verdicts: Whether to read their verdicts from the store; without access they stay empty.
+            experiment: Only runs of the experiment of this name.
+            tell: Told why verdicts are missing.
+
+        Raises:
+            ConfigurationError: There is no such experiment.
         """
-        found = list(islice(list_runs(self.back_end, model), limit))
+        found = self._runs(limit, model, experiment)
         if not verdicts:
             return found
         first = next((run for run in found if run.is_over), None)
@@ -224,9 +247,26 @@ class Client:
             records = Records(first, self._endpoint)
             records.judged()
             if records.trouble:
+                tell(records.trouble)
                 return found  # do not wait for each of them
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(lambda run: Records(run, self._endpoint).judged(), found))
+            known = [Records(run, self._endpoint) for run in found]
+            judged = list(pool.map(Records.judged, known))
+        for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
+            tell(trouble)
+        return judged
+
+    def _runs(self, limit: int, model: str, experiment: str) -> list[Run]:
+        experiment_id = ""
+        if experiment and not (experiment_id := self.back_end.find_experiment(experiment)):
+            raise ConfigurationError(
+                Problem(
+                    "there is no such experiment",
+                    received=experiment,
+                    fix="correct --experiment, or leave it out to see the runs of all of them",
+                )
+            )
+        return list(islice(list_runs(self.back_end, model, experiment_id), limit))
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""

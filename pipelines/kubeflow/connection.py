@@ -215,22 +215,25 @@ class BackEnd:
 
     def experiment_id(self) -> str:
         """Return the id of the experiment of new runs; it is created if it does not exist."""
-        name, api = self.connection.experiment, self.sdk.experiments
-        for found in self.pages(
-            "list the experiments",
-            api.experiment_service_list_experiments,
-            "experiments",
-            namespace=self.namespace,
-            filter=equals("name", name),
-        ):
-            return found.experiment_id
+        name = self.connection.experiment
+        if found := self.find_experiment(name):
+            return found
         body = self.sdk.api_models.V2beta1Experiment(
             display_name=name, namespace=self.namespace or None
         )
-        made = self.once(
-            "create the experiment", api.experiment_service_create_experiment, experiment=body
+        method = self.sdk.experiments.experiment_service_create_experiment
+        return self.once("create the experiment", method, experiment=body).experiment_id
+
+    def find_experiment(self, name: str) -> str:
+        """Return the id of an experiment; empty if there is none."""
+        found = self.pages(
+            "list the experiments",
+            self.sdk.experiments.experiment_service_list_experiments,
+            "experiments",
+            namespace=self.namespace,
+            filter=equals("name", name),
         )
-        return made.experiment_id
+        return next((it.experiment_id for it in found), "")
 
     def _health(self, **named: Any) -> Any:
         """Return what the back end says about itself.

@@ -11,12 +11,11 @@ from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.jobs.secret_values import masked
-from kfp_tfjob.options.fields import Tick, fill, has_time
+from kfp_tfjob.options.fields import Tick, has_time
+from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
+from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.store import Store
 
 _LOOKED = 50  # runs of the model, for the estimate
 # What decides how long a run takes, as far as parameters do.
@@ -59,6 +58,7 @@ class Plan:
         estimate: How long the run may take.
         given: The parameters that are not defaults, with their source; secret-looking values are
             masked.
+        warnings: What may keep the run from starting, with what to do.
         notes: What could not be found out, and why.
     """
 
@@ -76,16 +76,17 @@ class Plan:
     bytes: int | None
     estimate: Estimate
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
 def make_plan(
     back_end: BackEnd,
     values: Mapping[str, Any],
+    inputs: Inputs,
     pipeline: str = "",
     images: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
-    endpoint: str = "",
     tick: Tick | None = None,
 ) -> Plan:
     """Return what a run will take.
@@ -93,10 +94,10 @@ def make_plan(
     Args:
         back_end: Where earlier runs are.
         values: Every run parameter, checked.
+        inputs: What this machine sees in the store.
         pipeline: Where the pipeline comes from, in words.
         images: The images of its steps.
         sources: Where each given parameter comes from.
-        endpoint: URL of the store as this machine reaches it.
         tick: The tick of a schedule; None for a run that is submitted now.
     """
     from kfp_tfjob.cluster import capacity
@@ -106,13 +107,11 @@ def make_plan(
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
     tick = tick or Tick(datetime.now(UTC))
     moves = any(has_time(str(values[name])) for name in ("data_uri", "output_uri"))
-    data = fill(str(values["data_uri"]), tick)
-    notes: list[str] = []
-    files, size = _data(data, values, endpoint, notes)
+    warnings, notes = nodes.compare(spec)
     extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
     return Plan(
         model=str(values["model_name"]),
-        data=data,
+        data=inputs.data,
         tick=str(tick) if moves else "",
         output=str(values["output_uri"]),
         pipeline=pipeline,
@@ -121,31 +120,16 @@ def make_plan(
         gpus=spec.total_gpus,
         cpu=float(requests.get("cpu", 0)),
         memory=int(requests.get("memory", 0)),
-        files=files,
-        bytes=size,
+        files=inputs.files,
+        bytes=inputs.bytes,
         estimate=estimate(islice(list_runs(back_end, str(values["model_name"])), _LOOKED), values),
         given={
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in (sources or {}).items()
         },
-        notes=tuple(notes),
+        warnings=tuple(warnings),
+        notes=(*inputs.notes, *notes),
     )
-
-
-def check_place(values: Mapping[str, Any]) -> list[Problem]:
-    """Return the addresses that name something of this machine, which no pod can read."""
-    problems = []
-    if (data := str(values["data_uri"])) and "://" not in data:
-        problems.append(
-            Problem(
-                "data_uri is a path of this machine, and the pods of a cluster cannot read it",
-                received=data,
-                expected="s3://BUCKET/KEY",
-                fix="copy the data to the store and give its address; `kfp-tfjob run` takes a path",
-                path="data_uri",
-            )
-        )
-    return problems
 
 
 def estimate(runs: Any, values: Mapping[str, Any]) -> Estimate:
@@ -194,25 +178,3 @@ def _size(found: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
 
     known = defaults() | dict(found)
     return {name: masked(known[name]) for name in _SIZE}
-
-
-def _data(
-    data: str, values: Mapping[str, Any], endpoint: str, notes: list[str]
-) -> tuple[int | None, int | None]:
-    from kfp_tfjob.components.prepare_data.source import list_source
-
-    try:
-        url, region = endpoint_of(values, endpoint), str(values["storage_region"])
-        source = list_source(Store(url, region, patience=REACHABLE), data)
-    except ConfigurationError as error:
-        notes.append(f"the data cannot be listed from here: {_what(error)}")
-    except StepError as error:
-        notes.append(f"the data cannot be seen from here: {_what(error)}")
-    else:
-        return len(source.files), sum(file.size for file in source.files)
-    return None, None
-
-
-def _what(error: StepError) -> str:
-    problem = error.problems[0]
-    return problem.what if isinstance(problem, Problem) else str(problem)

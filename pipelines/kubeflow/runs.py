@@ -9,24 +9,17 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from kfp_tfjob.components import STEPS
 from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.words import counted, listed
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")
 OVER = ("succeeded", "failed", "canceled", "skipped")
-STEPS = (
-    "preflight",
-    "prepare_data",
-    "launch_tfjob",
-    "sync_output",
-    "evaluate",
-    "publish",
-    "finish",
-)
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,35}")
@@ -110,21 +103,23 @@ def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Itera
         model: Only runs of this model.
         experiment: Only runs of the experiment with this id.
     """
-    where = {"experiment_id": experiment} if experiment else {"namespace": back_end.namespace}
-    found = back_end.pages(
-        "list the runs",
-        back_end.sdk.runs.run_service_list_runs,
-        "runs",
-        sort_by="created_at desc",
-        **where,
-    )
-    for raw in found:
+    for raw in _listed(back_end, experiment):
         if _is_ours(raw) and (not model or _parameters(raw).get("model_name") == model):
             yield run_of(back_end, raw)
 
 
+def _listed(back_end: BackEnd, experiment: str = "") -> Iterator[Any]:
+    """Yield the runs of every pipeline as the API has them, the newest first."""
+    where = {"experiment_id": experiment} if experiment else {"namespace": back_end.namespace}
+    method = back_end.sdk.runs.run_service_list_runs
+    yield from back_end.pages("list the runs", method, "runs", sort_by="created_at desc", **where)
+
+
 def find_run(back_end: BackEnd, given: str) -> Run:
     """Return a run by its id, a unique beginning of the id, its name, or `last`.
+
+    `last` is the newest run of this pipeline. The others may be of any pipeline, for instance one
+    of a user's own with steps of this project.
 
     Raises:
         UnknownRunError: There is no such run.
@@ -133,29 +128,32 @@ def find_run(back_end: BackEnd, given: str) -> Run:
     given = given.strip()
     if _ID.fullmatch(given):
         return read_run(back_end, given)
-    known = list(islice(list_runs(back_end), 1 if given == LAST else _SEARCHED))
     if given == LAST:
-        found = known
+        found = list(islice(list_runs(back_end), 1))
     else:
-        found = [run for run in known if run.name == given]
-        if not found and _PREFIX.fullmatch(given):
-            found = [run for run in known if run.run_id.startswith(given)]
+        found = named(back_end, given)[::-1] if given else []
+    if not found and _PREFIX.fullmatch(given):
+        newest = islice(_listed(back_end), _SEARCHED)
+        found = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(given)]
     if len(found) == 1:
         return read_run(back_end, found[0].run_id)
     if found:
+        fix = f"give the id, for instance {found[0].run_id[:8]} for the newest"
+        if all(run.run_id.startswith(given) for run in found):
+            fix = "give more of the id"
         raise ConfigurationError(
             Problem(
                 f"several runs are called {given}",
-                received=given,
-                expected="one of " + ", ".join(run.run_id for run in found[:5]),
-                fix="give the id",
+                received=counted(len(found), "run"),
+                expected=f"one of {listed(map(_shown, found), 5)}",
+                fix=fix,
             )
         )
-    newest = ", ".join(f"{run.name} ({run.run_id[:8]})" for run in known[:5])
+    newest = ", ".join(map(_shown, islice(list_runs(back_end), 5)))
     raise UnknownRunError(
         Problem(
-            "there is no such run",
-            received=given,
+            "there is no run of this pipeline yet" if given == LAST else "there is no such run",
+            received=given or "nothing",
             expected=f"an id, a unique beginning of one, a name, or {LAST};"
             f" the newest: {newest or 'none'}",
             fix="list them with `kfp-tfjob runs`",
@@ -163,8 +161,12 @@ def find_run(back_end: BackEnd, given: str) -> Run:
     )
 
 
+def _shown(run: Run) -> str:
+    return f"{run.name} ({run.run_id[:8]}, {run.state})"
+
+
 def named(back_end: BackEnd, name: str) -> list[Run]:
-    """Return the runs with this name that are not archived, the oldest first."""
+    """Return the runs with this name, of any pipeline, the oldest first."""
     found = back_end.pages(
         "list the runs",
         back_end.sdk.runs.run_service_list_runs,

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import check
+from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, BackEndAwayError
+from kfp_tfjob.pipelines.kubeflow.inputs import Inputs, look
 from kfp_tfjob.pipelines.kubeflow.own_code import check_code
 from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.plan import check_place
 from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 
 
-def check_run(values: Mapping[str, Any], package: Package) -> None:
+def check_run(
+    values: Mapping[str, Any], package: Package, endpoint: str = "", tick: Tick | None = None
+) -> Inputs:
     """Check a run as preflight will, as far as this machine can.
 
     Args:
         values: Every run parameter.
         package: The pipeline.
+        endpoint: URL of the store as this machine reaches it.
+        tick: The first tick of a schedule, whose data may not exist yet; None for a run that
+            starts now.
+
+    Returns:
+        What this machine sees in the store.
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
@@ -35,10 +44,44 @@ def check_run(values: Mapping[str, Any], package: Package) -> None:
     except ConfigurationError as error:
         problems += error.problems
     problems += check_place(values)
-    known = {str(getattr(problem, "path", "")) for problem in problems}
-    problems += [] if "model_code" in known else check_code(values)
+    problems += [] if "model_code" in _wrong(problems) else check_code(values)
+    now = tick or Tick(datetime.now(UTC))
+    seen = look(values, now, endpoint, _wrong(problems), later=tick is not None)
+    problems += seen.problems
     problems += package.problems(str(values.get("train_image", "")))
     ConfigurationError.raise_if(problems)
+    return seen
+
+
+def _wrong(problems: Sequence[Problem | str]) -> frozenset[str]:
+    """Return the parameters that have a problem."""
+    return frozenset(str(getattr(it, "path", "")).partition(".")[0] for it in problems)
+
+
+def check_place(values: Mapping[str, Any]) -> list[Problem]:
+    """Return the addresses that name something of this machine, which no pod can read."""
+    data = str(values["data_uri"])
+    if not data or "://" in data:
+        return []
+    return [
+        Problem(
+            "data_uri is a path of this machine, and the pods of a cluster cannot read it",
+            received=data,
+            expected="s3://BUCKET/KEY",
+            fix="copy the data to the store and give its address; `kfp-tfjob run` takes a path",
+            path="data_uri",
+        )
+    ]
+
+
+def check_name(back_end: BackEnd, name: str) -> None:
+    """Refuse a name that a run has.
+
+    Raises:
+        ConfigurationError: A run has this name.
+    """
+    if name and (earlier := named(back_end, name)):
+        raise ConfigurationError(_taken(earlier[0]))
 
 
 def body(
@@ -92,8 +135,7 @@ def submit(
         ConfigurationError: A run has this name, or the back end refuses the parameters.
         BackEndAwayError: Nothing answers, and it is unknown whether the run was started.
     """
-    if name and (earlier := named(back_end, name)):
-        raise ConfigurationError(_taken(earlier[0]))
+    check_name(back_end, name)
     used = name or f"{values['model_name']}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     request = body(back_end, package, values, used, account)
     try:

@@ -16,6 +16,7 @@ import docstring_parser
 import yaml
 
 from kfp_tfjob import storage
+from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.pipeline import PARAMETERS
@@ -29,15 +30,6 @@ from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import row
 from kfp_tfjob.supervisor import exit_codes
 
-STEPS = (
-    "preflight",
-    "prepare_data",
-    "launch_tfjob",
-    "sync_output",
-    "evaluate",
-    "publish",
-    "finish",
-)
 # The words of Python for the types of compiled YAML.
 _TYPES = {
     "STRING": "str",

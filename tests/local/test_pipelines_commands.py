@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -22,6 +23,8 @@ from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.kubeflow import following, plan
 from kfp_tfjob.pipelines.kubeflow.connection import ENDPOINT, BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 from tests.local.fake_pipelines import FakePipelines, Refusal
@@ -147,21 +150,112 @@ def test_wrong_model_code_of_this_machine_is_refused(fake, package, data, base, 
     assert not fake.runs
 
 
-def test_the_answer_no_starts_nothing(fake, package, data, base):
-    arguments = [
-        "submit",
-        "--data",
-        str(data),
-        "--label",
-        "y",
-        "--name",
-        "m",
-        "--output",
-        str(base),
-    ]
-    found = CliRunner().invoke(main, [*arguments, "--pipeline", str(package)], input="n\n")
-    assert found.exit_code == 2 and "--yes" in found.stderr  # the runner is no terminal
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_without_a_terminal_the_plan_is_shown_and_nothing_starts(fake, package, data, base, more):
+    found = submitted(package, data, base, *more)
+    assert found.exit_code == 2 and "Fix: add --yes" in found.stderr
+    assert "1 file, 12 B" in found.stdout or json.loads(found.stdout)["bytes"] == 12
     assert not fake.runs
+
+
+def test_a_dry_run_checks_and_starts_nothing(fake, package, data, base):
+    found = submitted(package, data, base, "--dry-run", "--yes")
+    assert found.exit_code == 0, found.output
+    assert "2 replicas" in found.stdout and "Started" not in found.stdout
+    plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
+    assert (plan["replicas"], plan["files"], plan["model"]) == (2, 1, "m")
+    add(fake, base, "taken")
+    found = submitted(package, data, base, "--dry-run", "--run-name", "taken")
+    assert found.exit_code == 2 and "exists already" in found.stderr
+    found = kfp_tfjob("submit", "--dry-run", "--pipeline", package)
+    assert found.exit_code == 2 and "data_label is missing" in found.stderr
+    assert len(fake.runs) == 1
+
+
+def test_what_the_store_does_not_have_is_refused_at_once(fake, package, store, data, base):
+    code = base / "code.py"
+    store.write(code, b"def other(dataset):\n    return None\n")
+    for arguments, expected in (
+        (("--output", "s3://absent/p", "--data", "s3://missing/a.csv"), ("absent", "missing")),
+        (("--data", base / "nothing.csv"), ("data_uri holds no data",)),
+        (("--label", "z"), ("'z'",)),
+        (("--model", f"{code}:build", "--epochs", 0), ("no function build", "train_epochs")),
+        (("--model", f"{base}/none.py:build"), ("none.py: it does not exist", "--model")),
+    ):
+        found = submitted(package, data, base, *arguments, "--yes")
+        assert found.exit_code == 2, found.output
+        assert all(part in found.stderr for part in expected), found.stderr
+    assert "AWS_ENDPOINT_URL" in found.stderr
+    with pytest.raises(ConfigurationError, match="no bucket absent"):
+        values = {"data_uri": str(data), "data_label": "y", "model_name": "m"}
+        client = Client(fake.host)
+        client.submit(values | {"output_uri": "s3://absent/p"}, client.package(package))
+    assert not fake.runs and fake.requests.count(("POST", "/apis/v2beta1/runs")) == 0
+
+
+@pytest.mark.parametrize("why", ["away", "no keys", "other keys"])
+def test_a_store_that_this_machine_cannot_ask_is_left_to_preflight(
+    fake, package, data, base, monkeypatch, why
+):
+    if why == "away":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    else:
+        monkeypatch.delenv(MOUNT_VARIABLE)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x" if why == "other keys" else "")
+    found = submitted(package, data, base, "--yes", "--output", "s3://absent/p")
+    assert found.exit_code == 0, found.output
+    notes = [line for line in found.stdout.splitlines() if "preflight does it in the run" in line]
+    assert len(notes) == (1 if why == "away" else 2), found.stdout
+    assert len(fake.runs) == 1
+
+
+def test_the_plan_compares_the_pods_with_the_nodes(
+    fake, package, data, base, monkeypatch, tmp_path
+):
+    """The nodes are those of a server that knows nothing else."""
+    has = {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "100Gi"}
+    node = {"metadata": {"name": "n", "labels": {}}, "status": {"allocatable": has}, "spec": {}}
+    status = 200
+
+    class Nodes(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            reply = {"items": [node], "metadata": {}} if status == 200 else {"message": "no"}
+            data = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nodes) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+            "current-context": "c",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(json.dumps(config))
+        # The Kubernetes client reads KUBECONFIG only when it is imported.
+        name = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(name, str(path))
+        plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
+        assert len(plan["warnings"]) == 2, plan["notes"]  # the chief and the worker
+        for part in ("4.", "can allocate 2", "16", "can allocate 4 GiB", "pod.all.cpu", address):
+            assert part in plan["warnings"][0], plan["warnings"]
+        small = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
+        found = submitted(package, data, base, "--dry-run", *small)
+        assert "warning" not in found.stdout and "not checked" not in found.stdout
+        status = 403
+        found = submitted(package, data, base, "--dry-run")
+        assert "you may not list nodes" in found.stdout
+        server.shutdown()
 
 
 def test_everything_wrong_is_said_before_anything_is_sent(fake):
@@ -278,6 +372,26 @@ def test_runs_lists_states_and_verdicts(fake, store, base):
     assert "not blessed" in lines[2]
     found = json.loads(kfp_tfjob("runs", "--json", "--limit", 1).stdout)
     assert [run["name"] for run in found] == ["third"]
+
+
+def test_runs_says_why_verdicts_are_missing(fake, base, monkeypatch):
+    add(fake, base, "first", "SUCCEEDED")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    found = kfp_tfjob("runs")
+    assert found.exit_code == 0
+    (note,) = [line for line in found.stdout.splitlines() if line.startswith("note:")]
+    assert "verdicts are missing" in note
+
+
+def test_runs_of_one_experiment(fake, base):
+    team = api.V2beta1Experiment(experiment_id="t", display_name="team")
+    fake.experiments["t"] = team
+    add(fake, base, "elsewhere")
+    add(fake, base, "ours").experiment_id = "t"
+    found = kfp_tfjob("runs", "--experiment", "team")
+    assert "ours" in found.stdout and "elsewhere" not in found.stdout
+    found = kfp_tfjob("runs", "--experiment", "none")
+    assert found.exit_code == 2 and "no such experiment" in found.stderr
 
 
 def test_why_gives_the_record_of_the_failure(fake, store, base):

@@ -53,8 +53,15 @@ def test_a_run_is_found_by_id_prefix_name_or_last(fake, back_end):
     add(fake, "one")
     with pytest.raises(ConfigurationError) as found:
         find_run(back_end, "one")
-    assert one.run_id in found.value.problems[0].expected
+    assert one.run_id[:8] in found.value.problems[0].expected
     assert len(named(back_end, "one")) == 2
+
+
+def test_a_run_of_another_pipeline_is_found_but_never_meant_by_last(fake, back_end):
+    ours, other = add(fake, "ours"), fake.add("other")
+    for given in (other.run_id, other.run_id[:9], "other"):
+        assert find_run(back_end, given).run_id == other.run_id
+    assert find_run(back_end, "last").run_id == ours.run_id
 
 
 def test_no_runs_at_all(back_end):

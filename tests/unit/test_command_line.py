@@ -24,3 +24,22 @@ def test_help_loads_no_heavy_package():
 def test_every_command_has_a_file():
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
     assert {name.replace("-", "_") for name in main.commands} <= files
+
+
+# What only one of the two can mean; every other option belongs to both.
+_HERE = {"--home", "--run-id", "--tick"}  # the folder, the run and the clock of this machine
+_ON_KUBEFLOW = {
+    *("--host", "--namespace", "--experiment", "--token-file", "--ca-file"),  # the back end
+    *("--pipeline", "--pipeline-id", "--version", "--service-account"),  # what it runs, and as whom
+    *("--run-name", "--watch"),  # here the id names the run, and the command follows it
+    *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and nobody is asked
+}
+
+
+def test_run_and_submit_take_the_same_options():
+    run, submit = (
+        {option for it in main.commands[name].params for option in it.opts}
+        for name in ("run", "submit")
+    )
+    assert run - submit == _HERE
+    assert submit - run == _ON_KUBEFLOW

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.step_start import STEPS
+from kfp_tfjob.components import STEPS
 
 # Seconds of CPU each, and nothing of them is needed in the pod of a step.
 _NEVER = {

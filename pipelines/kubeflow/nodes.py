@@ -1,0 +1,44 @@
+"""Compares a training job with the nodes of the cluster of this machine's kubeconfig."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.pipelines.kubeflow.inputs import first
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+_SECONDS = 2.0  # of retries; an optional check must not hold up a person
+_FIX = "lower them, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
+
+
+def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
+    """Return why the pods would wait for nodes, and what could not be found out.
+
+    Args:
+        spec: The training job.
+    """
+    from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+    from kfp_tfjob.cluster.errors import ForbiddenError
+    from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
+
+    unknown = "whether the pods fit on the nodes was not checked"
+    logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
+    try:
+        patience = replace(PATIENCE, seconds=_SECONDS, first=0.2)
+        api = ClusterClient.from_environment(patience, spec.kind)
+        found = api.list("/api/v1/nodes")
+    except ForbiddenError:
+        return (), [f"{unknown}: you may not list nodes"]
+    except ConfigurationError:
+        return (), [f"{unknown}: this machine has no kubeconfig"]
+    except StepError as error:
+        return (), [f"{unknown}: {first(error)}"]
+    warnings = [f"{text}; {_FIX}" for text in too_small(spec, found)]
+    warnings += [
+        f"{it.what}; {it.fix}" for it in shared_gpus(spec, found) if isinstance(it, Problem)
+    ]
+    where = f" (cluster {api.server.address})"
+    return [f"{text}{where}" for text in warnings], ()
