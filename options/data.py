@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,6 +14,8 @@ from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
+# Keys that are in no digest at their default, so that datasets keep the names they had before them.
+_LATER_KEYS = ("encoding",)
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
@@ -32,7 +35,7 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("csv", (".csv", ".csv.gz"), "CSV"),
+    Format("csv", (".csv", ".csv.gz", ".csv.zst"), "CSV"),
     Format("parquet", (".parquet",), "Parquet"),
 )
 FORMAT_WORDS = " or ".join(known.words for known in FORMATS)
@@ -108,6 +111,12 @@ class DataOptions(Group):
     )
     null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
+    encoding: str = option(
+        "auto",
+        "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
+        " byte order mark.",
+    )
+
     @field_validator("columns", "drop", "null_values", mode="before")
     @classmethod
     def _list(cls, value: Any) -> Any:
@@ -137,6 +146,19 @@ class DataOptions(Group):
             raise ValueError('one character such as "," or ";", or the word "tab" or "space"')
         return value
 
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value == "auto":
+            return value
+        try:
+            known = codecs.lookup(value.strip())
+            if "a,1\n".encode(known.name).decode(known.name) == "a,1\n":
+                return known.name
+        except (LookupError, ValueError):
+            pass
+        raise ValueError("an encoding that Python knows, such as utf-8, latin-1 or windows-1252")
+
     @model_validator(mode="after")
     def _no_contradiction(self) -> DataOptions:
         if both := sorted(set(self.columns or ()) & set(self.drop)):
@@ -155,6 +177,9 @@ class DataOptions(Group):
             codec.
         """
         options = self.model_dump(mode="json")
+        for name in _LATER_KEYS:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del options[name]
         options["drop"] = sorted(options["drop"])
         options["null_values"] = sorted(set(options["null_values"]))
         body = {"source": source_digest, "label": label, "options": options, "codec": CODEC_VERSION}

@@ -8,6 +8,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from kfp_tfjob.components.prepare_data import values
@@ -56,6 +57,8 @@ class CsvTable:
             text = header.decode()
             if lost or "\r" in text.rstrip("\r\n"):
                 raise ValueError("misplaced quotes or line ends")
+            if "\0" in text:
+                raise ValueError("NUL characters")
             reader = csv.reader([text], delimiter=self._options.delimiter, strict=True)
             names = [name.strip() for name in next(reader)]
             self.schema = pa.schema([(name, pa.binary()) for name in names])
@@ -66,8 +69,7 @@ class CsvTable:
                     f"{self._name}: the header cannot be read ({error})",
                     received=repr(received[:200]),
                     expected="the names of the columns on the first line, in UTF-8",
-                    fix="correct data_options.delimiter, or write the file as CSV in UTF-8 with one"
-                    " row on each line",
+                    fix=_header_fix(header),
                 )
             ) from error
         return Block(rest, block.lines[1:], block.bad, block.lost)
@@ -93,7 +95,7 @@ class CsvTable:
 
     def _as_numbers(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse a block fast; None if a feature has a fault."""
-        if not self._direct:
+        if not self._direct or b"\0" in block.data:
             return None
         types = {str(at[name]): pa.float32() for name in columns.features}
         types[str(at[columns.label])] = pa.binary()
@@ -124,7 +126,12 @@ class CsvTable:
             faults.lost(int(block.lines[index]), "columns", text)
         for line, text in undecodable:
             faults.lost(line, "columns", text)
-        return Chunk({name: _one(table[str(i)]) for name, i in at.items()}, faults, size)
+        found = {name: _one(table[str(i)]) for name, i in at.items()}
+        if b"\0" in block.data:
+            for name, column in found.items():
+                hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
+                faults.mark(hit, "nul", name, lambda i, column=column: values.shown(column[i]))
+        return Chunk(found, faults, size)
 
     def _read(self, block: Block, types: dict[str, pa.DataType], skip: object = None) -> pa.Table:
         names = [str(i) for i in range(len(self.schema))]
@@ -160,6 +167,20 @@ class CsvTable:
                 f" parsed as {table.num_rows + lost} rows"
             )
         return table
+
+
+def _header_fix(header: bytes) -> str:
+    if b"\0" in header:  # every second byte, if the text is English
+        wide = "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
+        return f"set data_options.encoding={wide} if the file is UTF-16, or write it as UTF-8"
+    try:
+        header.decode()
+    except UnicodeDecodeError:
+        return "set data_options.encoding, for instance latin-1, or write the file as UTF-8"
+    return (
+        "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
+        " line"
+    )
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -23,6 +23,7 @@ RULES = {
     "columns": "a different number of values than the header has names",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
+    "nul": "a NUL character",
     "long": "a label of more than 1,000 characters",
 }
 _WITHOUT_VALUES = ("columns", "quotes")
@@ -32,8 +33,10 @@ _COLUMN_RULES = {
     "missing": "is empty",
     "not finite": "is not finite",
     "encoding": "is not UTF-8",
+    "nul": "has NUL characters",
     "long": "has more than 1,000 characters",
 }
+_ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
 
@@ -180,13 +183,19 @@ class Faults:
                 continue
             rules = [rule for rule in RULES if self.cells[column, rule]]
             share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
+            if rules == ["long"]:
+                expected = "shorter labels"
+                fix = "choose a different data_label, or shorten its values"
+            else:
+                expected = "a number in every row"
+                fix = f'leave it out with data_options.drop=["{column}"], or write it as numbers'
+            if "encoding" in rules:
+                fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
                 f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
                 received=repr(self._values[column]) if column in self._values else None,
-                expected="a number in every row" if rules != ["long"] else "shorter labels",
-                fix=f'leave it out with data_options.drop=["{column}"], or write it as numbers'
-                if rules != ["long"]
-                else "choose a different data_label, or shorten its values",
+                expected=expected,
+                fix=fix,
             )
         return problems
 
@@ -214,12 +223,14 @@ class Faults:
         shown = first_columns(columns)
         if rest or not columns:
             counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
+            other = f", {_ENCODING}" if self.rows["encoding"] else ""
             where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
             shown.append(
                 Problem(
                     f"{self.bad:,} of {self.seen:,} rows are bad ({counts})",
                     received=f"bad values by column: {', '.join(where)}" if where else None,
-                    fix=f"correct them, {_DROP}, or leave a column out with data_options.drop",
+                    fix=f"correct them{other}, {_DROP}, or leave a column out with"
+                    " data_options.drop",
                 )
             )
         return [*shown, *(fault.example() for fault in rest)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +13,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
-
-_GZIP, _BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -86,32 +82,6 @@ class Source:
             _same(file, os.fstat(stream.fileno()))
             yield stream
             _same(file, os.fstat(stream.fileno()))
-
-
-@contextmanager
-def text_of(source: Source, file: SourceFile) -> Iterator[IO[bytes]]:
-    """Open a CSV, decompressed and without a UTF-8 byte order mark.
-
-    Raises:
-        DataError: It is a damaged gzip file, or changed since it was listed.
-    """
-    with source.raw(file) as raw:
-        packed = raw.read(2) == _GZIP
-        raw.seek(0)
-        stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
-        try:
-            if stream.peek(3)[:3] == _BOM:
-                stream.read(3)
-            yield stream
-        except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:
-            raise DataError(
-                Problem(
-                    f"{file.name} is damaged",
-                    received=f"{type(error).__name__}: {error}",
-                    expected="a gzip file that unpacks to its end",
-                    fix="write the file again",
-                )
-            ) from error
 
 
 def _mark(status: os.stat_result) -> str:

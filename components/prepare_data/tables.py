@@ -9,21 +9,26 @@ from typing import NamedTuple
 from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Reader
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile, text_of
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
 from kfp_tfjob.components.prepare_data.rows import empty
+from kfp_tfjob.components.prepare_data.text_stream import text_of
 from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 # First bytes of unsupported files, and what to do with such a file.
 _UNREADABLE = {
     b"PK\x03\x04": ("a zip or an Excel file", f"export it as {FORMAT_WORDS}"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "use gzip, Parquet or no compression"),
-    b"BZh": ("compressed with bzip2", "use gzip, Parquet or no compression"),
-    b"\xff\xfe": ("UTF-16", "write it as UTF-8"),
-    b"\xfe\xff": ("UTF-16", "write it as UTF-8"),
+    b"BZh": ("compressed with bzip2", "use gzip, zstd, Parquet or no compression"),
+    b"\xfd7zXZ": ("compressed with xz", "use gzip, zstd, Parquet or no compression"),
+    b"\x04\x22\x4d\x18": ("compressed with lz4", "use gzip, zstd, Parquet or no compression"),
+    b"Obj\x01": ("Avro", f"write it as {FORMAT_WORDS}"),
+    b"ORC": ("ORC", f"write it as {FORMAT_WORDS}"),
+    b"\x89HDF": ("HDF5", f"write it as {FORMAT_WORDS}"),
+    b"\x93NUMPY": ("a NumPy array", f"write it as {FORMAT_WORDS}"),
+    b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
 }
-_HEAD = 4  # bytes
+_HEAD = 16  # bytes
 
 
 class _Reader(NamedTuple):
@@ -57,7 +62,7 @@ def open_table(
 def _open_csv(
     source: Source, file: SourceFile, options: DataOptions, block: int
 ) -> Iterator[Reader]:
-    with text_of(source, file) as stream:
+    with text_of(source, file, options.encoding) as stream:
         yield CsvTable(stream, file.name, options, block)
 
 
@@ -71,7 +76,7 @@ def _open_parquet(
 
 # The reader of each format in FORMATS. The first that recognises a file reads it.
 _READERS = {
-    "parquet": _Reader(lambda head: head == b"PAR1", _open_parquet),
+    "parquet": _Reader(lambda head: head.startswith(b"PAR1"), _open_parquet),
     "csv": _Reader(lambda head: True, _open_csv),  # any other text
 }
 
@@ -90,7 +95,7 @@ def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
                 Problem(
                     f"{file.name} cannot be read",
                     received=f"a file that is {kind}",
-                    expected=f"{FORMAT_WORDS}; text in UTF-8, gzipped or not",
+                    expected=f"{FORMAT_WORDS}; text may be packed with gzip or zstd",
                     fix=fix,
                 )
             )

@@ -1,0 +1,181 @@
+"""Files of text: packed, in other encodings, damaged, or made to hurt."""
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kfp_tfjob.components.prepare_data import scan
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.store import Store
+from tests.fuzz.bounds import bounded
+
+TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in range(3_000))
+LABELS = ["nö", "jä"]
+
+
+def options(**given: object) -> DataOptions:
+    return parse(DataOptions, "data_options", given)
+
+
+def check(path: Path, **given: object) -> list[str]:
+    """Return what preflight says of a file."""
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    return list(map(str, check_header(source, "y", options(**given))))
+
+
+def read(path: Path, block: int = 1 << 12, **given: object) -> scan.Scan:
+    """Read it as prepare_data does."""
+    spill = path.parent / "spill"
+    spill.mkdir()
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    return scan.read(source, "y", options(**given), spill, block)
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstd"])
+@pytest.mark.parametrize(
+    ("encoding", "given"),
+    [
+        ("utf-8", {}),
+        ("utf-8-sig", {}),
+        ("utf-8-sig", {"encoding": "utf-8"}),
+        ("utf-16", {}),
+        ("utf-16", {"encoding": "UTF-16"}),
+        ("utf-16-be", {"encoding": "utf-16-be"}),
+        ("utf-32", {}),
+        ("latin-1", {"encoding": "latin-1"}),
+        ("cp1252", {"encoding": "windows-1252"}),
+    ],
+)
+def test_packed_text_in_any_encoding_is_read_letter_by_letter(
+    tmp_path: Path, pack, encoding: str, given: dict
+) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(pack(TEXT.encode(encoding)))
+    assert check(path, **given) == []
+    found = read(path, **given)
+    assert found.columns.features == ("größe",)
+    assert list(found.vocabulary._codes) == LABELS
+    assert found.faults.seen == 3_000 and not found.faults.bad
+
+
+def test_files_that_are_packed_twice_in_a_row_are_one_text(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    head, tail = TEXT.encode()[:9_000], TEXT.encode()[9_000:]
+    path.write_bytes(zstd(head) + zstd(tail))
+    assert read(path).faults.seen == 3_000
+
+
+@pytest.mark.parametrize(
+    ("pack", "harm"),
+    [
+        (gzip.compress, "cut"),
+        (gzip.compress, "flipped"),
+        (gzip.compress, "followed"),
+        (zstd, "cut"),  # a checksum is optional in zstd, and Arrow writes none
+        (zstd, "followed"),
+    ],
+)
+def test_a_damaged_archive_is_named(tmp_path: Path, pack, harm: str) -> None:
+    data = pack(TEXT.encode())
+    half = len(data) // 2
+    harmed = {
+        "cut": data[:half],
+        "flipped": data[:half] + bytes([data[half] ^ 255]) + data[half + 1 :],
+        "followed": data + b"more",
+    }
+    path = tmp_path / "f.csv"
+    path.write_bytes(harmed[harm])
+    with pytest.raises(DataError, match=r"f\.csv is damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("piece", [b"\0", b"a,y\n", b"1,", b"\n"], ids=repr)
+def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(
+    tmp_path: Path, piece: bytes
+) -> None:
+    path = tmp_path / "f.csv"
+    with pa.output_stream(str(path), compression="zstd") as file:
+        block = piece * ((1 << 20) // len(piece))
+        for _ in range(200):
+            file.write(block)
+    assert path.stat().st_size < 100_000
+    with bounded(seconds=10, memory=300 << 20):
+        assert check(path)
+
+
+def test_text_that_is_not_in_the_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(TEXT.encode("utf-16") + b"\0\xd8a\0")
+    with pytest.raises(DataError, match=r"f\.csv, line 3002: bytes that are not utf-16-le"):
+        read(path)
+
+
+def test_latin_1_without_its_name_is_refused_and_never_garbled(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(TEXT.encode("latin-1"))
+    (said,) = check(path)
+    assert "the header cannot be read" in said and "set data_options.encoding" in said
+    path.write_bytes(TEXT.replace("größe", "size").encode("latin-1"))
+    found = read(path)
+    assert found.faults.counts() == {"encoding": 3_000}
+    assert "if the file is not UTF-8" in str(found.faults.problems()[0])
+
+
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_recognised_by_its_header(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes("a,y\n1,u\n2,v\n".encode(order))
+    (said,) = check(path)
+    assert f"set data_options.encoding={order}" in said
+
+
+def test_a_nul_is_a_fault_of_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(b"a,y\n1,u\n2\0,v\n3,w\0\n4,v\n")
+    found = read(path)
+    assert [(f.line, f.column, f.rule) for f in found.faults.examples] == [
+        (3, "a", "nul"),
+        (4, "y", "nul"),
+    ]
+    assert list(found.vocabulary._codes) == ["u", "v"]
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"BZh91AY", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"Obj\x01", "Avro"),
+        (b"ORC", "ORC"),
+        (b"\x89HDF\r\n", "HDF5"),
+        (b"SQLite format 3\0", "an SQLite database"),
+    ],
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, head: bytes, words: str) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(head + b"a,y\n1,u\n")
+    (said,) = check(path)
+    assert words in said and "Fix:" in said
+
+
+def test_an_encoding_that_does_not_exist_is_refused() -> None:
+    for name in ("latin-99", "hex", "rot13", ""):
+        with pytest.raises(ConfigurationError, match="an encoding that Python knows"):
+            options(encoding=name)
+    assert options(encoding="Latin1") == options(encoding="latin-1")
+
+
+def test_the_default_encoding_changes_no_name_of_a_dataset() -> None:
+    assert options().dataset_digest("s", "y") == "6a653cd60e5bd3ce5810abf51f019180"
+    assert options(encoding="latin-1").dataset_digest("s", "y") != options().dataset_digest(
+        "s", "y"
+    )
