@@ -84,7 +84,8 @@ class FailedTask:
             return Problem(
                 f"{self.step} ran out of memory",
                 received=received,
-                fix="start the run again with less data, or give this task more memory",
+                fix="give this step more memory: `kfp-tfjob compile --step-resources"
+                f" {self.step}.memory=8Gi`; or start the run again with less data",
             )
         if self.driver:
             return Problem(

@@ -174,6 +174,7 @@ def test_a_step_without_words_has_those_of_argo(said, driver, code, verdict, wor
     failure = failed(["Killed"], said, driver).failure
     assert (failure.step, failure.code, failure.verdict) == ("preflight", code, verdict)
     assert words in failure.message and "Fix: " in failure.message
+    assert ("--step-resources preflight.memory=" in failure.message) == (verdict == "out_of_memory")
 
 
 class Api:
