@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -32,22 +31,19 @@ from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
-from kfp_tfjob.components.step import FAILURE_FILE, Failure, Step
+from kfp_tfjob.components.step import FAILURE_FILE, Step
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
-    DataError,
-    ObjectExistsError,
-    ObjectNotFoundError,
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -118,6 +114,10 @@ class Launcher:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     logs: RunLogs | None = field(default=None, repr=False)
 
+    @property
+    def _records(self) -> Records:
+        return Records(self.step)
+
     def run(self) -> Launched:
         """Train.
 
@@ -125,18 +125,18 @@ class Launcher:
             JobFailedError: The training failed; the last lines of the replica that failed first.
             ConfigurationError: A job of this name does not belong to this run.
         """
-        if done := self._completed():
+        if done := self._records.completed():
             self._keep_rest_of_log(done)
             return self._launched(done)
         failure: JobFailedError | None = None
         backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
         # Listed once: the store refuses a number that a different launcher takes meanwhile.
-        claimed = self._claimed()
+        claimed = self._records.claimed()
         manifest = self._adopted(claimed)
         claim = self._last_claim(claimed, adopted=bool(manifest))
         while True:
             # Without an earlier attempt, nothing can have completed since the first look.
-            if claimed and (done := self._completed()):
+            if claimed and (done := self._records.completed()):
                 return self._launched(done, claimed)
             if not manifest:
                 last, claim = claim, self._next_claim(claimed, claim, failure, placed)
@@ -151,7 +151,7 @@ class Launcher:
                 self._fail_if_ended()
                 manifest = self._keep_claim(claim)
                 if not manifest:
-                    claimed = self._claimed()
+                    claimed = self._records.claimed()
                     continue
                 claimed = [*claimed, claim.attempt]
                 self._create(manifest)
@@ -173,7 +173,7 @@ class Launcher:
             ).follow()
             if self.logs:
                 self.logs.flush(CLOSING_SECONDS)  # the record of the end says that it is stored
-            self._keep(outcome.end)
+            self._records.keep_end(outcome.end)
             judgement = outcome.judgement
             if judgement.verdict == Verdict.SUCCEEDED:
                 return self._launched(attempt, claimed)
@@ -188,10 +188,6 @@ class Launcher:
                 if waited >= self.spec.options.pending_timeout_seconds:
                     raise self._in_the_end(failure, claim)
             manifest = {}
-
-    def _claimed(self) -> list[int]:
-        """Return the numbers of all claimed attempts, in order."""
-        return self.step.store.numbers(self.step.run.attempts)
 
     def _adopted(self, claimed: Sequence[int]) -> dict[str, Any]:
         """Return the manifest of the newest attempt if its job must be followed, else {}.
@@ -233,11 +229,8 @@ class Launcher:
 
     def _recorded(self) -> JobFailedError | None:
         """Return the recorded failure that the user has to fix, for a job that is gone."""
-        try:
-            earlier = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
-        except (ObjectNotFoundError, ValueError, TypeError):
-            return None
-        if earlier.step != self.step.name or not earlier.final:
+        earlier = self._records.failure()
+        if not earlier or not earlier.final:
             return None
         if earlier.verdict == Verdict.CANCELLED:
             return None  # a person started it again on purpose
@@ -271,14 +264,6 @@ class Launcher:
                 self.backend.delete(made)
             raise _failure(cancelled(why), [])
 
-    def _keep(self, end: AttemptEnd) -> None:
-        """Record the end of an attempt; an unreachable store is not an error."""
-        address = self.step.run.attempt_end(end.attempt)
-        try:
-            self.step.store.write(address, end.to_bytes())
-        except StepError as error:
-            log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
-
     def _keep_rest_of_log(self, attempt: int) -> None:
         """Store what a completed job printed after its launcher was gone; never raises."""
         name = self._manifest(attempt)["metadata"]["name"]
@@ -295,33 +280,13 @@ class Launcher:
         follower.finish(CLOSING_SECONDS)
 
     def _has_completed(self, attempt: int) -> bool:
-        return self._completed() == attempt
-
-    def _completed(self) -> int:
-        """Return the attempt whose output is complete in the store, or 0."""
-        store, run = self.step.store, self.step.run
-        try:
-            attempt = store.read_manifest(run.manifest).attempt
-            completion = json.loads(store.read(run.completion))
-        except ObjectNotFoundError:
-            return 0
-        if completion.get("attempt") != attempt:
-            raise DataError(
-                Problem(
-                    f"{run.base} has the manifest of one attempt and the completion of a different"
-                    " one",
-                    received=f"attempts {attempt} and {completion.get('attempt')}",
-                    fix="start a new run; a different program wrote into this one",
-                )
-            )
-        return attempt
+        return self._records.completed() == attempt
 
     def _last_claim(self, claimed: Sequence[int], adopted: bool) -> Claim | None:
         """Return the newest claim, or None if a person started the run and the count restarts."""
         if not (claimed and (self.retry or adopted)):
             return None
-        record = self.step.store.read(self.step.run.attempt(claimed[-1]))
-        return Claim.from_bytes(record, claimed[-1])
+        return self._records.claim(claimed[-1])
 
     def _next_claim(
         self,
@@ -339,7 +304,7 @@ class Launcher:
             placed: Whether all its pods had nodes.
         """
         attempt = max(claimed, default=0) + 1
-        checkpoint = self._newest_checkpoint()
+        checkpoint = self._records.newest_checkpoint()
         if last is None:
             return Claim.first(attempt, checkpoint)
         options = self.spec.options
@@ -358,31 +323,15 @@ class Launcher:
         if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
             return failure
         try:
-            ended = claim.next(claim.attempt + 1, self._newest_checkpoint())
+            ended = claim.next(claim.attempt + 1, self._records.newest_checkpoint())
         except StepError as error:
             log.warning("the number of attempts so far is not known: %s", error)
             return failure
         return failure.after(ended.used(self.spec.options.max_attempts))
 
-    def _newest_checkpoint(self) -> int:
-        """Return the newest step that is complete in the store, or 0."""
-        store, checkpoints = self.step.store, self.step.run.checkpoints
-        for step in reversed(store.numbers(checkpoints)):
-            try:
-                store.head(checkpoints / str(step) / MANIFEST)
-            except ObjectNotFoundError:
-                continue  # it was not stored completely
-            return step
-        return 0
-
     def _earlier_failure(self, used: str) -> StepError:
         """Return the failure of the last attempt: KFP starts a failed step again."""
-        try:
-            data = self.step.store.read(self.step.run.failure("json"))
-            earlier = Failure.from_bytes(data)
-        except (ObjectNotFoundError, ValueError, TypeError):
-            earlier = None
-        if earlier and earlier.step == self.step.name:
+        if earlier := self._records.failure():
             return JobFailedError(earlier.code, earlier.verdict, earlier.message)
         return ConfigurationError(
             Problem(
@@ -398,12 +347,7 @@ class Launcher:
         manifest = self._manifest(claim.attempt)
         name = manifest["metadata"]["name"]
         record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
-        try:
-            self.step.store.create(self.step.run.attempt(claim.attempt), record)
-        except ObjectExistsError:
-            log.info("attempt %d was claimed by a different launcher", claim.attempt)
-            return {}
-        return manifest
+        return manifest if self._records.keep_claim(claim.attempt, record) else {}
 
     def _manifest(self, attempt: int) -> dict[str, Any]:
         run, key = self.step.run_id, self.step.task_key
@@ -415,28 +359,12 @@ class Launcher:
         """Return the result; without `claimed`, the attempts are listed."""
         manifest = self._manifest(attempt)
         progress = read(self.step.store, self.step.run)
-        claimed = claimed or self._claimed()
+        claimed = claimed or self._records.claimed()
         attempts = max(claimed, default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        hours = self._gpu_hours(claimed, attempt) if self.spec.total_gpus else {}
+        hours = self._records.gpu_hours(claimed, attempt) if self.spec.total_gpus else {}
         name = manifest["metadata"]["name"]
-        return Launched(name, attempts, manifest, progress, self._model_uri(), hours)
-
-    def _model_uri(self) -> str:
-        """Return the address of the model, or nothing for a program that stores none."""
-        run = self.step.run
-        objects = self.step.store.read_manifest(run.manifest).objects
-        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
-        return str(run.model) if has_model else ""
-
-    def _gpu_hours(self, claimed: Sequence[int], completed: int) -> dict[str, float]:
-        """Return the GPU hours that the launchers of all attempts recorded."""
-        seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
-        for attempt, end in read_ends(self.step.store, self.step.run, claimed).items():
-            held = end.gpu_seconds if end else {}
-            seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
-            seconds["pending"] += held.get("pending", 0)
-        return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}
+        return Launched(name, attempts, manifest, progress, self._records.model_uri(), hours)
 
 
 def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:

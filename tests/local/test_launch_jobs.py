@@ -25,7 +25,8 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError, Launcher
+from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
@@ -303,7 +304,7 @@ def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
     tell(chief_0="exit 0")
     annotations: dict[str, str] = {}
     monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
-    monkeypatch.setattr(Launcher, "_completed", lambda self: 0)
+    monkeypatch.setattr(Records, "completed", lambda self: 0)
     with pytest.raises(JobFailedError, match="not complete in the store") as failed:
         launcher.run(step, spec(max_attempts=1), backend)
     end = AttemptEnd.from_bytes(step.store.read(step.run.attempts / "0001.end.json"))
@@ -325,10 +326,10 @@ def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
     monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
     monkeypatch.setattr(backend, "delete", deleted.append)
 
-    def away(self: Launcher) -> int:
+    def away(self: Records) -> int:
         raise StoreUnavailableError(Problem("the store does not answer"))
 
-    monkeypatch.setattr(Launcher, "_completed", away)
+    monkeypatch.setattr(Records, "completed", away)
     with pytest.raises(StoreUnavailableError):
         launcher.run(step, spec(max_attempts=1), backend)
     assert not annotations and not deleted

@@ -14,7 +14,7 @@ import pytest
 from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import progress
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.launcher import Launcher
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.record import AttemptEnd
@@ -107,8 +107,7 @@ def test_a_verdict_is_read_and_its_champion_is_followed() -> None:
 def test_an_output_is_complete() -> None:
     store = Mock(read=stored)
     store.read_manifest = lambda address: Manifest.from_bytes(stored(address))
-    launcher = Launcher(Mock(run=LAYOUT.run("finished"), store=store), Mock(), Mock())
-    assert launcher._completed() == 1
+    assert Records(Mock(run=LAYOUT.run("finished"), store=store)).completed() == 1
 
 
 @pytest.mark.parametrize("folder", ["datasets/*", "models/x/versions/1"])
