@@ -7,7 +7,7 @@ parameter has a typed form, a subclass of Group, and only `parse` creates it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import pydantic
 from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
 from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.words import SHOWN, choices, did_you_mean, nearest
 
 _PLACEHOLDER = "{{$."  # of Kubeflow Pipelines
 
@@ -114,11 +114,17 @@ def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
     return Problem(
         f"{name} has no key {key!r}" if name else f"there is no parameter {key!r}",
         received=key,
-        expected=f"one of {', '.join(known)}",
+        expected=f"one of {choices(known, meant)}" + _where(name, known),
         fix=did_you_mean(meant, f"remove {key!r}"),
         path=f"{name}.{key}".lstrip("."),
         suggestion=meant,
     )
+
+
+def _where(name: str, known: Sequence[str]) -> str:
+    """Return where a long list of keys can be read."""
+    command = f"kfp-tfjob explain {name}".rstrip()
+    return f" (`{command}` lists them)" if len(known) > SHOWN else ""
 
 
 def no_path(name: str, path: Path, expected: str) -> Problem:

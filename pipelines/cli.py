@@ -14,6 +14,7 @@ from kfp_tfjob.pipelines.commands.compare import compare
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
+from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
@@ -32,7 +33,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.text import log_to
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Exits with the code of the error and prints its message on standard error."""
 
     def invoke(self, context: click.Context) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+SHOWN = 8  # names that a message lists; a person looks for one of them
+
 
 def sized(size: int) -> str:
     """Return a readable size, for instance `900.0 kB` or `1.2 GB`."""
@@ -24,6 +26,21 @@ def listed(items: Iterable[str], most: int, separator: str = ", ") -> str:
     known = list(items)
     others = len(known) - most
     return separator.join(known[:most]) + (f" and {others:,} more" if others > 0 else "")
+
+
+def choices(known: Iterable[str], meant: str = "", most: int = SHOWN) -> str:
+    """Return what may be chosen, the suggestion first: `b, a, c and 3 more`.
+
+    Args:
+        known: All of it.
+        meant: The suggestion; empty for none.
+        most: How many to name.
+    """
+    names = list(known)
+    if meant in names:
+        names.remove(meant)
+        names.insert(0, meant)
+    return listed(names, most)
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:

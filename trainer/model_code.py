@@ -18,7 +18,7 @@ from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 from kfp_tfjob.trainer import code_files
 
 # A syntax tree takes a few hundred times the memory of its text.
@@ -181,7 +181,7 @@ class Code:
             Problem(
                 f"{path} has no function {function}",
                 received=f"{self.module}:{function}",
-                expected=f"one of {', '.join(public) or 'at least one function'}",
+                expected=f"one of {choices(public, meant) or 'at least one function'}",
                 fix=did_you_mean(meant, "correct model_code"),
                 suggestion=meant,
             )
@@ -216,7 +216,7 @@ def _signature(
                 Problem(
                     f"{where} does not take the hyperparameter {name!r}",
                     received=name,
-                    expected=f"one of {', '.join(known) or 'none'}",
+                    expected=f"one of {choices(known, meant) or 'none'}",
                     fix=did_you_mean(meant, f"remove {name!r}"),
                     path=f"model_hyperparameters.{name}",
                     suggestion=meant,

@@ -8,11 +8,10 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import did_you_mean, listed, nearest
+from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
-_MOST_NAMES = 30  # in a message
 _MOST_CHARACTERS = 200  # of each name
 _MOST_COMPARED = 1000  # names to compare with an unknown one
 # Delimiters that are rare inside names come first.
@@ -128,7 +127,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
         fix = did_you_mean(meant, "correct data_label")
     return Problem(
         f"{file} has no column {label!r} to use as the label",
-        received=f"the columns {_listed(names)}",
+        received=f"the columns {_listed(names, meant)}",
         expected=f"a column {label!r}",
         fix=fix + _headless(names),
         path=path,
@@ -141,7 +140,7 @@ def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
     return Problem(
         f"data_options.{key} names {name!r}, which {file} does not have",
         received=name,
-        expected=f"one of {_listed(names)}",
+        expected=f"one of {_listed(names, meant)}",
         fix=did_you_mean(meant, f"remove it from data_options.{key}"),
         path=f"data_options.{key}",
         suggestion=meant,
@@ -173,5 +172,6 @@ def _comparable(names: list[str]) -> list[str]:
     return [name for name in names if len(name) <= _LONGEST_COLUMN][:_MOST_COMPARED]
 
 
-def _listed(names: list[str]) -> str:
-    return listed((repr(name[:_MOST_CHARACTERS]) for name in names), _MOST_NAMES)
+def _listed(names: list[str], meant: str = "") -> str:
+    shown = (repr(name[:_MOST_CHARACTERS]) for name in names)
+    return choices(shown, repr(meant[:_MOST_CHARACTERS]))

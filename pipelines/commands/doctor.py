@@ -27,7 +27,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command()
-@with_parameters(here=False)
+@with_parameters(here=False, demands=False)
 @with_connection
 @click.option(
     "--pipeline",
@@ -89,7 +89,7 @@ def doctor(
         return api
 
     question = Question(connection, open_cluster, service_account, values, spec, wanted)
-    report = examine(question, timeout)
+    report = examine(question, max(timeout - (time.monotonic() - began), 1))
     seconds = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(_as_json(report, seconds), indent=1))

@@ -51,16 +51,17 @@ class Given:
 
 
 def with_parameters(
-    command: Callable[..., Any] | None = None, *, here: bool = True
+    command: Callable[..., Any] | None = None, *, here: bool = True, demands: bool = True
 ) -> Callable[..., Any]:
     """Add the options that set run parameters.
 
     Args:
         command: The command.
         here: Whether the run is on this machine, which has more defaults than the form.
+        demands: Whether the command needs those that have no default.
     """
     if command is None:
-        return lambda it: with_parameters(it, here=here)
+        return lambda it: with_parameters(it, here=here, demands=demands)
     options = [
         *(
             click.option(
@@ -68,7 +69,7 @@ def with_parameters(
                 name,
                 type=it.type,
                 metavar=it.option[1],
-                help=f"{name}: {it.words}{_shown_default(name, it, here)}",
+                help=f"{name}: {it.words}{_shown_default(name, it, here, demands)}",
             )
             for name, it in PARAMETERS.items()
             if it.option
@@ -94,10 +95,10 @@ def with_parameters(
     return command
 
 
-def _shown_default(name: str, parameter: Parameter, here: bool) -> str:
+def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -> str:
     default = (_HERE.get(name) if here else None) or parameter.default
     if default is None:
-        return "; required"
+        return "; required" if demands else ""
     return f" [default: {default}]" if default != "" else ""
 
 

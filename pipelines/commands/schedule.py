@@ -15,6 +15,7 @@ from kfp_tfjob.pipelines.commands.connection import (
     with_connection,
     with_pipeline,
 )
+from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.output import (
     age,
     as_json,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.ticks import Trigger
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @with_parameters(here=False)
 @with_connection(starts=True)
 @click.option(

@@ -204,6 +204,13 @@ def test_the_probe_finds_out_what_conditional_creates_are_worth(
     assert list(store.list(base)) == []
 
 
+def test_the_probe_always_says_the_same_of_a_store_that_checks_first(versitygw, base) -> None:
+    """It looks for the object when a request begins, and renames it into place at its end."""
+    store = Store(secret=SecretVolume(versitygw.secret))
+    assert {probe_creating(store, base) for _ in range(5)} == {Creating.RACES}
+    assert list(store.list(base)) == []
+
+
 def test_a_create_that_meets_another_on_its_way_is_tried_again(
     proxy: FaultProxy, base: S3Address
 ) -> None:

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
 import kfp_tfjob.pipelines.commands as commands
 from kfp_tfjob.pipelines.cli import main
 
@@ -43,3 +46,14 @@ def test_run_and_submit_take_the_same_options():
     )
     assert run - submit == _HERE
     assert submit - run == _ON_KUBEFLOW
+
+
+@pytest.mark.parametrize("group", [[], ["schedule"]])
+def test_the_help_cuts_no_sentence(group):
+    found = CliRunner().invoke(main, [*group, "--help"], terminal_width=80)
+    listed = found.output.partition("Commands:")[2]
+    assert "..." not in listed
+    commands = main.commands["schedule"].commands if group else main.commands
+    for command in commands.values():
+        sentence = " ".join(command.help.split()).partition(". ")[0].rstrip(".")
+        assert sentence in " ".join(listed.split())

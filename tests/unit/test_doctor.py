@@ -6,8 +6,10 @@ from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from click.testing import CliRunner
 
 from kfp_tfjob.cluster.quota import left
+from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.doctor import engine, machine
 from kfp_tfjob.pipelines.doctor.back_end import _judged
 from kfp_tfjob.pipelines.doctor.cluster import _largest, _spellings
@@ -109,3 +111,9 @@ def test_a_slow_check_does_not_delay_the_others():
     assert time.monotonic() - began < 10
     assert list(report) == ["this machine", "store"]
     assert report["store"][0].state == "warn" and "the store" in report["store"][0].text
+
+
+def test_the_help_asks_for_nothing():
+    found = CliRunner().invoke(main, ["doctor", "--help"])
+    assert "No run parameter is required" in " ".join(found.output.split())
+    assert "; required" not in " ".join(found.output.split())
