@@ -34,11 +34,17 @@ class Format(NamedTuple):
     words: str
 
 
+def _packed(*suffixes: str) -> tuple[str, ...]:
+    return tuple(suffix + packed for suffix in suffixes for packed in ("", ".gz", ".zst"))
+
+
 FORMATS = (
-    Format("csv", (".csv", ".csv.gz", ".csv.zst"), "CSV"),
+    Format("csv", _packed(".csv"), "CSV"),
+    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines"),
     Format("parquet", (".parquet",), "Parquet"),
+    Format("arrow", (".arrow", ".feather"), "Arrow"),
 )
-FORMAT_WORDS = " or ".join(known.words for known in FORMATS)
+FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 

@@ -50,7 +50,7 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        f"{FORMAT_WORDS} with a header: a file or a folder, `s3://...`, or a path in a local run;"
+        f"A table as {FORMAT_WORDS}: a file or a folder, `s3://...`, or a path in a local run;"
         " `{date}` and `{hour}`, also as `{date-1d}`, are those of the scheduled tick in UTC",
         default=None,
         option=("--data", "URI"),

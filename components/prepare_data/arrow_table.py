@@ -55,8 +55,12 @@ class Reader(Protocol):
     def problems(self, columns: Columns) -> list[Problem]:
         """Return why the format cannot yield these columns."""
 
-    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.
+
+        Args:
+            columns: The columns.
+            rows: The most rows of a chunk; a reader of text yields a block of the file.
 
         Raises:
             DataError: The file is damaged.
@@ -100,9 +104,14 @@ class ArrowTable:
             )
         return found or self._reader.problems(columns)
 
+    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+        """Yield the columns chunk by chunk, as they are in the file."""
+        most = max(1, CHUNK_VALUES // (len(columns.features) + 1))
+        return self._reader.chunks(columns, most)
+
     def rows(self, columns: Columns) -> Iterator[Rows]:
         """Yield the rows chunk by chunk."""
-        for chunk in self._reader.chunks(columns):
+        for chunk in self.chunks(columns):
             with undamaged(self._name):
                 features = self._features(chunk, columns.features)
                 label = self._label(chunk, columns.label)
@@ -223,12 +232,13 @@ def _label_text(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None
     if textual(found.type):
         texts, wrong = values.decode(found.cast(pa.large_binary()))
     else:
-        texts, wrong = pa.array(list(map(_number_text, found.to_pylist())), pa.string()), None
+        texts, wrong = pa.array(list(map(number_text, found.to_pylist())), pa.string()), None
     bad = wrong[codes] if wrong is not None and wrong.any() else None
     return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
 
 
-def _number_text(value: Any) -> str:
+def number_text(value: Any) -> str:
+    """Return a number, a boolean or a missing value of a label as text."""
     if value is None or value != value:
         return ""
     if isinstance(value, bool):

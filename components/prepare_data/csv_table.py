@@ -78,7 +78,7 @@ class CsvTable:
         """Return nothing: the columns of a CSV have no types."""
         return []
 
-    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block: parsed as numbers, or as binary if that fails."""
         yield self._parse(self._first, columns)
         for block in self._blocks:

@@ -24,9 +24,13 @@ RULES = {
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
     "nul": "a NUL character",
+    "json": "not a JSON object with each key once",
+    "keys": "a key that none of the first rows has",
+    "nested": "a list or an object where other rows have one value",
+    "list": "not a list of as many numbers as in the first rows",
     "long": "a label of more than 1,000 characters",
 }
-_WITHOUT_VALUES = ("columns", "quotes")
+_WITHOUT_VALUES = ("columns", "quotes", "json", "keys")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _COLUMN_RULES = {
     "text": "is text",
@@ -34,6 +38,8 @@ _COLUMN_RULES = {
     "not finite": "is not finite",
     "encoding": "is not UTF-8",
     "nul": "has NUL characters",
+    "nested": "is nested",
+    "list": "has no list or one of another length",
     "long": "has more than 1,000 characters",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"

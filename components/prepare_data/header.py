@@ -36,7 +36,8 @@ def choose(
     if label not in names:
         problems.append(_no_label(names, label, options, file))
     there = set(names)
-    for key, wanted in (("columns", options.columns or ()), ("drop", options.drop)):
+    chosen, drop = _elements(options.columns, names), _elements(options.drop, names) or ()
+    for key, wanted in (("columns", chosen or ()), ("drop", drop)):
         problems += [_unknown(key, name, names, file) for name in wanted if name not in there]
     if options.columns and label in options.columns:
         problems.append(
@@ -54,8 +55,8 @@ def choose(
                 path="data_options.drop",
             )
         )
-    left_out = {label, *options.drop}
-    features = options.columns or tuple(name for name in names if name not in left_out)
+    left_out = {label, *drop}
+    features = chosen or tuple(name for name in names if name not in left_out)
     taken = {label, *features}
     repeated = Counter(name for name in names if name in taken)
     if twice := [name for name, count in repeated.items() if count > 1]:
@@ -94,6 +95,18 @@ def choose(
             )
         )
     return (None if problems else Columns(tuple(features), label)), problems
+
+
+def _elements(wanted: tuple[str, ...] | None, names: list[str]) -> tuple[str, ...] | None:
+    """Return the names with the name of a list replaced by those of its elements."""
+    lists = {name.removesuffix("[0]") for name in names if name.endswith("[0]")}.difference(names)
+    if wanted is None or not lists.intersection(wanted):
+        return wanted
+    found: list[str] = []
+    for name in wanted:
+        of_list = [item for item in names if item.rpartition("[")[0] == name and item[-1] == "]"]
+        found += of_list if name in lists else [name]
+    return tuple(found)
 
 
 def too_many_columns(file: str, columns: int) -> Problem:

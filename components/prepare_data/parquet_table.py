@@ -12,9 +12,7 @@ import pyarrow.parquet
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.arrow_table import (
-    CHUNK_VALUES,
     Chunk,
-    numeric,
     textual,
     undamaged,
 )
@@ -48,12 +46,15 @@ class ParquetTable:
             if self._metadata.num_columns > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, self._metadata.num_columns))
             self.schema = file.schema_arrow
+            # The column that each stored column belongs to: a nested one has several.
+            self._leaves = [item.name for item in self.schema for _ in range(_leaves(item.type))]
+            if len(self._leaves) != self._metadata.num_columns:
+                raise ValueError("types that do not match the stored columns")
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column with too much data to unpack at once."""
-        schema = self._metadata.schema
         wanted = {columns.label, *columns.features}
-        where = {i: schema.column(i).path for i in range(len(schema))}
+        where = dict(enumerate(self._leaves))
         largest: dict[str, int] = {}
         for group in range(self._metadata.num_row_groups):
             parts = self._metadata.row_group(group)
@@ -63,7 +64,7 @@ class ParquetTable:
                     largest[name] = max(largest.get(name, 0), size)
         found = []
         for name, size in largest.items():
-            text = name == columns.label and not numeric(self.schema.field(name).type)
+            text = textual(self.schema.field(name).type)
             limit = _LARGEST_TEXTS if text else _LARGEST_NUMBERS
             if size > limit:
                 found.append(
@@ -72,27 +73,25 @@ class ParquetTable:
                         received=f"{size / (1 << 20):,.0f} MiB unpacked",
                         expected=f"at most {limit >> 20} MiB",
                         fix="write the file with smaller row groups"
-                        + (f", and labels of at most {values.LONGEST_LABEL:,} characters" * text),
+                        + (f", and texts of at most {values.LONGEST_LABEL:,} characters" * text),
                     )
                 )
         return found
 
-    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns batch by batch."""
         wanted = [*columns.features, columns.label]
         row = 1
-        size = max(1, CHUNK_VALUES // len(wanted))
-        text = textual(self.schema.field(columns.label).type)
         with undamaged(self._name, _EXPECTED):
             file = pa.parquet.ParquetFile(
                 self._stream,
                 metadata=self._metadata,
                 # A text that occurs a million times is in memory once.
-                read_dictionary=[columns.label] if text else None,
+                read_dictionary=[name for name in wanted if textual(self.schema.field(name).type)],
                 buffer_size=_READ_BYTES,
                 pre_buffer=False,
             )
-            batches = file.iter_batches(size, columns=wanted, use_threads=False)
+            batches = file.iter_batches(rows, columns=wanted, use_threads=False)
         while True:
             with undamaged(self._name, _EXPECTED):
                 batch = next(batches, None)
@@ -101,6 +100,13 @@ class ParquetTable:
             faults = BlockFaults(self._name, np.arange(row, row + batch.num_rows))
             row += batch.num_rows
             yield Chunk({name: batch.column(name) for name in wanted}, faults, batch.nbytes)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Return the number of stored columns of a type."""
+    if pa.types.is_dictionary(kind):
+        return 1
+    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
 def _check_footer(stream: IO[bytes], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Reader
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.ipc_table import FILE_MAGIC, STREAM_MAGIC, IpcTable
+from kfp_tfjob.components.prepare_data.json_table import JsonTable
+from kfp_tfjob.components.prepare_data.lists import WithLists
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
 from kfp_tfjob.components.prepare_data.rows import empty
 from kfp_tfjob.components.prepare_data.text_stream import text_of
@@ -23,16 +27,20 @@ _UNREADABLE = {
     b"\xfd7zXZ": ("compressed with xz", "use gzip, zstd, Parquet or no compression"),
     b"\x04\x22\x4d\x18": ("compressed with lz4", "use gzip, zstd, Parquet or no compression"),
     b"Obj\x01": ("Avro", f"write it as {FORMAT_WORDS}"),
+    b"FEA1": ("Feather of version 1", f"write it as {FORMAT_WORDS}"),
     b"ORC": ("ORC", f"write it as {FORMAT_WORDS}"),
     b"\x89HDF": ("HDF5", f"write it as {FORMAT_WORDS}"),
     b"\x93NUMPY": ("a NumPy array", f"write it as {FORMAT_WORDS}"),
     b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
 }
-_HEAD = 16  # bytes
+_HEAD = 64  # bytes
+# What no header of a CSV begins with.
+_JSON_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
+_JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
 
 
 class _Reader(NamedTuple):
-    recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, as stored
+    recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, unpacked
     open: Callable[[Source, SourceFile, DataOptions, int], AbstractContextManager[Reader]]
 
 
@@ -53,7 +61,7 @@ def open_table(
     """
     if not file.size:
         raise empty(file.name)
-    reader = _READERS[_format_of(source, file, options.format)]
+    reader = _READERS[_format_of(source, file, options)]
     with reader.open(source, file, options, block) as columns:
         yield ArrowTable(columns, file.name, options)
 
@@ -67,21 +75,39 @@ def _open_csv(
 
 
 @contextmanager
+def _open_jsonl(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Reader]:
+    with text_of(source, file, options.encoding) as stream:
+        yield JsonTable(stream, file.name, options, block)
+
+
+@contextmanager
 def _open_parquet(
     source: Source, file: SourceFile, options: DataOptions, block: int
 ) -> Iterator[Reader]:
     with source.raw(file) as stream:
-        yield ParquetTable(stream, file.name)
+        yield WithLists(ParquetTable(stream, file.name), file.name)
+
+
+@contextmanager
+def _open_arrow(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Reader]:
+    with source.raw(file) as stream:
+        yield WithLists(IpcTable(stream, file.name), file.name)
 
 
 # The reader of each format in FORMATS. The first that recognises a file reads it.
 _READERS = {
     "parquet": _Reader(lambda head: head.startswith(b"PAR1"), _open_parquet),
+    "arrow": _Reader(lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)), _open_arrow),
+    "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _open_jsonl),
     "csv": _Reader(lambda head: True, _open_csv),  # any other text
 }
 
 
-def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
+def _format_of(source: Source, file: SourceFile, options: DataOptions) -> str:
     """Return the name of the format, from the first bytes of the file.
 
     Raises:
@@ -89,6 +115,37 @@ def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
     """
     with source.raw(file) as stream:
         head = stream.read(_HEAD)
+    _refuse_unreadable(file, head)
+    if not any(_READERS[name].recognise(head) for name in ("parquet", "arrow")):
+        with text_of(source, file, options.encoding) as stream:
+            head = stream.read(_HEAD)
+        _refuse_unreadable(file, head)
+    if _JSON_ARRAY.match(head):
+        raise DataError(
+            Problem(
+                f"{file.name} cannot be read",
+                received="a JSON array",
+                expected=FORMAT_WORDS,
+                fix="write one object on each line, without a comma after it",
+            )
+        )
+    found = next(name for name, reader in _READERS.items() if reader.recognise(head))
+    if options.format not in ("auto", found):
+        words = {known.name: known.words for known in FORMATS}
+        raise DataError(
+            Problem(
+                f"{file.name} is not what data_options.format says",
+                received=f"a file that is not {words[options.format]}"
+                if found == "csv"
+                else f"a {words[found]} file",
+                expected=options.format,
+                fix="correct data_options.format, or leave it out",
+            )
+        )
+    return found
+
+
+def _refuse_unreadable(file: SourceFile, head: bytes) -> None:
     for magic, (kind, fix) in _UNREADABLE.items():
         if head.startswith(magic):
             raise DataError(
@@ -99,17 +156,3 @@ def _format_of(source: Source, file: SourceFile, wanted: str) -> str:
                     fix=fix,
                 )
             )
-    found = next(name for name, reader in _READERS.items() if reader.recognise(head))
-    if wanted not in ("auto", found):
-        words = {known.name: known.words for known in FORMATS}
-        raise DataError(
-            Problem(
-                f"{file.name} is not what data_options.format says",
-                received=f"a file that is not {words[wanted]}"
-                if found == "csv"
-                else f"a {words[found]} file",
-                expected=wanted,
-                fix="correct data_options.format, or leave it out",
-            )
-        )
-    return found

@@ -13,6 +13,7 @@ from typing import IO
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.pieces import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _PIECE = 1 << 20  # bytes; what a small file unpacks to is never in memory as a whole
@@ -91,28 +92,8 @@ def text_of(source: Source, file: SourceFile, encoding: str = "auto") -> Iterato
             yield _buffered(_recoded(stream, file.name, encoding))
 
 
-class _Pieces(io.RawIOBase):
-    """The bytes of an iterator as a stream."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._rest = memoryview(piece)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
-
-
 def _buffered(pieces: Iterator[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(_Pieces(pieces), _PIECE)
+    return io.BufferedReader(Pieces(pieces), _PIECE)
 
 
 def _unpack(stream: IO[bytes], name: str, words: str) -> Iterator[bytes]:

@@ -167,8 +167,8 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 @st.composite
-def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """A Parquet file, the name of its label, and data_options."""
+def _tables(draw: st.DrawFn) -> tuple[list[str], list[pa.Array], str]:
+    """The names and the columns of a table, and the name of its label."""
     header = draw(st.lists(names, min_size=1, max_size=4))
     label = draw(st.sampled_from(header) | names)
     rows, arrays = draw(st.integers(0, 40)), []
@@ -178,6 +178,18 @@ def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
         if draw(st.booleans()):
             values = [*range(40)]
         arrays.append(_array((values * rows)[:rows], kind))
+    return header, arrays, label
+
+
+_bad_rows = st.fixed_dictionaries(
+    {"on_bad_row": st.sampled_from(["fail", "drop"]), "max_bad_fraction": st.just(1)}
+)
+
+
+@st.composite
+def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """A Parquet file, the name of its label, and data_options."""
+    header, arrays, label = draw(_tables())
     file = io.BytesIO()
     try:
         table = pa.Table.from_arrays(arrays, header)
@@ -196,8 +208,48 @@ def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     data = file.getvalue()
     if draw(st.booleans()):
         data = draw(altered(data))
-    options = {"on_bad_row": draw(st.sampled_from(["fail", "drop"])), "max_bad_fraction": 1}
-    return data, label, options
+    return data, label, draw(_bad_rows)
+
+
+@st.composite
+def arrows(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """An Arrow file or stream, the name of its label, and data_options."""
+    header, arrays, label = draw(_tables())
+    file = io.BytesIO()
+    new = draw(st.sampled_from([pa.ipc.new_file, pa.ipc.new_stream]))
+    compression = draw(st.sampled_from([None, "lz4", "zstd"]))
+    table = pa.Table.from_arrays(arrays, header)
+    with new(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, max_chunksize=draw(st.sampled_from([1, 7, 1000])))
+    data = file.getvalue()
+    if draw(st.booleans()):
+        data = draw(altered(data))
+    return data, label, draw(_bad_rows)
+
+
+_json_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    texts,
+    st.lists(st.integers(0, 9), max_size=3),
+    st.dictionaries(names, st.integers(), max_size=2),
+)
+
+
+@st.composite
+def jsons(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """JSON Lines, the name of the label, and data_options."""
+    keys = draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    label = draw(st.sampled_from(keys) | names)
+    kinds = [draw(st.sampled_from([_json_values, st.integers(0, 9)])) for _ in keys]
+    row = st.fixed_dictionaries(dict(zip(keys, kinds, strict=True)))
+    rows = [*draw(st.lists(row, max_size=20)), *draw(st.lists(_json_values, max_size=1))]
+    data = "".join(json.dumps(item) + "\n" for item in rows).encode(errors="replace")
+    if draw(st.booleans()):
+        data = draw(altered(data))
+    return data, label, draw(_bad_rows)
 
 
 _CODE = ["def build_model(dataset, units=8):\n    return dataset\n", "f = 1\n", "(" * 300, "\0", ""]

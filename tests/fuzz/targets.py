@@ -161,6 +161,7 @@ _DATA = {
     "max_bad_fraction": 0.5,
     "delimiter": "tab",
     "format": "csv",
+    "encoding": "latin-1",
     "null_values": ["-"],
 }
 
@@ -191,6 +192,8 @@ def _values(draw: st.DrawFn) -> dict[str, Any]:
 TARGETS = {
     "csv": Target(strategies.csvs(), lambda example, to: _table(example, to, "x.csv")),
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
+    "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
+    "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
     "zip": Target(strategies.zips(), _zip),
     "keys": Target(st.lists(strategies.names, max_size=5), _keys),
     "module": Target(strategies.code, _module),

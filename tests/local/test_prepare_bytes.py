@@ -1,12 +1,14 @@
 """The bytes of a dataset of numbers, which no new kind of column and no new format may change."""
 
 import gzip
+import json
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
@@ -38,15 +40,27 @@ def write(rows: pa.Table, kind: str, folder: Path) -> Path:
     path = folder / f"rows.{kind}"
     if kind == "parquet":
         pa.parquet.write_table(rows, path, row_group_size=700)
-        return path
-    pa.csv.write_csv(rows, path)
-    if kind == "csv.gz":
-        path.write_bytes(gzip.compress(path.read_bytes()))
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, rows.schema) as file:
+            file.write_table(rows, max_chunksize=700)
+    elif kind == "feather":
+        pyarrow.feather.write_feather(rows, path, compression="zstd")
+    elif kind == "jsonl.gz":
+        text = "".join(json.dumps(row) + "\n" for row in rows.to_pylist())
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        pa.csv.write_csv(rows, path)
+        if kind == "csv.gz":
+            path.write_bytes(gzip.compress(path.read_bytes()))
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-@pytest.mark.parametrize("label", list(DIGESTS))
+FORMATS = ["csv", "csv.gz", "parquet", "arrow", "feather", "jsonl.gz"]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"), [("numbers", "csv"), *(("classes", kind) for kind in FORMATS)]
+)
 def test_the_bytes_are_those_of_the_first_version(
     store: Store, base: S3Address, tmp_path: Path, label: str, kind: str
 ) -> None:

@@ -1,0 +1,157 @@
+"""Reads an Arrow file, an Arrow stream or a Feather file as arrow columns, from start to end."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk, undamaged
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.pieces import Pieces
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.storage.errors import DataError, Problem
+
+FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
+_EXPECTED = "an Arrow or Feather file that can be read to its end"
+_FILE_HEAD = 8  # bytes before the stream that a file contains
+_LONGEST_METADATA = 64 << 20  # bytes
+# Of one record batch, unpacked: it is in memory as a whole.
+_LARGEST_BATCH = 256 << 20  # bytes
+
+
+class IpcTable:
+    """An Arrow or Feather file.
+
+    A file of Arrow is a stream with an index at its end, which is not needed to read all of it.
+
+    Args:
+        stream: Its bytes, seekable.
+        name: Name of the file, for messages.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self._name = stream, name
+        with undamaged(name, _EXPECTED):
+            self.schema = self._open().schema
+        if len(self.schema) > MOST_COLUMNS:
+            raise DataError(too_many_columns(name, len(self.schema)))
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return nothing: batches that are too large show only while they are read."""
+        return []
+
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
+        """Yield the columns, at most `rows` rows at a time."""
+        wanted = (*columns.features, columns.label)
+        with undamaged(self._name, _EXPECTED):
+            reader = self._open([self.schema.get_field_index(name) for name in wanted])
+        row = 1
+        while True:
+            try:
+                with undamaged(self._name, _EXPECTED):
+                    batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            for start in range(0, batch.num_rows, rows):
+                part = batch.slice(start, rows)
+                lines = np.arange(row + start, row + start + part.num_rows)
+                found = {name: part.column(name) for name in wanted}
+                yield Chunk(found, BlockFaults(self._name, lines), part.nbytes)
+            row += batch.num_rows
+
+    def _open(self, columns: list[int] | None = None) -> pa.ipc.RecordBatchStreamReader:
+        self._stream.seek(0)
+        head = self._stream.read(_FILE_HEAD)
+        if not head.startswith(FILE_MAGIC):
+            self._stream.seek(0)
+        options = pa.ipc.IpcReadOptions(included_fields=sorted(columns or []), use_threads=False)
+        return pa.ipc.open_stream(pa.PythonFile(Pieces(self._messages()), "r"), options=options)
+
+    def _messages(self) -> Iterator[bytes]:
+        """Yield the messages of the stream; refuse one that may not fit in memory."""
+        while True:
+            head = self._stream.read(8)
+            if len(head) < 8 or not head.startswith(STREAM_MAGIC):
+                raise ValueError("no message or end of the stream where one has to be")
+            yield head
+            length = struct.unpack("<i", head[4:])[0]
+            if not length:
+                return
+            if not 0 < length <= _LONGEST_METADATA:
+                raise ValueError(f"a message with {length} bytes of metadata")
+            metadata = self._stream.read(length)
+            yield metadata
+            try:
+                body = _Flat.root(metadata).number(3, "<q")
+                self._check(body)
+                data = self._stream.read(max(body, 0))
+                self._check(_unpacked(metadata, data))
+            except struct.error as error:
+                raise ValueError(f"a message with wrong metadata ({error})") from error
+            yield data
+
+    def _check(self, size: int) -> None:
+        if size > _LARGEST_BATCH:
+            raise DataError(
+                Problem(
+                    f"a record batch of {self._name} has too many bytes",
+                    received=f"{size / (1 << 20):,.0f} MiB unpacked",
+                    expected=f"at most {_LARGEST_BATCH >> 20} MiB",
+                    fix="write the file with smaller record batches, or as Parquet",
+                )
+            )
+
+
+class _Flat:
+    """A table of a FlatBuffer, the encoding of Arrow's metadata."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+        self._fields = at - struct.unpack_from("<i", data, at)[0]
+
+    @classmethod
+    def root(cls, data: bytes) -> _Flat:
+        return cls(data, struct.unpack_from("<I", data)[0])
+
+    def place(self, field: int) -> int:
+        """Return where a field is; 0 if it is absent."""
+        size = struct.unpack_from("<H", self.data, self._fields)[0]
+        if 4 + 2 * field >= size:
+            return 0
+        offset = struct.unpack_from("<H", self.data, self._fields + 4 + 2 * field)[0]
+        return self.at + offset if offset else 0
+
+    def number(self, field: int, kind: str) -> int:
+        place = self.place(field)
+        return struct.unpack_from(kind, self.data, place)[0] if place else 0
+
+    def pointed(self, field: int) -> int:
+        """Return where the table or vector of a field is; 0 if it is absent."""
+        place = self.place(field)
+        return place + struct.unpack_from("<I", self.data, place)[0] if place else 0
+
+
+def _unpacked(metadata: bytes, body: bytes) -> int:
+    """Return the unpacked size of the body of a message in bytes."""
+    message = _Flat.root(metadata)
+    kind, at = message.number(1, "<B"), message.pointed(2)
+    if kind not in (2, 3) or not at:  # not a dictionary and not a record batch
+        return len(body)
+    batch = _Flat(metadata, at)
+    if kind == 2:
+        batch = _Flat(metadata, batch.pointed(1))
+    if not batch.place(3):  # not compressed
+        return len(body)
+    buffers, total = batch.pointed(2), 0
+    for i in range(struct.unpack_from("<I", metadata, buffers)[0]):
+        offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * i)
+        if length >= 8:
+            # Each packed buffer begins with its unpacked size; -1 if it is not packed after all.
+            size = struct.unpack_from("<q", body, max(offset, 0))[0]
+            total += length if size < 0 else size
+    return total

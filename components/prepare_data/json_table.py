@@ -1,0 +1,362 @@
+"""Reads JSON Lines as arrow columns: blocks at once, and line by line where that fails.
+
+The columns are the keys of the first MiB, in the order in which they occur. A key that a row lacks,
+or whose value is null, is a gap. A list of numbers is one column for each element.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk, number_text
+from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.lists import element_names
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+
+_LOOKED = 1 << 20  # bytes in which every key occurs; not the size of a block, which may vary
+_EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
+_LONGEST_NUMBER = 300  # characters; int() refuses some thousand
+_SHOWN = 1000  # bytes of a bad line that are kept for the message
+
+
+class _Literal(str):
+    """A number as it is written."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+_decode = json.JSONDecoder(
+    object_pairs_hook=_once, parse_int=_Literal, parse_float=_Literal, parse_constant=_Literal
+).decode
+
+
+@dataclass
+class _Key:
+    """What the first rows have under a key.
+
+    Attributes:
+        form: `one` value, `list` of numbers, or `nested`; empty if every value is null.
+        length: The elements of the list.
+        kinds: The kinds of the values: bool, int, float, str.
+        example: A nested value.
+    """
+
+    form: str = ""
+    length: int = 0
+    kinds: set[type] = field(default_factory=set)
+    example: Any = None
+
+    def add(self, value: Any) -> None:
+        if value is None or value == []:
+            return
+        if not self.form:
+            self.form = _form(value)
+            self.length = len(value) if self.form == "list" else 0
+            self.example = value
+        if self.form == _form(value):
+            self.kinds.update(map(_kind, value if self.form == "list" else [value]))
+
+    def parsed(self, label: bool) -> pa.DataType:
+        """Return the type of the values for Arrow's parser."""
+        kinds = self.kinds - {type(None)}
+        if not kinds:
+            return pa.null()
+        if str in kinds or (bool in kinds and len(kinds) > 1):
+            return pa.string()
+        if bool in kinds:
+            return pa.bool_()
+        return pa.int64() if label and kinds == {int} else pa.float64()
+
+
+class JsonTable:
+    """A file with one JSON object on each line.
+
+    Args:
+        stream: Its bytes, as UTF-8.
+        name: Name of the file, for messages.
+        options: The typed `data_options`.
+        block: Bytes to parse at a time.
+
+    Raises:
+        DataError: None of the first lines is an object, or there are too many keys.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
+    ) -> None:
+        self._stream, self._name, self._block = stream, name, block
+        self._new_keys = options.columns is None  # are faults
+        self._dropped = frozenset(options.drop)
+        self._head = self._read_head()
+        self._keys = self._find_keys()
+        self._where: dict[str, tuple[str, int]] = {}  # of an element: its key and its index
+        columns: dict[str, pa.DataType] = {}
+        for key, found in self._keys.items():
+            if found.form == "list":
+                names = element_names(key, found.length)
+                self._where.update({name: (key, i) for i, name in enumerate(names)})
+                columns.update(dict.fromkeys(names, pa.binary()))
+            else:
+                nested = found.form == "nested"
+                columns[key] = _nested_type(found.example) if nested else pa.binary()
+        if len(columns) > MOST_COLUMNS:
+            raise DataError(too_many_columns(name, len(columns)))
+        self.schema = pa.schema(list(columns.items()))
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return nothing: the type of a nested column tells that it cannot be a feature."""
+        return []
+
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
+        """Yield the columns block by block."""
+        line = 1
+        for data in self._blocks():
+            yield self._quick(data, line, columns) or self._careful(data, line, columns)
+            line += data.count(b"\n")
+
+    def _read_head(self) -> bytes:
+        """Read whole lines of _LOOKED bytes, and one more byte if there is one."""
+        head = self._stream.read(_LOOKED)
+        while b"\n" not in head and len(head) <= LONGEST_RECORD:
+            piece = self._stream.read(_LOOKED)
+            if not piece:
+                break
+            head += piece
+        return head
+
+    def _find_keys(self) -> dict[str, _Key]:
+        found: dict[str, _Key] = {}
+        text = self._head[: self._head.rfind(b"\n", 0, _LOOKED) + 1] or self._head
+        if len(self._head) < _LOOKED:
+            text = self._head
+        for line in text.split(b"\n"):
+            row = _object(line) if line.strip() else None
+            for key, value in (row or {}).items():
+                found.setdefault(key, _Key()).add(value)
+        names = [key for key in found if not _is_text(key)]
+        if names or not found:
+            first = next((line for line in text.split(b"\n") if line.strip()), b"")
+            raise DataError(
+                Problem(
+                    f"{self._name}: "
+                    + ("a key is not UTF-8" if names else "no line is a JSON object"),
+                    received=repr(names[0] if names else first[:200].decode(errors="replace")),
+                    expected='one object on each line, for instance {"a": 1, "b": "x"}',
+                    fix="write the file as JSON Lines, without line ends inside an object, or as"
+                    " CSV or Parquet",
+                )
+            )
+        return found
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield whole lines."""
+        rest = self._head
+        while True:
+            end = rest.rfind(b"\n", 0, self._block) + 1 or rest.find(b"\n", self._block) + 1
+            if end:
+                yield rest[:end]
+                rest = rest[end:]
+                continue
+            if len(rest) > LONGEST_RECORD:
+                raise DataError(
+                    Problem(
+                        f"{self._name}: a line is too long",
+                        received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
+                        expected="one object on each line, ended by a newline",
+                        fix="write the file again as JSON Lines, or as Parquet",
+                    )
+                )
+            piece = self._stream.read(self._block)
+            if not piece and not rest:
+                return
+            rest += piece or b"\n"
+
+    def _quick(self, data: bytes, line: int, columns: Columns) -> Chunk | None:
+        """Parse a block at once; None if a row has a fault or another type than the first rows."""
+        if b"\\u0000" in data or b"\0" in data:
+            return None
+        names = (*columns.features, columns.label)
+        explicit = {}
+        for key in dict.fromkeys(self._where.get(name, (name,))[0] for name in names):
+            kind = self._keys[key].parsed(label=key == columns.label)
+            explicit[key] = pa.list_(kind) if self._keys[key].form == "list" else kind
+        try:
+            table = pa.json.read_json(
+                pa.BufferReader(data),
+                pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                pa.json.ParseOptions(
+                    explicit_schema=pa.schema(list(explicit.items())),
+                    unexpected_field_behavior="infer" if self._new_keys else "ignore",
+                ),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+            return None
+        lines = _filled_lines(data) + line
+        if table.num_rows != len(lines):
+            return None
+        if self._new_keys and not set(table.column_names) <= self._keys.keys() | self._dropped:
+            return None
+        found = {}
+        for name in names:
+            key, i = self._where.get(name, (name, -1))
+            column = table[key].combine_chunks()
+            column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+            if i >= 0:
+                whole = pc.equal(pc.list_value_length(column), self._keys[key].length)
+                if column.null_count or not pc.all(whole).as_py():
+                    return None
+                column = pc.list_element(column, i)
+            if pa.types.is_floating(column.type):
+                numbers = column.drop_null().to_numpy(zero_copy_only=False)
+                most = _EXACT if name == columns.label else np.finfo(np.float32).max
+                if not (np.abs(numbers) <= most).all():
+                    return None
+            found[name] = column.cast(pa.binary()) if _as_bytes(column.type) else column
+        return Chunk(found, BlockFaults(self._name, lines), len(data))
+
+    def _careful(self, data: bytes, line: int, columns: Columns) -> Chunk:
+        """Parse a block line by line and mark every fault."""
+        lines, rows, lost = [], [], []
+        for number, text in enumerate(data.split(b"\n"), line):
+            if not text.strip():
+                continue
+            row = _object(text)
+            new = [] if row is None else self._unknown(row)
+            if row is None or new:
+                shown = text[:_SHOWN].decode(errors="replace") if row is None else new[0]
+                lost.append((number, "json" if row is None else "keys", shown))
+            else:
+                lines.append(number)
+                rows.append(row)
+        faults = BlockFaults(self._name, np.array(lines, np.int64))
+        for number, rule, text in lost:
+            faults.lost(number, rule, text)
+        found: dict[str, pa.Array] = {}
+        lists: dict[str, list[list[Any]]] = {}
+        for name in (*columns.features, columns.label):
+            key, i = self._where.get(name, (name, -1))
+            if i < 0:
+                cells = self._singles(key, rows, faults)
+            else:
+                if key not in lists:
+                    lists[key] = self._lists(key, rows, faults)
+                cells = [row[i] for row in lists[key]]
+            found[name] = pa.array([_bytes(cell) for cell in cells], pa.binary())
+            nul = np.array([isinstance(cell, str) and "\0" in cell for cell in cells], bool)
+            faults.mark(nul, "nul", name, lambda i, cells=cells: cells[i])
+        return Chunk(found, faults, len(data))
+
+    def _unknown(self, row: dict[str, Any]) -> list[str]:
+        if not self._new_keys:
+            return []
+        return [key for key in row if key not in self._keys and key not in self._dropped]
+
+    def _singles(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> list[Any]:
+        cells = [row.get(key) for row in rows]
+        nested = np.array([isinstance(cell, list | dict) for cell in cells], bool)
+        faults.mark(nested, "nested", key, lambda i: _shown(cells[i]))
+        return [None if bad else cell for cell, bad in zip(cells, nested.tolist(), strict=True)]
+
+    def _lists(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> list[list[Any]]:
+        length = self._keys[key].length
+        gap = [None] * length
+        cells = [gap if (cell := row.get(key)) is None else cell for row in rows]
+        wrong = np.array(
+            [
+                not isinstance(cell, list)
+                or len(cell) != length
+                or any(isinstance(item, list | dict) for item in cell)
+                for cell in cells
+            ],
+            bool,
+        )
+        faults.mark(wrong, "list", key, lambda i: _shown(cells[i]))
+        return [gap if bad else cell for cell, bad in zip(cells, wrong.tolist(), strict=True)]
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = _decode(line.decode(errors="surrogateescape").strip())
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, list | dict):
+        return "one"
+    numbers = isinstance(value, list) and all(
+        item is None or isinstance(item, bool | _Literal) for item in value
+    )
+    return "list" if numbers else "nested"
+
+
+def _kind(value: Any) -> type:
+    if isinstance(value, _Literal):
+        return int if value.lstrip("-").isdigit() else float
+    return type(value)
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Return a value as the text that Arrow's parser and `number_text` lead to."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, _Literal) and len(value) <= _LONGEST_NUMBER:
+        number = int(value) if _kind(value) is int else float(value)
+        if math.isfinite(number):
+            return number_text(number).encode()
+    try:
+        return value.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a character, written as \ud800
+        return value.encode(errors="surrogatepass")
+
+
+def _is_text(key: str) -> bool:
+    try:
+        return bool(key.encode()) or not key
+    except UnicodeEncodeError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:_SHOWN]
+
+
+def _nested_type(value: Any) -> pa.DataType:
+    try:
+        return pa.infer_type([value])
+    except (pa.ArrowException, ValueError):
+        return pa.struct([])
+
+
+def _as_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_null(kind)
+
+
+def _filled_lines(data: bytes) -> np.ndarray:
+    """Return which lines of a block are not empty, from 0."""
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    length = ends - starts
+    return np.flatnonzero((length > 1) | ((length == 1) & (text[starts] != ord("\r"))))

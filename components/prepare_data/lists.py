@@ -1,0 +1,113 @@
+"""Columns of lists of numbers, all of one length: each element becomes a column of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk, Reader, numeric
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.storage.errors import DataError, Problem
+
+_LOOKED = 64  # rows
+
+
+def element_names(name: str, length: int) -> list[str]:
+    """Return the names of the columns of a list: name[0], name[1], and so on."""
+    return [f"{name}[{i}]" for i in range(length)]
+
+
+class WithLists:
+    """A reader whose columns of lists are one column for each element.
+
+    The length is that of the type or, where lists may have any, that of the first list.
+
+    Args:
+        reader: The reader of the file.
+        name: Name of the file, for messages.
+    """
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._reader, self._name = reader, name
+        self._lengths = self._find_lengths()
+        self._where: dict[str, tuple[str, int]] = {}  # of an element: its column and its index
+        fields = []
+        for field in reader.schema:
+            length = self._lengths.get(field.name)
+            if length is None:
+                fields.append(field)
+                continue
+            for i, element in enumerate(element_names(field.name, length)):
+                self._where[element] = (field.name, i)
+                fields.append(pa.field(element, field.type.value_type))
+        if len(fields) > MOST_COLUMNS:
+            raise DataError(too_many_columns(name, len(fields)))
+        self.schema = pa.schema(fields)
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return why the format cannot yield these columns."""
+        return self._reader.problems(self._stored(columns))
+
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
+        """Yield the columns chunk by chunk; a list of another length is a fault of its row."""
+        names = (*columns.features, columns.label)
+        for chunk in self._reader.chunks(self._stored(columns), rows):
+            lists = {
+                name: self._checked(name, chunk.columns[name], chunk.faults)
+                for name in {self._where[name][0] for name in names if name in self._where}
+            }
+            found = {}
+            for name in names:
+                if name not in self._where:
+                    found[name] = chunk.columns[name]
+                    continue
+                stored, i = self._where[name]
+                found[name] = pc.list_element(lists[stored], i)
+            yield Chunk(found, chunk.faults, chunk.size)
+
+    def _stored(self, columns: Columns) -> Columns:
+        """Return the columns as they are in the file."""
+        features = dict.fromkeys(self._where.get(name, (name,))[0] for name in columns.features)
+        label = self._where.get(columns.label, (columns.label,))[0]
+        features.pop(label, None)
+        return Columns(tuple(features), label)
+
+    def _find_lengths(self) -> dict[str, int]:
+        found = {}
+        for field in self._reader.schema:
+            kind = field.type
+            if pa.types.is_fixed_size_list(kind) and numeric(kind.value_type):
+                found[field.name] = kind.list_size
+            elif _is_list(kind) and numeric(kind.value_type):
+                if length := self._first_length(field.name):
+                    found[field.name] = length
+        return found
+
+    def _first_length(self, name: str) -> int:
+        """Return the length of the first list that is not empty; 0 if there is none early on."""
+        DataError.raise_if(self._reader.problems(Columns((), name)))
+        for chunk in self._reader.chunks(Columns((), name), rows=_LOOKED):
+            lengths = pc.drop_null(pc.list_value_length(chunk.columns[name]))
+            filled = lengths.filter(pc.greater(lengths, 0))
+            return filled[0].as_py() if len(filled) else 0
+        return 0
+
+    def _checked(self, name: str, column: pa.Array, faults: BlockFaults) -> pa.Array:
+        """Mark lists of another length, and return the column with nulls in their place."""
+        if pa.types.is_fixed_size_list(column.type):
+            return column
+        lengths = pc.list_value_length(column).fill_null(self._lengths[name])
+        wrong = pc.not_equal(lengths, self._lengths[name]).to_numpy(zero_copy_only=False)
+        if not wrong.any():
+            return column
+        faults.mark(wrong, "list", name, lambda i: f"{lengths[i].as_py():,} elements")
+        return column.take(pa.array(np.where(wrong, -1, np.arange(len(column))), mask=wrong))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)

@@ -1,0 +1,60 @@
+"""Reads one file as preflight and prepare_data do."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data import scan
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.header import choose
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.store import Store
+
+_STORE = Store("http://127.0.0.1:1")
+
+
+def options(**given: object) -> DataOptions:
+    return parse(DataOptions, "data_options", given)
+
+
+def check(path: Path, label: str = "y", **given: object) -> list[str]:
+    """Return what preflight says of a file or folder."""
+    source = list_source(_STORE, str(path))
+    return list(map(str, check_header(source, label, options(**given))))
+
+
+def header_of(path: Path) -> list[str]:
+    """Return the names of the columns."""
+    source = list_source(_STORE, str(path))
+    with open_table(source, source.files[0], options()) as table:
+        return table.names
+
+
+def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
+    """Return features, labels and faults of a table of numbers with the label `y`."""
+    source = list_source(_STORE, str(path))
+    features, labels, faults = [], [], Faults()
+    with open_table(source, source.files[0], options(**given), block) as table:
+        columns, problems = choose(table.names, "y", options(**given), source.files[0].name)
+        DataError.raise_if(problems or table.problems(columns))
+        for rows in table.rows(columns):
+            faults.add(rows.faults)
+            features.append(rows.features)
+            labels += [rows.labels[code] for code in rows.codes]
+    return np.concatenate(features), labels, faults
+
+
+def faults_of(faults: Faults) -> list[tuple]:
+    return [(fault.line, fault.column, fault.value, fault.rule) for fault in faults.examples]
+
+
+def read(path: Path, block: int = 1 << 20, **given: object) -> scan.Scan:
+    """Read a file or folder as prepare_data does."""
+    source = list_source(_STORE, str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        return scan.read(source, "y", options(**given), Path(folder), block)

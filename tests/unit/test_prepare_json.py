@@ -1,0 +1,191 @@
+"""JSON Lines: what becomes of its values, and every fault with its line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data import json_table
+from kfp_tfjob.storage.errors import DataError
+from tests.fuzz.bounds import bounded
+from tests.unit.prepared_files import check, data_of, faults_of, header_of, read
+
+ROWS = [{"a": i, "b": i / 3, "c": i % 2 == 0, "y": f"l{i % 3}"} for i in range(300)]
+
+
+def write(path: Path, rows: list[object]) -> Path:
+    """Write rows; a text is written as it is."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f.jsonl"
+
+
+@pytest.mark.parametrize("block", [100, 1 << 20])
+def test_values_of_each_kind(path: Path, block: int) -> None:
+    write(path, ROWS)
+    assert check(path) == []
+    features, labels, faults = data_of(path, block)
+    assert header_of(path) == ["a", "b", "c", "y"]
+    wanted = [[row["a"], np.float32(row["b"]), row["c"]] for row in ROWS]
+    assert features.tolist() == np.array(wanted, np.float32).tolist()
+    assert labels == [row["y"] for row in ROWS] and not faults.bad
+
+
+def test_the_order_of_the_keys_and_white_space_do_not_matter(path: Path) -> None:
+    path.write_text('\n  {"a": 1, "y": "u"}\r\n\r\n{ "y" :"v","a":2.50 } \n{"a":"3","y":"u"}')
+    features, labels, faults = data_of(path)
+    assert features.tolist() == [[1], [2.5], [3]] and labels == ["u", "v", "u"]
+    assert not faults.bad
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_faults_are_named_with_line_column_value_and_rule(path: Path, block: int) -> None:
+    write(
+        path,
+        [
+            {"a": 1, "b": [1, 2], "y": "u"},
+            {"a": "x", "b": [1, 2], "y": "u"},
+            {"b": [1, 2], "y": "u"},
+            {"a": None, "b": [1, 2], "y": "u"},
+            {"a": 1, "b": [1, 2, 3], "y": "u"},
+            {"a": 1, "b": 7, "y": "u"},
+            {"a": {"n": 1}, "b": [1, 2], "y": "u"},
+            {"a": 1, "b": [1, "x"], "y": "u"},
+            '{"a": 1, "b": [1, 2], "y": "u"',
+            '{"a": 1, "a": 2, "b": [1, 2], "y": "u"}',
+            "[1]",
+            '{"a": 1, "b": [1, 2], "y": "u"} {"a": 1}',
+            '{"a": 1e39, "b": [1, 2], "y": "u"}',
+            '{"a": 1, "b": [1, 2], "y": "u\\u0000"}',
+            '{"a": NaN, "b": [1, 2], "y": "u"}',
+            {"a": 4, "b": [5, 6], "y": "v"},
+        ],
+    )
+    features, labels, faults = data_of(path, block)
+    assert features.tolist() == [[1, 1, 2], [4, 5, 6]] and labels == ["u", "v"]
+    assert faults.seen == 16
+    assert faults.counts() == {
+        "text": 2,
+        "missing": 3,
+        "not finite": 1,
+        "nul": 1,
+        "json": 4,
+        "nested": 1,
+        "list": 2,
+    }
+    found = faults_of(faults)
+    assert (2, "a", "x", "text") in found and (7, "a", '{"n": "1"}', "nested") in found
+    assert (5, "b", '["1", "2", "3"]', "list") in found
+
+
+def test_a_key_that_comes_later_is_a_fault_unless_it_is_left_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_table, "_LOOKED", 200)
+    write(path, [{"a": i, "y": i % 2} for i in range(50)] + [{"a": 1, "z": 2, "y": 0}])
+    *_, faults = data_of(path, 64)
+    assert faults_of(faults) == [(51, "", "z", "keys")]
+    for given_ in ({"columns": ["a"]}, {"drop": ["z"]}):
+        if "columns" in given_:
+            assert not data_of(path, 64, **given_)[2].bad
+
+
+def test_nested_columns_are_refused_by_name(path: Path) -> None:
+    write(path, [{"a": 1, "b": {"c": 1}, "d": ["x"], "y": 1}, {"a": 2, "b": None, "y": 0}])
+    said = check(path)
+    assert len(said) == 2 and "'b'" in said[0] and "'d'" in said[1]
+    assert check(path, drop=["b", "d"]) == []
+
+
+def test_labels_are_the_same_text_however_a_block_is_parsed(path: Path) -> None:
+    """0.10 and 0.1 are one label, and long whole numbers stay different."""
+    rows = ['{"a": 1, "y": 0.10}', '{"a": 1, "y": 3.0}', '{"a": 1, "y": 9007199254740993}']
+    write(path, rows)
+    quick = data_of(path)[1]
+    write(path, [*rows, '{"a": "x", "y": 1}'])
+    assert quick == data_of(path)[1] == ["0.1", "3", "9007199254740993"]
+
+
+def test_elements_of_a_list_are_dropped_and_chosen_by_its_name(path: Path) -> None:
+    write(path, [{"p": [1, 2], "a": 3, "y": "u"}, {"p": [4, 5], "a": 6, "y": "v"}])
+    assert header_of(path) == ["p[0]", "p[1]", "a", "y"]
+    assert read(path, drop=["p"]).columns.features == ("a",)
+    assert read(path, columns=["a", "p"]).columns.features == ("a", "p[0]", "p[1]")
+    assert read(path, columns=["p[1]"]).columns.features == ("p[1]",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[{"a": 1, "y": 2}]', "a JSON array"),
+        ('{\n "a": 1,\n "y": 2\n}\n', "no line is a JSON object"),
+        ('{"a": 1, "y": 2', "no line is a JSON object"),
+        ('{"x": 1}\n', "no column 'y'"),
+    ],
+)
+def test_other_json_is_refused_with_a_fix(path: Path, text: str, words: str) -> None:
+    path.write_text(text)
+    (said,) = check(path)
+    assert words in said and "Fix:" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ('{"a": ' + "[" * 1_000_000, "json"),
+        ('{"a": 1, "y": "' + "x" * (2 << 20) + '"}', "long"),
+        ('{"a": ' + "1" * 100_000 + ', "y": "u"}', "not finite"),
+    ],
+    ids=["deep", "wide", "digits"],
+)
+def test_lines_made_to_hurt_cost_bounded_memory(path: Path, line: str, rule: str) -> None:
+    write(path, [{"a": 1, "y": "u"}, line, {"a": 1, "y": "u"}])
+    with bounded(seconds=10, memory=300 << 20):
+        *_, faults = data_of(path)
+    assert faults.counts() == {rule: 1} and faults_of(faults)[0][0] == 2
+
+
+def test_a_line_without_an_end_is_refused(path: Path) -> None:
+    write(path, [{"a": 1, "y": "u"}, '{"a": "' + "x" * (20 << 20)])
+    with bounded(seconds=10, memory=300 << 20), pytest.raises(DataError, match="line is too long"):
+        data_of(path)
+
+
+def test_latin_1_is_a_fault_and_never_garbled(path: Path) -> None:
+    path.write_bytes('{"a": 1, "y": "jä"}\n{"a": 1, "y": "no"}\n'.encode("latin-1"))
+    *_, labels, faults = data_of(path)
+    assert labels == ["no"] and faults.counts() == {"encoding": 1}
+    assert data_of(path, encoding="latin-1")[1] == ["jä", "no"]
+
+
+_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 5), max_size=2),
+    st.dictionaries(st.text(max_size=1), st.none(), max_size=1),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.fixed_dictionaries({}, optional={"a": _values, "b": _values, "y": _values})),
+    data=st.data(),
+)
+def test_nothing_depends_on_where_blocks_are_cut(tmp_path_factory, rows, data) -> None:
+    path = tmp_path_factory.mktemp("json") / "f.jsonl"
+    write(path, [{"a": 1, "b": [1, 2], "y": "u"}, *rows])
+    whole, pieces = data_of(path), data_of(path, data.draw(st.integers(10, 200)))
+    assert whole[0].tolist() == pieces[0].tolist() and whole[1] == pieces[1]
+    assert faults_of(whole[2]) == faults_of(pieces[2])
+    assert whole[2].seen == pieces[2].seen == 1 + len(rows)
