@@ -285,7 +285,6 @@ def _completion(output: Path) -> Finding:
 
 def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
     """Load the SavedModel and let it predict, as evaluate does."""
-    import numpy as np
     import tensorflow as tf
 
     from kfp_tfjob.trainer.serving import ServedModel, Task
@@ -297,8 +296,7 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
             text = f"signatures: {', '.join(signatures) or 'none'}; set DATASET_URI to check more"
             return Finding("model", NOTE if signatures else WRONG, text, None)
         task = Task.of(schema)
-        rows = np.zeros((3, len(task.features)), np.float32)
-        found = ServedModel(folder, task, "the model").predict(tf.constant(rows))
+        found = ServedModel(folder, task, "the model").predict(task.example(3))
     except StepError as error:
         return Finding.wrong("model", error.problems[0])
     except Exception as error:  # TensorFlow has many for a damaged model

@@ -34,8 +34,9 @@ DATE_PARTS = ("year", "month", "day", "weekday", "hour", "seconds")
 UNKNOWN, GAP, FIRST = 0, 1, 2  # codes of a category
 MOST_CODES = 2**24  # float32 has all whole numbers up to here
 
-_SECOND = 1_000_000  # microseconds
+SECOND = 1_000_000  # microseconds
 _DAY = 86_400  # seconds
+_SMALLEST = np.float32(2**-126)  # the smallest float32 of full precision
 
 
 @dataclass(frozen=True)
@@ -198,12 +199,14 @@ class Coding:
         packed = np.empty((len(floats), self.width), np.float32)
         gaps = np.isnan(floats)
         self._refuse_gaps(plan.float_features, gaps)
-        packed[:, plan.float_at] = np.where(gaps, plan.float_values, floats)
+        filled = np.where(gaps, plan.float_values, floats)
+        # TensorFlow does the same, and makes no difference between 0.0 and -0.0 either.
+        packed[:, plan.float_at] = np.where(np.abs(filled) < _SMALLEST, 0, filled)
         missing = dates == NO_DATE
         self._refuse_gaps(plan.date_features, missing)
         *parts, whole, rest = date_parts(np.where(missing, plan.date_values, dates), plan.origins)
         # In float64, like the exported model does; it has every whole second.
-        for place, part in enumerate([*parts, whole.astype(float) + rest.astype(float) / _SECOND]):
+        for place, part in enumerate([*parts, whole.astype(float) + rest.astype(float) / SECOND]):
             packed[:, plan.date_at + place] = part
         packed[:, plan.indicator_at] = np.hstack([gaps, missing])[:, plan.indicated]
         for place, (coded, table) in enumerate(zip(plan.code_features, plan.tables, strict=True)):
@@ -289,7 +292,7 @@ def date_parts(microseconds: Any, origins: Any) -> tuple[Any, ...]:
     Returns:
         (...) year, month, day, weekday, hour, whole seconds, microseconds (may be negative).
     """
-    seconds = microseconds // _SECOND
+    seconds = microseconds // SECOND
     days = seconds // _DAY
     # Years that begin in March, so that a leap day is the last day of one: "chrono-Compatible
     # Low-Level Date Algorithms" by H. Hinnant.
@@ -301,7 +304,7 @@ def date_parts(microseconds: Any, origins: Any) -> tuple[Any, ...]:
     ) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
     month_from_march = (5 * day_of_year + 2) // 153
-    first = origins // _SECOND  # subtracted before the rest, because the difference may overflow
+    first = origins // SECOND  # subtracted before the rest, because the difference may overflow
     return (
         year_of_era + era * 400 + month_from_march // 10,
         (month_from_march + 2) % 12 + 1,
@@ -309,7 +312,7 @@ def date_parts(microseconds: Any, origins: Any) -> tuple[Any, ...]:
         (days + 3) % 7,
         (seconds - days * _DAY) // 3600,
         seconds - first,
-        (microseconds - seconds * _SECOND) - (origins - first * _SECOND),
+        (microseconds - seconds * SECOND) - (origins - first * SECOND),
     )
 
 

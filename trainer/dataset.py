@@ -6,13 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
+from kfp_tfjob.trainer.coding import NUMBER, Coding, Column
+
+if TYPE_CHECKING:
+    import keras
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 
@@ -24,9 +28,9 @@ class Dataset:
     Attributes:
         folder: The folder of its files on this machine.
         task: `classification` or `regression`.
-        feature_names: The columns, in packed order.
-        mean: (features,) float32 means of the training rows.
-        std: (features,) float32 deviations of the training rows; 1 for a constant column.
+        feature_names: The packed columns: what the model sees of a row, in order.
+        mean: (packed columns,) float32 means of the training rows; 0 for codes.
+        std: (packed columns,) float32 deviations; 1 for codes and for a constant column.
         class_names: The classes in the order of their numbers; empty for a regression.
         label_name: The label column.
         label_mean: Mean in the training rows; 0 for a classification.
@@ -35,6 +39,8 @@ class Dataset:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         digest: SHA-256 of its manifest; empty if it has none.
+        coding: How packed rows come from the columns of the table; None for numbers without gaps,
+            which are packed as they are.
     """
 
     folder: Path
@@ -50,6 +56,10 @@ class Dataset:
     schema: Mapping[str, Any]
     statistics: Mapping[str, Any]
     digest: str = ""
+    coding: Coding | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_read", set())
 
     @classmethod
     def load(cls, folder: Path, digest: str = "") -> Dataset:
@@ -70,8 +80,14 @@ class Dataset:
                 REGRESSION,
             ):
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
-            names = tuple(str(feature["name"]) for feature in schema["features"])
-            columns = [statistics["features"][name] for name in names]
+            coding = Coding.of_schema(schema)
+            names = coding.names
+            if coding.plain:
+                columns = [statistics["features"][name] for name in names]
+            else:
+                columns = statistics["packed"]
+                if (found := tuple(column["name"] for column in columns)) != names:
+                    raise ValueError(f"statistics of {found}, not of {names}")
             regression = schema["task"] == REGRESSION
             label = statistics["label"]["train"] if regression else {"mean": 0.0, "std": 1.0}
             return cls(
@@ -88,6 +104,7 @@ class Dataset:
                 schema=schema,
                 statistics=statistics,
                 digest=digest,
+                coding=None if coding.plain else coding,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -101,8 +118,57 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """Number of columns in a row."""
+        """Number of columns in a packed row."""
         return len(self.feature_names)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the table, each with its kind and its place in a packed row."""
+        self._read.add("columns")
+        return self._columns
+
+    @property
+    def not_numbers(self) -> tuple[Column, ...]:
+        """The columns that have a kind other than `number`."""
+        return tuple(column for column in self._columns if column.kind != NUMBER)
+
+    @property
+    def ignored_codes(self) -> tuple[str, ...]:
+        """The columns with codes, if nothing has asked for `columns` or `encode` yet."""
+        if self._read:
+            return ()
+        return tuple(column.name for column in self._columns if column.size)
+
+    def encode(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Return (batch, n) float32: what a network can use of packed rows.
+
+        Numbers are normalised. A column of up to 16 codes becomes a one-hot vector, and one with
+        more an embedding; its width is the root of the number of codes, at most 32.
+
+        Args:
+            inputs: (batch, num_features) float32, `keras.Input((dataset.num_features,))`.
+        """
+        from kfp_tfjob.trainer.encode import encode
+
+        self._read.add("encode")
+        return encode(inputs, self._columns, self.mean, self.std)
+
+    def example(self, rows: int) -> np.ndarray:
+        """Return (rows, num_features) float32, random rows with the codes and moments of these."""
+        random = np.random.default_rng(0)
+        noise = random.normal(size=(rows, self.num_features))
+        found = (self.mean + self.std * noise).astype(np.float32)
+        for column in self._columns:
+            if column.size:
+                found[:, column.start] = random.integers(0, column.size, rows)
+        return found
+
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        if self.coding is not None:
+            return self.coding.columns
+        names = self.feature_names
+        return tuple(Column(name, NUMBER, at, 1, 0) for at, name in enumerate(names))
 
     @property
     def num_classes(self) -> int:

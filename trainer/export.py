@@ -1,10 +1,13 @@
 """Exports the model: model.keras for further training, and a SavedModel for serving.
 
-    serve          one argument (batch,) float32 for each raw column; columns.json has their names
+    serve          one argument (batch,) for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
-`serving_default`, the default signature of servers, is `serve`. All return `probabilities`
-(batch, classes) and `class` (batch,) text, or `prediction` (batch,).
+In a table of numbers without gaps, the arguments of `serve` are float32. In every other table they
+have the types of trainer/raw_columns.py, and there is no `serve_packed`, because packed rows mean
+something only with the vocabularies of one dataset. `serving_default`, the default signature of
+servers, is `serve`. All return `probabilities` (batch, classes) and `class` (batch,) text, or
+`prediction` (batch,).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import tensorflow as tf
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
 from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
 _ROWS = 64  # random rows for a model with an unknown output shape
@@ -44,37 +48,41 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
 
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
-    names = argument_names(dataset.feature_names)
+    names = [column.name for column in dataset.columns]
+    kinds = [column.kind for column in dataset.columns] if dataset.coding else []
+    arguments = argument_names(names)
     outputs = _outputs(model, dataset)
+    holder = tf.Module()
+    # Not the model itself, because that would include the state of its optimizer.
+    holder.layers = list(model.layers)
+    holder.weights = list(model.variables)
+    if dataset.coding is None:
+        types, pack = [tf.float32] * len(names), lambda columns: tf.stack(columns, axis=1)
+    else:
+        holder.raw_columns = RawColumns(dataset.coding)
+        types, pack = [TYPES[kind] for kind in kinds], holder.raw_columns.pack
 
     def serve(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
-        return outputs(tf.stack(columns, axis=1))
+        return outputs(pack(columns))
 
     def serve_packed(features: tf.Tensor) -> dict[str, tf.Tensor]:
         return outputs(features)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    serve.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    columns = [tf.TensorSpec([None], tf.float32, name) for name in names]
+    serve.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in arguments])
+    specs = [
+        tf.TensorSpec([None], dtype, name) for dtype, name in zip(types, arguments, strict=True)
+    ]
     packed = [tf.TensorSpec([None, dataset.num_features], tf.float32, "features")]
-    holder = tf.Module()
-    # Not the model itself, because that would include the state of its optimizer.
-    holder.layers = list(model.layers)
-    holder.weights = list(model.variables)
     # Saving traces them. If traced earlier, a function that sets a variable, such as the
     # state of random numbers, would refer to all replicas and could not be saved.
-    serve_columns = tf.function(serve, input_signature=columns)
-    tf.saved_model.save(
-        holder,
-        str(folder),
-        signatures={
-            "serve": serve_columns,
-            "serve_packed": tf.function(serve_packed, input_signature=packed),
-            "serving_default": serve_columns,
-        },
-    )
+    serve_columns = tf.function(serve, input_signature=specs)
+    signatures = {"serve": serve_columns, "serving_default": serve_columns}
+    if dataset.coding is None:
+        signatures["serve_packed"] = tf.function(serve_packed, input_signature=packed)
+    tf.saved_model.save(holder, str(folder), signatures=signatures)
     (folder / COLUMNS).parent.mkdir(exist_ok=True)
-    (folder / COLUMNS).write_text(to_json(dataset.feature_names), encoding="utf-8")
+    (folder / COLUMNS).write_text(to_json(names, kinds), encoding="utf-8")
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:
@@ -113,8 +121,6 @@ def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
     name = getattr(getattr(last, "activation", None), "__name__", "")
     if name in ("linear", "softmax", "sigmoid"):
         return name == "linear"
-    noise = np.random.default_rng(0).normal(size=(_ROWS, dataset.num_features))
-    rows = (dataset.mean + dataset.std * noise).astype(np.float32)
-    scores = tf.cast(model(rows, training=False), tf.float32).numpy()
+    scores = tf.cast(model(dataset.example(_ROWS), training=False), tf.float32).numpy()
     shares = ((scores >= 0) & (scores <= 1)).all()
     return not (shares and (scores.shape[1] == 1 or np.allclose(scores.sum(1), 1, atol=1e-2)))

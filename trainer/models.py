@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import keras
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import listed
+from kfp_tfjob.trainer.coding import Column
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
 
@@ -17,7 +19,7 @@ def mlp(
     dropout: float = 0.0,
     learning_rate: float = 1e-3,
 ) -> keras.Model:
-    """Build a multi-layer perceptron for columns of numbers.
+    """Build a multi-layer perceptron for a table.
 
     Args:
         dataset: The training data.
@@ -29,7 +31,7 @@ def mlp(
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
     """
     inputs = keras.Input((dataset.num_features,))
-    x = _normalised(dataset, inputs)
+    x = dataset.encode(inputs)
     for units in hidden:
         x = keras.layers.Dense(int(units), activation="relu")(x)
         if dropout:
@@ -63,11 +65,13 @@ def cnn(
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
 
     Raises:
-        ConfigurationError: The columns do not form such an image.
+        ConfigurationError: The columns do not form such an image, or are not all numbers.
     """
+    if dataset.not_numbers:
+        raise ConfigurationError(_no_pixels(dataset.not_numbers))
     height, width = _image_size(dataset.num_features, height, width, channels)
     inputs = keras.Input((dataset.num_features,))
-    x = _normalised(dataset, inputs)
+    x = dataset.encode(inputs)
     x = keras.layers.Reshape((height, width, channels))(x)
     for number in filters:
         x = keras.layers.Conv2D(int(number), 3, padding="same", activation="relu")(x)
@@ -77,11 +81,6 @@ def cnn(
     if dropout:
         x = keras.layers.Dropout(dropout)(x)
     return _compiled(dataset, inputs, x, learning_rate)
-
-
-def _normalised(dataset: Dataset, inputs: keras.KerasTensor) -> keras.KerasTensor:
-    """Normalize inside the model, so that clients send raw columns."""
-    return keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
 
 
 def _compiled(
@@ -99,6 +98,17 @@ def _compiled(
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.Adam(learning_rate), loss=loss, metrics=metrics)
     return model
+
+
+def _no_pixels(columns: Sequence[Column]) -> Problem:
+    return Problem(
+        "the columns do not form an image, because some are no numbers",
+        received=listed([f"{column.name} ({column.kind})" for column in columns], 10),
+        expected="a number in every column, the value of one pixel",
+        fix="use kfp_tfjob.trainer.models:mlp, or leave these columns out with data_options.drop",
+        path="model_code",
+        suggestion="kfp_tfjob.trainer.models:mlp",
+    )
 
 
 def _image_size(features: int, height: int, width: int, channels: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """`python -m kfp_tfjob.trainer.rehearsal`: build the user's model before any row is read.
 
-It gets the environment of a replica, and the columns of the header on standard input. Everything
+It gets the environment of a replica, and the columns with their kinds on standard input. Everything
 else in a dataset needs the rows, so it builds the model on several different stand-ins. It reports
 only errors that the training would certainly meet: a mistake in the code, or a shape that Keras
 rejects. Such an error is the same on every stand-in and does not depend on made-up values. The
@@ -14,15 +14,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CODE
+from kfp_tfjob.trainer.coding import CATEGORY, NUMBER, TEXT, Coded, Coding, Missing
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
 from kfp_tfjob.trainer.load import load
@@ -33,8 +34,18 @@ _MISTAKES = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
 _MADE_UP = frozenset(
     {"class_names", "rows", "schema", "statistics", "folder", "digest", "shards", "class_weights"}
 )
-# Classes, mean and deviation of the columns.
-_KINDS = ((2, 0.0, 1.0), (10, 100.0, 30.0), (3, -5.0, 0.5))
+
+
+class Guess(NamedTuple):
+    """What a stand-in makes up: classes, mean and deviation of the columns, texts of a category."""
+
+    classes: int
+    mean: float
+    std: float
+    texts: int
+
+
+_GUESSES = (Guess(2, 0.0, 1.0, 3), Guess(10, 100.0, 30.0, 40), Guess(3, -5.0, 0.5, 1000))
 
 
 class StandIn(Dataset):
@@ -47,30 +58,33 @@ class StandIn(Dataset):
     asked: set[str]
 
     @classmethod
-    def of(cls, features: list[str], label: str, classes: int, mean: float, std: float) -> StandIn:
+    def of(cls, features: Mapping[str, str], label: str, task: str, guess: Guess) -> StandIn:
         """Create a stand-in.
 
         Args:
-            features: The columns.
+            features: The kinds of the columns, by name.
             label: The label column.
-            classes: Number of classes; 0 for a regression.
-            mean: Mean of every column, and of the label of a regression.
-            std: Standard deviation of the same.
+            task: `classification` or `regression`.
+            guess: What is not known before the rows are read.
         """
-        width = len(features)
+        classes = guess.classes if task == CLASSIFICATION else 0
+        texts = tuple(f"text {number}" for number in range(guess.texts))
+        coding = Coding(tuple(_coded(name, kind, texts) for name, kind in features.items()))
+        numbers = np.arange(coding.width) < coding.numbers
         found = cls(
             folder=Path(os.devnull),
-            task=CLASSIFICATION if classes else REGRESSION,
-            feature_names=tuple(features),
-            mean=np.full(width, mean, np.float32),
-            std=np.full(width, std, np.float32),
+            task=task,
+            feature_names=coding.names,
+            mean=np.where(numbers, guess.mean, 0).astype(np.float32),
+            std=np.where(numbers, guess.std, 1).astype(np.float32),
             class_names=tuple(f"class {number}" for number in range(classes)),
             label_name=label,
-            label_mean=0.0 if classes else mean,
-            label_std=1.0 if classes else std,
+            label_mean=0.0 if classes else guess.mean,
+            label_std=1.0 if classes else guess.std,
             rows={"train": 1000, "validation": 100, "test": 100},
             schema={},
             statistics={},
+            coding=None if coding.plain else coding,
         )
         object.__setattr__(found, "asked", set())
         return found
@@ -87,17 +101,25 @@ class StandIn(Dataset):
         return object.__getattribute__(self, name)
 
 
+def _coded(name: str, kind: str, texts: tuple[str, ...]) -> Coded:
+    if kind == CATEGORY:
+        return Coded(name, kind, dictionary=texts, vocabulary=texts)
+    if kind == TEXT:
+        return Coded(name, kind, bins=len(texts))
+    return Coded(name, kind, None if kind == NUMBER else Missing("constant", 0))
+
+
 StandIn.__name__ = Dataset.__name__  # the name in Python's messages
 
 
 def rehearse(
-    config: Config, features: list[str], label: str, task: str, replicas: int
+    config: Config, features: Mapping[str, str], label: str, task: str, replicas: int
 ) -> list[Problem | str]:
     """Return the problems that the training would certainly refuse.
 
     Args:
         config: The configuration of a replica; only the code in its job_dir is opened.
-        features: The columns.
+        features: The kinds of the columns, by name.
         label: The label column.
         task: `classification`, `regression`, or anything else if only the rows decide.
         replicas: Number of replicas of the job.
@@ -121,18 +143,32 @@ def rehearse(
 
 
 def _rehearse_task(
-    config: Config, function: Any, features: list[str], label: str, task: str, replicas: int
+    config: Config,
+    function: Any,
+    features: Mapping[str, str],
+    label: str,
+    task: str,
+    replicas: int,
 ) -> tuple[Problem | str, ...]:
     """Return the problems common to all stand-ins of a task; none if one has no problem."""
     common = ""
-    for classes, mean, std in _KINDS:
-        classes = classes if task == CLASSIFICATION else 0
-        stand_in = StandIn.of(features, label, classes, mean, std)
+    for kinds, guess in _stand_ins(features):
+        stand_in = StandIn.of(kinds, label, task, guess)
         error, words = _failure(config, function, stand_in, replicas)
         if not error or stand_in.asked or not _is_mistake(error) or common not in ("", words):
             return ()
         common = words
     return error.problems
+
+
+def _stand_ins(features: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], Guess]]:
+    """Yield different datasets that the rows may turn out to be."""
+    for guess in _GUESSES:
+        yield features, guess
+    if any(kind != NUMBER for kind in features.values()):
+        # The kinds come from the first rows. All rows together may say otherwise.
+        yield dict.fromkeys(features, NUMBER), _GUESSES[0]
+        yield dict.fromkeys(features, CATEGORY), _GUESSES[0]
 
 
 def _failure(

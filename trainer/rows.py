@@ -7,8 +7,9 @@ as long (benchmarks/input_pipeline.py). Records of other programs are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,33 +26,53 @@ class Rows:
     """The rows of a split.
 
     Args:
-        dataset: The dataset, for the number of columns and the kind of label.
+        dataset: The dataset, for its columns and the kind of label.
         records: The records of the split.
     """
 
     def __init__(self, dataset: Dataset, records: TFRecords) -> None:
-        self._columns, self._classes = dataset.num_features, dataset.num_classes
+        self._classes, self._coding = dataset.num_classes, dataset.coding
         self._classification = dataset.task == CLASSIFICATION
         self._records = records
+        floats, codes, dates = (
+            self._coding.lengths if self._coding else (dataset.num_features, 0, 0)
+        )
+        self._lists = [
+            item
+            for item in (
+                _List("features", _FLOATS, floats),
+                _List("codes", _INTEGERS, codes),
+                _List("dates", _INTEGERS, dates),
+            )
+            if item.length
+        ]
+        self._lists.append(_List("label", _INTEGERS if self._classification else _FLOATS, 1))
         first = records.take(np.arange(min(1, len(records))))
-        kind = _INTEGERS if self._classification else _FLOATS
-        self._layout = _Layout.of(bytes(first[0]), self._columns, kind) if first else None
+        self._layout = _Layout.of(bytes(first[0]), self._lists) if first else None
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return these rows, in their order.
 
         Returns:
-            (rows, columns) float32, and (rows,) the labels: int64 classes, or float32 values.
+            (rows, packed columns) float32, and (rows,) the labels: int64 classes, or float32
+            values.
 
         Raises:
-            DataError: A record is damaged or not of this dataset, or a label is not a class.
+            DataError: A record is damaged or not of this dataset, a code is not in its dictionary,
+                or a label is not a class.
         """
         records = self._records.take(rows)
-        found = self._layout.values(records) if self._layout else None
-        features, labels = found or self._parse(records)
+        found = (self._layout.values(records) if self._layout else None) or self._parse(records)
+        labels = found["label"][:, 0]
         if self._classification:
             _check(labels, self._classes)
-        return features, labels
+        if self._coding is None:
+            return found["features"], labels
+        nothing = np.empty((len(records), 0), np.int64)
+        floats = found.get("features", nothing.astype(np.float32))
+        return self._coding.pack(
+            floats, found.get("codes", nothing), found.get("dates", nothing)
+        ), labels
 
     def labels(self) -> np.ndarray:
         """Return (rows,) the labels of the whole split.
@@ -71,27 +92,56 @@ class Rows:
         """The type of the labels."""
         return np.int64 if self._classification else np.float32
 
-    def _parse(self, records: Sequence[memoryview]) -> tuple[np.ndarray, np.ndarray]:
+    def _parse(self, records: Sequence[memoryview]) -> dict[str, np.ndarray]:
         from google.protobuf.message import DecodeError
         from tensorflow.train import Example
 
-        features = np.empty((len(records), self._columns), np.float32)
-        labels = np.empty(len(records), self.label_type)
+        found = {
+            item.name: np.empty((len(records), item.length), item.type) for item in self._lists
+        }
         for at, record in enumerate(records):
             try:
                 named = Example.FromString(bytes(record)).features.feature
             except DecodeError as error:
                 raise _unreadable(error) from error
-            values, label = named["features"].float_list.value, named["label"]
-            kind = label.int64_list if self._classification else label.float_list
-            if len(values) != self._columns or len(kind.value) != 1:
-                numbers = "int64" if self._classification else "float"
-                raise _unreadable(
-                    f"{len(values)} floats in `features`, {len(kind.value)} {numbers} in `label`",
-                    f"{self._columns} floats in `features`, 1 {numbers} in `label`",
-                )
-            features[at], labels[at] = values, kind.value[0]
-        return features, labels
+            values = {item.name: item.values(named) for item in self._lists}
+            if any(len(values[item.name]) != item.length for item in self._lists):
+                counts = (f"{len(values[item.name])} {item.words}" for item in self._lists)
+                expected = (f"{item.length} {item.words}" for item in self._lists)
+                raise _unreadable(", ".join(counts), ", ".join(expected))
+            for name, row in values.items():
+                found[name][at] = row
+        return found
+
+
+class _List(NamedTuple):
+    """A list of every record: its name, its field in tf.train.Feature, the number of values."""
+
+    name: str
+    kind: int
+    length: int
+
+    @property
+    def type(self) -> type[np.generic]:
+        return np.float32 if self.kind == _FLOATS else np.int64
+
+    @property
+    def words(self) -> str:
+        return f"{'floats' if self.kind == _FLOATS else 'int64'} in `{self.name}`"
+
+    def values(self, named: Mapping[str, Any]) -> Sequence[float]:
+        """Return the values in the features of an Example."""
+        feature = named[self.name]
+        return (feature.float_list if self.kind == _FLOATS else feature.int64_list).value
+
+
+class _Place(NamedTuple):
+    """Where the values of a list are: [start, end) of a record, and the bytes of one value."""
+
+    list: _List
+    start: int
+    end: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -100,54 +150,62 @@ class _Layout:
 
     Attributes:
         record: A record with the right bytes between the values.
-        features: [start, end) of the packed floats.
-        label: [start, end) of the label.
-        is_class: Whether the label is a varint; else it is a float.
+        places: The lists, in the order of their bytes.
     """
 
     record: np.ndarray
-    features: tuple[int, int]
-    label: tuple[int, int]
-    is_class: bool
+    places: tuple[_Place, ...]
 
     @classmethod
-    def of(cls, record: bytes, columns: int, label_kind: int) -> _Layout | None:
+    def of(cls, record: bytes, lists: Sequence[_List]) -> _Layout | None:
         """Return the layout of a record; None if this class cannot handle it."""
         try:
-            places = dict(_places(record))
-            kind, *features = places["features"]
-            found_kind, *label = places["label"]
+            found = dict(_places(record))
+            places = [_place(record, item, *found[item.name]) for item in lists]
         except (IndexError, KeyError, ValueError):
             return None
-        if (kind, found_kind) != (_FLOATS, label_kind) or features[1] - features[0] != 4 * columns:
-            return None
-        is_class = label_kind == _INTEGERS
-        # A varint ends at its first byte below 128.
-        ends = [byte < 0x80 for byte in record[slice(*label)]]
-        if ends != [False] * (len(ends) - 1) + [True] if is_class else len(ends) != 4:
-            return None
-        return cls(np.frombuffer(record, np.uint8), tuple(features), tuple(label), is_class)
+        places.sort(key=lambda place: place.start)
+        return cls(np.frombuffer(record, np.uint8), tuple(places))
 
-    def values(self, records: Sequence[memoryview]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return features and labels; None if a record has a different layout."""
+    def values(self, records: Sequence[memoryview]) -> dict[str, np.ndarray] | None:
+        """Return (rows, length) of each list; None if a record has a different layout."""
         size = len(self.record)
         if any(len(record) != size for record in records):
             return None
         block = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), size)
-        first, second = sorted((self.features, self.label))
-        for part in (slice(0, first[0]), slice(first[1], second[0]), slice(second[1], size)):
-            if (block[:, part] != self.record[part]).any():
+        at = 0
+        for place in (*self.places, None):
+            between = slice(at, place.start if place else size)
+            if (block[:, between] != self.record[between]).any():
                 return None
-        label = block[:, slice(*self.label)]
-        if self.is_class:
-            groups, more = label & 0x7F, label & 0x80
-            if (more != self.record[slice(*self.label)] & 0x80).any():
-                return None
-            shifts = 7 * np.arange(label.shape[1], dtype=np.uint64)
-            labels = (groups.astype(np.uint64) << shifts).sum(1, dtype=np.uint64).view(np.int64)
-        else:
-            labels = np.ascontiguousarray(label).view("<f4")[:, 0]
-        return np.ascontiguousarray(block[:, slice(*self.features)]).view("<f4"), labels
+            at = place.end if place else size
+        found = {place.list.name: self._decoded(block, place) for place in self.places}
+        return None if any(values is None for values in found.values()) else found
+
+    def _decoded(self, block: np.ndarray, place: _Place) -> np.ndarray | None:
+        """Return (rows, length) float32 or int64; None if a varint ends elsewhere."""
+        part = np.ascontiguousarray(block[:, place.start : place.end])
+        if place.list.kind == _FLOATS:
+            return part.view("<f4")
+        if ((part ^ self.record[place.start : place.end]) & 0x80).any():
+            return None
+        groups = part.reshape(len(block), place.list.length, place.width) & 0x7F
+        found = np.zeros(groups.shape[:2], np.uint64)
+        for at in range(place.width):
+            found |= groups[:, :, at].astype(np.uint64) << np.uint64(7 * at)
+        return found.view(np.int64)
+
+
+def _place(record: bytes, item: _List, kind: int, start: int, end: int) -> _Place:
+    """Return the place of a list; raise ValueError if its values differ in width."""
+    width, rest = divmod(end - start, item.length)
+    if kind != item.kind or rest or (kind == _FLOATS and width != 4) or not 1 <= width <= 10:
+        raise ValueError
+    if kind == _INTEGERS:
+        more = np.frombuffer(record, np.uint8)[start:end].reshape(-1, width) >= 0x80
+        if not more[:, :-1].all() or more[:, -1].any():
+            raise ValueError
+    return _Place(item, start, end, width)
 
 
 def _check(labels: np.ndarray, classes: int) -> None:

@@ -265,8 +265,7 @@ def _loss(model: keras.Model, rows: tuple[tf.Tensor, ...]) -> float:
 def _example(dataset: Dataset, weighted: bool) -> tuple[tf.Tensor, ...]:
     """Return random rows, their labels, and different weights if wanted."""
     random, rows = np.random.default_rng(0), 2 * _ROWS
-    noise = random.normal(size=(rows, dataset.num_features))
-    x: Any = (dataset.mean + dataset.std * noise).astype(np.float32)
+    x: Any = dataset.example(rows)
     if dataset.task == CLASSIFICATION:
         y: Any = random.integers(0, dataset.num_classes, rows)
     else:

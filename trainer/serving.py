@@ -1,7 +1,9 @@
-"""Predicts packed rows with any SavedModel.
+"""Predicts rows with any SavedModel.
 
-The trainer's own export has the signature `serve_packed`; a user's own model may take its columns
-by name, or one packed input. Anything else is refused, with a list of its inputs.
+In a table of numbers without gaps, rows are packed: the trainer's own export has the signature
+`serve_packed`; a user's own model may take its columns by name, or one packed input. In every other
+table, rows are raw, and a model takes each column by name, in the type of its kind. Anything else
+is refused, with a list of its inputs.
 """
 
 from __future__ import annotations
@@ -17,8 +19,18 @@ import numpy as np
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer import signature_columns
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
+# The types in which a signature may take a raw column; the first is that of the own export.
+RAW_TYPES = {
+    NUMBER: ("float64", "float32"),
+    BOOLEAN: ("string",),
+    CATEGORY: ("string",),
+    TEXT: ("string",),
+    DATE: ("int64",),
+}
+_EXAMPLES = {NUMBER: 0.0, BOOLEAN: b"true", CATEGORY: b"a", TEXT: b"a", DATE: 0}
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
@@ -30,20 +42,34 @@ class Task:
 
     Attributes:
         name: `classification` or `regression`.
-        features: The names of the columns of a packed row, in order.
+        features: The names of the columns of the table, in order.
         classes: The names of the classes; empty for a regression.
+        kinds: The kind of each column if rows are raw; empty if they are packed.
     """
 
     name: str
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> Task:
         """Return the task that schema.json describes."""
-        names = [feature["name"] for feature in schema["features"]]
-        classes = schema["label"].get("classes") or []
-        return cls(schema["task"], tuple(names), tuple(str(name) for name in classes))
+        names = tuple(feature["name"] for feature in schema["features"])
+        classes = tuple(str(name) for name in schema["label"].get("classes") or ())
+        raw = schema["features"] if "coding" in schema else ()
+        return cls(schema["task"], names, classes, tuple(KINDS[it["type"]] for it in raw))
+
+    def example(self, rows: int) -> Any:
+        """Return rows with one value in every column, as `ServedModel.predict` takes them."""
+        import tensorflow as tf
+
+        if not self.kinds:
+            return tf.zeros((rows, len(self.features)))
+        return {
+            name: tf.constant([_EXAMPLES[kind]] * rows, RAW_TYPES[kind][0])
+            for name, kind in zip(self.features, self.kinds, strict=True)
+        }
 
 
 class ServedModel:
@@ -68,25 +94,28 @@ class ServedModel:
             raise self._unusable("cannot be loaded", error) from error
         self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
-        found = next((key for key in SIGNATURES if key in signatures), None)
+        wanted = SIGNATURES[1:] if task.kinds else SIGNATURES
+        found = next((key for key in wanted if key in signatures), None)
         if found is None:
             raise DataError(
                 Problem(
                     f"{name} has no signature to predict with",
                     received=f"signatures {sorted(signatures) or 'none'}",
-                    expected=f"one of {', '.join(SIGNATURES)}",
+                    expected=f"one of {', '.join(wanted)}",
                     fix="export the model with model.export(), or rename its signature",
                 )
             )
         self._call = signatures[found]
         inputs = dict(self._call.structured_input_signature[1])
-        self._feed = self._feeding(found, inputs)
+        feeding = self._feeding_raw if task.kinds else self._feeding
+        self._feed = feeding(found, inputs)
 
     def predict(self, features: Any) -> np.ndarray:
         """Predict one batch.
 
         Args:
-            features: (batch, features) float32 tensor, packed rows.
+            features: Packed rows, a (batch, features) float32 tensor. Where the task has kinds, raw
+                rows: by column, a (batch,) tensor or array of the first of its RAW_TYPES.
 
         Returns:
             (batch, classes) float32 probabilities, or (batch,) values of a regression.
@@ -98,7 +127,8 @@ class ServedModel:
             outputs = self._call(**self._feed(features))
         except Exception as error:
             raise self._unusable("failed while it predicted", error) from error
-        values, rows = self._output(outputs), int(features.shape[0])
+        column = next(iter(features.values())) if self.task.kinds else features
+        values, rows = self._output(outputs), int(column.shape[0])
         if self.task.name == "regression":
             return self._vector(values, rows)
         return self._probabilities(values, rows)
@@ -132,6 +162,63 @@ class ServedModel:
                 f" (batch,) for each of {_few(self.task.features)}",
                 fix="export the model with such a signature, preferably named serve_packed",
             )
+        )
+
+    def _feeding_raw(self, signature: str, inputs: dict[str, Any]) -> Any:
+        """Return the function from raw columns to the arguments of the signature."""
+        import tensorflow as tf
+
+        columns = _columns(self.task.features, inputs, self._mapping)
+        if not columns:
+            raise DataError(self._other_columns(signature, inputs))
+        names = {name: self.task.features[at] for name, at in columns.items()}
+        wrong = []
+        for name, spec in inputs.items():
+            kind = self.task.kinds[columns[name]]
+            if spec.dtype.name not in RAW_TYPES[kind] or not _is_one_value(spec.shape):
+                types = " or ".join(RAW_TYPES[kind])
+                wrong.append(
+                    Problem(
+                        f"the signature {signature} of {self.name} takes {names[name]!r} in a type"
+                        f" that does not fit a {kind}",
+                        received=f"{name}: {spec.shape} {spec.dtype.name}",
+                        expected=f"{name}: (batch,) {types}",
+                        fix="export the model with this type, or set data_options.types to the"
+                        " kind that it was made for",
+                    )
+                )
+        DataError.raise_if(wrong)
+        shapes = {name: [-1] + [1] * ((spec.shape.rank or 1) - 1) for name, spec in inputs.items()}
+        return lambda rows: {
+            name: tf.reshape(
+                tf.cast(rows[names[name]], spec.dtype)
+                if spec.dtype.is_floating
+                else tf.convert_to_tensor(rows[names[name]], spec.dtype),
+                shapes[name],
+            )
+            for name, spec in inputs.items()
+        }
+
+    def _other_columns(self, signature: str, inputs: dict[str, Any]) -> Problem:
+        """Describe a signature without one input for each raw column."""
+        names = signature_columns.argument_names(self.task.features)
+        known = {*names, *self.task.features, *self._mapping.values()}
+        missing = [
+            column
+            for column, name in zip(self.task.features, names, strict=True)
+            if not {column, name, self._mapping.get(column, "")} & set(inputs)
+        ]
+        foreign = sorted(set(inputs) - known)
+        differences = [f"no input for {_few(missing)}"] if missing else []
+        differences += [f"{_few(foreign)} besides"] if foreign else []
+        kinds = zip(self.task.features, self.task.kinds, strict=True)
+        wanted = [f"{column}: {RAW_TYPES[kind][0]}" for column, kind in kinds]
+        return Problem(
+            f"the signature {signature} of {self.name} does not take the columns of the data",
+            received="; ".join(differences) or f"the inputs {_few(sorted(inputs))}",
+            expected=f"one input (batch,) for each column: {_few(wanted)}",
+            fix=f"export the model with such a signature, and name the input of each column in"
+            f" {signature_columns.COLUMNS} if it differs from the column",
         )
 
     def _output(self, outputs: Any) -> np.ndarray:
@@ -219,6 +306,11 @@ def _columns(
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns
     return {}
+
+
+def _is_one_value(shape: Any) -> bool:
+    """Tell whether an input takes one value of each row: (batch,), or (batch, 1)."""
+    return shape.rank is None or (shape.rank >= 1 and all(size == 1 for size in shape[1:]))
 
 
 def _row_shape(spec: Any, width: int) -> list[int] | None:

@@ -48,12 +48,19 @@ def argument_names(columns: Sequence[str]) -> list[str]:
     return [found[column] for column in columns]
 
 
-def to_json(columns: Sequence[str]) -> str:
-    """Return the content of COLUMNS."""
-    names = argument_names(columns)
+def to_json(columns: Sequence[str], kinds: Sequence[str] = ()) -> str:
+    """Return the content of COLUMNS.
+
+    Args:
+        columns: The names of the columns.
+        kinds: Their kinds, if the type of an argument depends on them.
+    """
     mapping = [
-        {"column": column, "argument": name} for column, name in zip(columns, names, strict=True)
+        {"column": column, "argument": name}
+        for column, name in zip(columns, argument_names(columns), strict=True)
     ]
+    if kinds:
+        mapping = [item | {"kind": kind} for item, kind in zip(mapping, kinds, strict=True)]
     return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from kfp_tfjob import old_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 from kfp_tfjob.trainer import batch_norm, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.train_step import innermost
@@ -120,7 +120,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
     """
     _check_hyperparameters(function, hyperparameters)
     try:
-        return function(dataset, **hyperparameters)
+        model = function(dataset, **hyperparameters)
     except StepError:
         raise
     except FAILURES as error:
@@ -132,6 +132,14 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
                 fix="correct the model code or model_hyperparameters",
             )
         ) from error
+    if ignored := dataset.ignored_codes:
+        log.warning(
+            "%s gets the codes of %s as if they were numbers; dataset.encode(inputs) makes one-hot"
+            " vectors and embeddings of them",
+            _name(function),
+            listed(ignored, 10),
+        )
+    return model
 
 
 def check(

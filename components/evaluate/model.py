@@ -37,7 +37,7 @@ class Scorer:
         """Predict one batch.
 
         Args:
-            features: (batch, features) float32 tensor, packed rows.
+            features: As `ServedModel.predict` takes them.
             labels: (batch,) the true classes or values.
 
         Raises:

@@ -61,7 +61,7 @@ class Rehearsal:
         self,
         files: Mapping[str, bytes],
         entry: str,
-        features: tuple[str, ...],
+        features: Mapping[str, str],
         label: str,
         task: str,
     ) -> None:
@@ -70,7 +70,7 @@ class Rehearsal:
         Args:
             files: The code, by relative path; empty if the image has it.
             entry: `module:function`.
-            features: The feature columns.
+            features: The kinds of the feature columns, by name.
             label: The label column.
             task: As in data_options.
         """
@@ -80,7 +80,7 @@ class Rehearsal:
             file.write_bytes(data)
         header = {
             "model_entry": entry,
-            "features": features,
+            "features": dict(features),
             "label": label,
             "task": task,
             "replicas": self._spec.replicas * max(self._spec.gpus, 1),

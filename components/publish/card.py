@@ -8,6 +8,7 @@ from typing import Any
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
 from kfp_tfjob.trainer.signature_columns import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
@@ -19,6 +20,7 @@ def render(
     verdict: Mapping[str, Any],
     arguments: Mapping[str, str],
     statistics: Mapping[str, Any],
+    schema: Mapping[str, Any],
 ) -> str:
     """Return the card of a version.
 
@@ -29,9 +31,12 @@ def render(
         arguments: The argument of each column in the model's signature `serve`; empty if the model
             does not list them.
         statistics: The content of statistics.json.
+        schema: The content of schema.json.
     """
+    raw = "coding" in schema
+    values = _raw_values(schema) if raw else _means(statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
-    has_example = arguments and arguments.keys() <= statistics["features"].keys()
+    has_example = arguments and arguments.keys() <= values.keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []
     more = len(arguments) - len(shown)
     return fill(
@@ -40,10 +45,31 @@ def render(
         champion=champion,
         verdict=verdict,
         interval=_interval,
-        example={name: statistics["features"][name]["mean"] for name in shown},
+        example={name: values[name] for name in shown},
+        raw=raw,
         more=counted(more, "more column") if more else "",
         columns=f"model/{COLUMNS}",
     )
+
+
+def _means(statistics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: column["mean"] for name, column in statistics.get("features", {}).items()}
+
+
+def _raw_values(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a usual value of each column, as the model takes it."""
+    found: dict[str, Any] = {}
+    for feature in Coding.of_schema(schema).features:
+        value = feature.missing.value if feature.missing else None
+        if feature.kind == CATEGORY:
+            found[feature.name] = feature.vocabulary[0] if feature.vocabulary else ""
+        elif feature.kind == TEXT:
+            found[feature.name] = "a text"
+        elif feature.kind == BOOLEAN:
+            found[feature.name] = "true" if value else "false"
+        else:
+            found[feature.name] = int(value or 0) if feature.kind == DATE else float(value or 0)
+    return found
 
 
 def _interval(interval: list[float | None] | None) -> str:

@@ -243,7 +243,8 @@ def _copy(
         (folder / VERDICT).write_text(body)
         statistics = json.loads((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
-        card = render(model_name, champion, verdict, arguments, statistics)
+        schema = json.loads((folder / SCHEMA).read_bytes())
+        card = render(model_name, champion, verdict, arguments, statistics, schema)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         details = {
             "run_id": champion.run_id,

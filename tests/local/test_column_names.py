@@ -86,7 +86,7 @@ def test_the_example_of_the_model_card_runs(
     champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
     statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
     mapping = signature_columns.read(tmp_path / "model")
-    card = render("m", champion, verdict, mapping, statistics)
+    card = render("m", champion, verdict, mapping, statistics, {})
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})
     row = np.arange(0.5, 10, dtype=np.float32)[None]
@@ -94,9 +94,9 @@ def test_the_example_of_the_model_card_runs(
     (shown,) = re.findall(r"\[(-?[\d.e-]+)\]", capsys.readouterr().out)
     assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     # A model that does not say what it calls its columns has no example.
-    assert "```" not in render("m", champion, verdict, {}, {})
+    assert "```" not in render("m", champion, verdict, {}, {}, {})
     # Nor has one of a user's own program that names a column the dataset does not have.
-    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics)
+    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, {})
 
 
 def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:

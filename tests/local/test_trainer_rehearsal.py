@@ -5,7 +5,7 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.config import Config
 
-FEATURES = ["a", "b", "c", "d", "e", "f"]
+FEATURES = dict.fromkeys("abcdef", "number")
 HEAD = "import keras\nfrom keras import layers\n"
 MODEL = """
 def build_model(dataset, units=8):
@@ -50,7 +50,13 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
 
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def ask(code: str, task: str = "classification", replicas: int = 1, **given: object) -> str:
+    def ask(
+        code: str,
+        task: str = "classification",
+        replicas: int = 1,
+        features: Mapping[str, str] = FEATURES,
+        **given: object,
+    ) -> str:
         name = f"own_{next(_numbers)}"
         (tmp_path / "code").mkdir(exist_ok=True)
         (tmp_path / "code" / f"{name}.py").write_text(code)
@@ -65,7 +71,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
             options=TrainerOptions(),
         )
         config = dataclasses.replace(config, hyperparameters=hyperparameters)
-        return "\n".join(map(str, rehearse(config, FEATURES, "y", task, replicas)))
+        return "\n".join(map(str, rehearse(config, features, "y", task, replicas)))
 
     return ask
 
@@ -161,7 +167,7 @@ def test_the_models_of_the_project_can_be_built(tmp_path: Path) -> None:
     cnn = dataclasses.replace(config, model_code="kfp_tfjob.trainer.models:cnn")
     (problem,) = rehearse(cnn, FEATURES, "y", "auto", 2)
     assert "do not form an image of this size" in str(problem)
-    assert rehearse(cnn, [f"p{i}" for i in range(9)], "y", "auto", 2) == []
+    assert rehearse(cnn, {f"p{i}": "number" for i in range(9)}, "y", "auto", 2) == []
 
 
 def test_preflight_refuses_before_anything_is_kept(
@@ -216,6 +222,27 @@ def test_a_process_that_dies_refuses_nothing(
     caplog.set_level(logging.INFO)
     values = defaults() | {"pod": {"all": {"env": {"PYTHONHOME": "/nowhere"}}}}
     with beside(job_spec(values), "r") as rehearsal:
-        rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", ("a",), "y", "auto")
+        rehearsal.ask({}, "kfp_tfjob.trainer.models:mlp", {"a": "number"}, "y", "auto")
         assert rehearsal.problems() == []
     assert "the model could not be built before training" in caplog.text
+
+
+MIXED = {"a": "number", "b": "category", "c": "date", "d": "text", "e": "boolean"}
+OF_KINDS = {
+    "columns by kind": (
+        model("x = layers.Embedding(dataset.columns[1].size, units)(inputs[:, -2])"),
+        "",
+    ),
+    "encode": (model("x = layers.Dense(units)(dataset.encode(inputs))"), ""),
+    "the width of one table": (model("x = layers.Reshape((10,))(x)"), ""),
+    "a mistake": (model("x = dataset.encode(inputs, 3)"), "takes 2 positional arguments"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "words"), OF_KINDS.values(), ids=OF_KINDS)
+def test_the_kinds_of_the_first_rows_are_no_certainty(
+    rehearse: Callable[..., str], code: str, words: str
+) -> None:
+    said = rehearse(code, features=MIXED)
+    assert words in said if words else not said

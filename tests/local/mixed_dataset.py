@@ -1,0 +1,203 @@
+"""A small prepared dataset with columns of every kind and with gaps, as the contract describes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.trainer import coding
+from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.trainer.text_hash import bins_of
+
+ROWS = {"train": 3000, "validation": 200, "test": 400}
+CLASSES = ("low", "high")
+CITIES = tuple(f"city {number}" for number in range(30))
+JOBS = ("nurse", "smith", "clerk")
+FIRST_DAY, YEAR = 1_262_304_000_000_000, 31_557_600_000_000  # microseconds: 2010-01-01, a year
+
+
+def write(folder: Path, task: str = "classification") -> Path:
+    """Write shards, test.parquet, schema.json and statistics.json of a table of people.
+
+    Args:
+        folder: Where to; made.
+        task: `classification` or `regression`.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(3)
+    raw = {split: people(random, rows) for split, rows in ROWS.items()}
+    declared = learned(raw["train"])
+    splits: dict[str, Any] = {}
+    packed, labels = {}, {}
+    for split, columns in raw.items():
+        labels[split] = _labels(columns, random, task)
+        floats, codes, dates = stored(declared, columns)
+        packed[split] = declared.pack(floats, codes, dates)
+        name = f"{split}-00000.tfrecord"
+        parts = zip(floats, codes, dates, labels[split], strict=True)
+        (folder / name).write_bytes(b"".join(record(*part) for part in parts))
+        splits[split] = {"rows": ROWS[split], "shards": [name]}
+    parquet.write_table(pa.table(raw["test"] | {"income": labels["test"]}), folder / "test.parquet")
+    schema = {
+        "format": "kfp-tfjob/schema/1",
+        "task": task,
+        **declared.to_schema(),
+        "label": {
+            "name": "income",
+            "classes": list(CLASSES) if task == "classification" else None,
+        },
+        "splits": splits,
+        "schema_digest": "5" * 64,
+        "test_raw": "test.parquet",
+        "left_out": [],
+    }
+    statistics = {
+        "features": {},
+        "packed": moments(declared, packed["train"]),
+        "label": {
+            "train": {"mean": float(labels["train"].mean()), "std": float(labels["train"].std())},
+            "counts": {
+                "train": dict(zip(CLASSES, np.bincount(labels["train"].astype(int)).tolist()))  # noqa: B905
+                if task == "classification"
+                else None
+            },
+        },
+    }
+    (folder / "schema.json").write_text(json.dumps(schema))
+    (folder / "statistics.json").write_text(json.dumps(statistics))
+    return folder
+
+
+def people(random: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
+    """Return (rows,) raw columns by name, as test.parquet has them; a tenth are gaps."""
+
+    def gaps(values: Any, gap: Any) -> np.ndarray:
+        return np.where(random.random(rows) < 0.1, gap, values)
+
+    cities = np.array(CITIES, object)[random.zipf(1.5, rows) % len(CITIES)]
+    return {
+        "age": gaps(random.normal(40, 12, rows), np.nan),
+        "job": gaps(np.array(JOBS, object)[random.integers(0, 3, rows)], ""),
+        "city": gaps(cities, ""),
+        "signed up": gaps(FIRST_DAY + random.integers(0, 10 * YEAR, rows), NO_DATE),
+        "member": gaps(np.array(["true", "false"], object)[random.integers(0, 2, rows)], ""),
+        "note": np.array([f"note {n}" for n in random.integers(0, 500, rows)], object),
+    }
+
+
+def learned(train: Mapping[str, np.ndarray]) -> Coding:
+    """Return the coding of these columns."""
+
+    def texts(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        counts = Counter(text for text in train[name].tolist() if text)
+        kept = sorted((-count, text) for text, count in counts.items() if count > 1)
+        return tuple(counts), tuple(text for _, text in kept)
+
+    dates = train["signed up"][train["signed up"] != NO_DATE]
+    jobs, cities = texts("job"), texts("city")
+    return Coding(
+        (
+            Coded("age", "number", Missing("median", float(np.nanmedian(train["age"])), True)),
+            Coded("job", "category", dictionary=jobs[0], vocabulary=jobs[1]),
+            Coded("city", "category", dictionary=cities[0], vocabulary=cities[1]),
+            Coded(
+                "signed up",
+                "date",
+                Missing("median", int(np.median(dates))),
+                origin=int(dates.min()),
+            ),
+            Coded("member", "boolean", Missing("most_frequent", 1)),
+            Coded("note", "text", bins=64),
+        )
+    )
+
+
+def stored(
+    declared: Coding, columns: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the floats, codes and dates of the shards."""
+    floats, codes, dates = [], [], []
+    for feature in declared.features:
+        values = columns[feature.name]
+        if feature.kind == coding.NUMBER:
+            floats.append(values.astype(np.float32))
+        elif feature.kind == coding.BOOLEAN:
+            floats.append([{"true": 1, "false": 0}.get(value, np.nan) for value in values])
+        elif feature.kind == coding.DATE:
+            dates.append(values)
+        elif feature.kind == coding.TEXT:
+            codes.append(bins_of([value.encode() for value in values], feature.bins) + 1)
+        else:
+            places = {text: at for at, text in enumerate(("", *feature.dictionary))}
+            codes.append([places.get(value, 0) for value in values])
+    return (
+        np.array(floats, np.float32).T,
+        np.array(codes, np.int64).T,
+        np.array(dates, np.int64).T,
+    )
+
+
+def moments(declared: Coding, rows: np.ndarray) -> list[dict[str, Any]]:
+    """Return `packed` of statistics.json for (rows, width) packed rows."""
+    mean, std = rows.mean(0, dtype=float), rows.std(0, dtype=float)
+    mean[declared.numbers :], std[declared.numbers :] = 0, 1
+    return [
+        {"name": name, "mean": float(mean[at]), "std": float(std[at])}
+        for at, name in enumerate(declared.names)
+    ]
+
+
+def record(
+    floats: Sequence[float], codes: Sequence[int], dates: Sequence[int], label: Any
+) -> bytes:
+    """Return a framed tf.train.Example with varints of fixed length."""
+    is_class = isinstance(label, np.integer)
+    lists = {
+        "features": (2, np.asarray(floats, "<f4").tobytes()),
+        "codes": (3, b"".join(_varint(code, 4) for code in codes)),
+        "dates": (3, b"".join(_varint(date, 10) for date in dates)),
+        "label": (3, _varint(label, 1)) if is_class else (2, struct.pack("<f", label)),
+    }
+    entries = b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, _field(kind, _field(1, values))))
+        for name, (kind, values) in lists.items()
+        if values
+    )
+    example = _field(1, entries)
+    return struct.pack("<QI", len(example), 0) + example + bytes(4)
+
+
+def _varint(value: int, width: int) -> bytes:
+    groups = [int(value) % 2**64 >> 7 * at & 0x7F for at in range(width)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, length = len(content), b""
+    while size >= 0x80:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def _labels(
+    columns: Mapping[str, np.ndarray], random: np.random.Generator, task: str
+) -> np.ndarray:
+    jobs = {job: at - 1 for at, job in enumerate(JOBS)}
+    cities = {city: np.sin(at) for at, city in enumerate(CITIES)}
+    score = (
+        np.nan_to_num(columns["age"] - 40) / 12
+        + np.array([jobs.get(job, 0) for job in columns["job"]])
+        + 2 * np.array([cities.get(city, 0) for city in columns["city"]])
+        + np.where(columns["member"] == "true", 1, 0)
+        + random.normal(0, 0.3, len(columns["age"]))
+    )
+    return (score > 0.5).astype(np.int64) if task == "classification" else score.astype(np.float32)

@@ -1,0 +1,190 @@
+"""A table with every kind of column is read, trained, exported and scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.records import TFRecords
+from kfp_tfjob.trainer.rows import Rows
+from tests.local import mixed_dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.load(mixed_dataset.write(tmp_path_factory.mktemp("data")))
+
+
+@pytest.fixture(scope="module")
+def exported(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer.export import export
+
+    output = tmp_path_factory.mktemp("output")
+    model = user_code.build(models.mlp, dataset, {"hidden": [16]})
+    user_code.check(model, models.mlp, dataset, replicas=1)
+    export(model, dataset, output)
+    return output
+
+
+def _rows(dataset: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
+    rows = Rows(dataset, TFRecords(dataset.shards(split)))
+    return rows.take(np.arange(dataset.rows[split]))
+
+
+def _raw(dataset: Dataset) -> dict[str, np.ndarray]:
+    from pyarrow import parquet
+
+    table = parquet.read_table(dataset.folder / "test.parquet")
+    return {column.name: table[column.name].to_numpy() for column in dataset.columns}
+
+
+def test_the_model_sees_packed_rows(dataset: Dataset) -> None:
+    assert dataset.feature_names[:3] == ("age", "age.missing", "signed up.year")
+    assert dataset.num_features == len(dataset.mean) == len(dataset.std) == 12
+    assert [column.kind for column in dataset.columns] == [
+        "number", "category", "category", "date", "boolean", "text",
+    ]  # fmt: skip
+    rows, _ = _rows(dataset, "train")
+    assert not np.isnan(rows).any()
+    numbers = slice(0, dataset.coding.numbers)
+    np.testing.assert_allclose(dataset.mean[numbers], rows[:, numbers].mean(0, float), rtol=1e-6)
+    assert rows[:, 1].mean() == pytest.approx(0.1, abs=0.02)  # age.missing
+    for column in dataset.columns:
+        if column.size:
+            codes = rows[:, column.start]
+            assert 0 <= codes.min() <= codes.max() < column.size
+
+
+def test_bytes_and_parsed_records_give_the_same_rows(dataset: Dataset) -> None:
+    rows = Rows(dataset, TFRecords(dataset.shards("test")))
+    some = np.array([5, 0, 5, 399])
+    fast = rows.take(some)
+    assert rows._layout is not None
+    rows._layout = None
+    slow = rows.take(some)
+    for one, other in zip(fast, slow, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_statistics_of_other_columns_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+    for path in dataset.folder.glob("*.json"):
+        text = path.read_text().replace("age.missing", "age.gap")
+        (tmp_path / path.name).write_text(text)
+    with pytest.raises(DataError, match="the dataset cannot be read"):
+        Dataset.load(tmp_path)
+
+
+def test_random_rows_have_codes_that_exist(dataset: Dataset) -> None:
+    rows = dataset.example(1000)
+    for column in dataset.columns:
+        if column.size:
+            codes = rows[:, column.start]
+            assert set(codes.tolist()) == set(range(column.size))
+
+
+def test_training_and_further_training_take_packed_rows(dataset: Dataset, exported: Path) -> None:
+    import keras
+
+    model = keras.saving.load_model(exported / "model.keras")
+    rows, labels = _rows(dataset, "train")
+    before = model.evaluate(rows, labels, verbose=0)[0]
+    model.fit(rows, labels, epochs=3, verbose=0)
+    assert model.evaluate(rows, labels, verbose=0)[0] < before
+
+
+def test_the_saved_model_takes_the_raw_test_rows(dataset: Dataset, exported: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.serving import ServedModel, Task
+
+    task = Task.of(dict(dataset.schema))
+    served = ServedModel(exported / "model", task, "the model").predict(_raw(dataset))
+    model = keras.saving.load_model(exported / "model.keras")
+    expected = tf.nn.softmax(model(_rows(dataset, "test")[0], training=False)).numpy()
+    np.testing.assert_array_equal(served, expected)
+
+
+def test_a_raw_row_with_a_gap_and_an_unseen_city_is_answered(exported: Path) -> None:
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(exported / "model"))
+    assert set(loaded.signatures) == {"serve", "serving_default"}
+    answer = loaded.signatures["serve"](
+        age=tf.constant([float("nan")], tf.float64),
+        job=tf.constant([""]),
+        city=tf.constant(["Atlantis"]),
+        signed_up=tf.constant([-(2**63)], tf.int64),
+        member=tf.constant([""]),
+        note=tf.constant(["süß"]),
+    )
+    assert answer["class"].numpy().tolist()[0].decode() in mixed_dataset.CLASSES
+    assert answer["probabilities"].numpy().sum() == pytest.approx(1)
+
+
+def test_the_image_model_refuses_categories(dataset: Dataset) -> None:
+    from kfp_tfjob.trainer import models
+
+    with pytest.raises(ConfigurationError) as caught:
+        models.cnn(dataset)
+    assert "job (category)" in caught.value.problems[0].received
+
+
+def test_a_model_that_ignores_the_kinds_is_warned_about(
+    dataset: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    import keras
+
+    from kfp_tfjob.trainer import models, user_code
+
+    def plain(dataset: Dataset) -> keras.Model:
+        layers = [keras.Input((dataset.num_features,)), keras.layers.Dense(2)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    with caplog.at_level(logging.WARNING):
+        user_code.build(plain, dataclasses.replace(dataset), {})
+    assert "job, city, note as if they were numbers" in caplog.text
+    caplog.clear()
+    user_code.build(models.mlp, dataclasses.replace(dataset), {})
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_codes_and_dates_survive_16_bits(dataset: Dataset, policy: str) -> None:
+    import keras
+
+    from kfp_tfjob.trainer import models
+
+    wide = dataclasses.replace(
+        dataset,
+        coding=dataclasses.replace(
+            dataset.coding,
+            features=tuple(
+                dataclasses.replace(it, bins=5000) if it.kind == "text" else it
+                for it in dataset.coding.features
+            ),
+        ),
+    )
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        model = models.mlp(wide)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    table = next(layer for layer in model.layers if getattr(layer, "input_dim", 0) == 5001)
+    rows = wide.example(2)
+    rows[:, -1] = 4097, 4098  # of 16 bits, neither
+    values = np.zeros(table.embeddings.shape)
+    values[4097], values[4098] = 1, 2
+    table.embeddings.assign(values)
+    assert keras.Model(model.inputs, table.output)(rows).numpy()[:, 0, 0].tolist() == [1, 2]
+    for output in keras.Model(model.inputs, [layer.output for layer in model.layers])(rows):
+        assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()

@@ -1,0 +1,216 @@
+"""Training and the exported model code columns alike, bit for bit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.trainer import coding
+from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.trainer.text_hash import bins_of
+
+TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
+LAST = 2**63 - 1
+_FAR = st.one_of(
+    st.integers(-(2**63) + 1, LAST),
+    st.integers(-(10**16), 10**16),
+    st.sampled_from([NO_DATE, NO_DATE + 1, LAST, 0, -1, -86_400_000_000, 951_782_399_999_999]),
+)
+_NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
+_NUMBERS = st.one_of(
+    st.floats(),
+    st.floats(width=32, allow_subnormal=True),
+    st.sampled_from(
+        [_NAN_WITH_PAYLOAD, -0.0, 2**-126, -(2**-126) + 2**-151, 2**-126 - 2**-150, 1e39, 2**24 + 1]
+    ),
+)
+_STRINGS = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=20))
+_TRUTHS = st.sampled_from(["", "true", "TRUE", " False\t", "no", "Y", "0", "1", "maybe", "ı"])
+_VALUES = {
+    coding.NUMBER: _NUMBERS,
+    coding.BOOLEAN: _TRUTHS,
+    coding.DATE: _FAR,
+    coding.CATEGORY: _STRINGS,
+    coding.TEXT: _STRINGS,
+}
+
+EVERY_KIND = Coding(
+    (
+        Coded("city", "category", dictionary=TEXTS[:6], vocabulary=(TEXTS[3], TEXTS[0], TEXTS[4])),
+        Coded("age", "number", Missing("median", 38.1, indicator=True)),
+        Coded("born", "date", Missing("median", -1), origin=-(10**15) + 1),
+        Coded("note", "text", bins=1000),
+        Coded("seen", "date", Missing("constant", LAST, indicator=True), origin=NO_DATE + 1),
+        Coded("member", "boolean", Missing("most_frequent", 1)),
+        Coded("asked", "boolean", Missing("constant", 0, indicator=True)),
+        Coded("hours", "number", Missing("constant", -1e-40)),
+        Coded("none", "category"),
+    )
+)
+_ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), min_size=1)
+
+
+def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray, ...]:
+    """Return what the shards have of raw rows; a category outside the dictionary becomes a gap."""
+    floats, codes, dates = [], [], []
+    for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True):
+        if feature.kind == coding.NUMBER:
+            with np.errstate(over="ignore"):
+                floats.append(np.array(values, np.float64).astype(np.float32))
+        elif feature.kind == coding.BOOLEAN:
+            truth = dict.fromkeys(coding.TRUE_TEXTS, 1.0) | dict.fromkeys(coding.FALSE_TEXTS, 0.0)
+            floats.append([truth.get(value.strip().lower(), np.nan) for value in values])
+        elif feature.kind == coding.DATE:
+            dates.append(values)
+        elif feature.kind == coding.TEXT:
+            bins = bins_of([value.encode() for value in values], feature.bins) + 1
+            codes.append(np.where(np.array([value == "" for value in values]), 0, bins))
+        else:
+            codes.append([_code(feature.dictionary, value) for value in values])
+    kinds = ((floats, np.float32), (codes, np.int64), (dates, np.int64))
+    return tuple(
+        np.array(columns, kind).T if columns else np.empty((len(rows), 0), kind)
+        for columns, kind in kinds
+    )
+
+
+def _code(dictionary: Sequence[str], value: str) -> int:
+    return dictionary.index(value) + 1 if value in dictionary else 0
+
+
+def expected(declared: Coding, rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Return packed rows; a text that no dictionary has is unknown."""
+    packed = declared.pack(*stored(declared, rows))
+    for at, feature in enumerate(declared.features):
+        if feature.kind == coding.CATEGORY:
+            place = declared.columns[at].start
+            for row, values in enumerate(rows):
+                if values[at] and values[at] not in feature.dictionary:
+                    packed[row, place] = coding.UNKNOWN
+    return packed
+
+
+def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the raw columns as a client sends them."""
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.raw_columns import TYPES
+
+    return [
+        tf.constant(
+            [value.encode() if isinstance(value, str) else value for value in values],
+            TYPES[feature.kind],
+        )
+        for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True)
+    ]
+
+
+def traced(declared: Coding) -> Callable[[list[Any]], np.ndarray]:
+    """Return the coding of the exported model as a function of tensors."""
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+
+    columns = RawColumns(declared)
+    specs = [tf.TensorSpec([None], TYPES[feature.kind]) for feature in declared.features]
+    function = tf.function(lambda *given: columns.pack(given), input_signature=specs)
+    return lambda given: function(*given).numpy()
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> None:
+    """Compare float32 arrays by their bytes."""
+    assert one.dtype == other.dtype == np.float32
+    np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+@pytest.fixture(scope="module")
+def served() -> Callable[[list[Any]], np.ndarray]:
+    return traced(EVERY_KIND)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=_ROWS)
+@example(rows=[("", float("nan"), NO_DATE, "", NO_DATE, "", "", float("nan"), "")] * 2)
+@example(rows=[("Rome", 1e-42, 0, "x", 0, "1", "0", -1e-46, "Rome")])
+def test_training_and_serving_code_rows_alike(
+    served: Callable[[list[Any]], np.ndarray], rows: list[tuple[Any, ...]]
+) -> None:
+    same_bits(served(tensors(EVERY_KIND, rows)), expected(EVERY_KIND, rows))
+
+
+_MISSING = {
+    coding.NUMBER: st.floats(-3e38, 3e38),
+    coding.BOOLEAN: st.integers(0, 1),
+    coding.DATE: st.integers(-(2**63) + 1, LAST),
+}
+
+
+@st.composite
+def _codings(draw: st.DrawFn) -> Coding:
+    features = []
+    for at, kind in enumerate(draw(st.lists(st.sampled_from(list(_VALUES)), min_size=1))):
+        more: Mapping[str, Any] = {}
+        if kind == coding.CATEGORY:
+            texts = draw(st.lists(_STRINGS.filter(bool), unique=True))
+            kept = draw(st.permutations(texts))[: draw(st.integers(0, len(texts)))]
+            more = {"dictionary": tuple(texts), "vocabulary": tuple(kept)}
+        elif kind == coding.TEXT:
+            more = {"bins": draw(st.integers(1, 2**24 - 1))}
+        else:
+            more = {"missing": Missing("constant", draw(_MISSING[kind]), draw(st.booleans()))}
+        if kind == coding.DATE:
+            more = {**more, "origin": draw(_MISSING[kind])}
+        features.append(Coded(f"c{at}", kind, **more))
+    return Coding(tuple(features))
+
+
+# Each coding is traced anew, which takes half a second.
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_coding(data: st.DataObject) -> None:
+    declared = data.draw(_codings())
+    texts = [text for feature in declared.features for text in feature.dictionary] or [""]
+    kinds = [
+        st.sampled_from(texts) | _STRINGS if it.kind == coding.CATEGORY else _VALUES[it.kind]
+        for it in declared.features
+    ]
+    rows = data.draw(st.lists(st.tuples(*kinds), min_size=1, max_size=20))
+    same_bits(traced(declared)(tensors(declared, rows)), expected(declared, rows))
+
+
+def test_a_forbidden_gap_is_refused_and_named() -> None:
+    import tensorflow as tf
+
+    strict = Coding((Coded("age", "number", Missing("fail", None)), Coded("b", "text", bins=2)))
+    call = traced(strict)
+    same_bits(call(tensors(strict, [(1.5, "")])), np.array([[1.5, 0]], np.float32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the column .*age.* has a gap"):
+        call(tensors(strict, [(1.5, ""), (float("nan"), "")]))
+
+
+def test_the_tables_are_inside_the_saved_model(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+
+    holder = tf.Module()
+    columns = holder.columns = RawColumns(EVERY_KIND)
+    specs = [tf.TensorSpec([None], TYPES[it.kind], it.name) for it in EVERY_KIND.features]
+    signature = tf.function(lambda *given: {"packed": columns.pack(given)}, specs)
+    tf.saved_model.save(holder, str(tmp_path), signatures={"serve": signature})
+
+    (tmp_path / "moved").mkdir()
+    for path in [item for item in tmp_path.iterdir() if item.name != "moved"]:
+        path.rename(tmp_path / "moved" / path.name)
+    serve = tf.saved_model.load(str(tmp_path / "moved")).signatures["serve"]
+    rows = [(text, 1.0, 5, text, 7, "yes", "", -3.0, text) for text in TEXTS]
+    names = [feature.name for feature in EVERY_KIND.features]
+    found = serve(**dict(zip(names, tensors(EVERY_KIND, rows), strict=True)))["packed"]
+    same_bits(found.numpy(), expected(EVERY_KIND, rows))

@@ -1,0 +1,73 @@
+"""Encodes packed rows for a network: normalised numbers, one-hot vectors, embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from kfp_tfjob.trainer.coding import Column
+
+MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
+_WIDEST = 32  # units of an embedding
+
+
+def encode(
+    inputs: keras.KerasTensor, columns: Sequence[Column], mean: np.ndarray, std: np.ndarray
+) -> keras.KerasTensor:
+    """Return (batch, n) float32.
+
+    Columns with equally many codes share a layer, so a wide table does not become a deep graph.
+
+    Args:
+        inputs: (batch, width) float32, packed rows.
+        columns: The columns of the table.
+        mean: (width,) means of the packed columns.
+        std: (width,) deviations.
+    """
+    coded = [column for column in columns if column.size]
+    numbers = len(mean) - len(coded)
+    parts = []
+    if numbers:
+        # In float32, because 16 bits have neither the range nor the precision of raw values.
+        scale = keras.layers.Normalization(
+            mean=mean[:numbers], variance=std[:numbers] ** 2, dtype="float32"
+        )
+        parts.append(scale(inputs[:, :numbers] if coded else inputs))
+    sizes = sorted({column.size for column in coded if column.size <= MOST_ONE_HOT})
+    for size in sizes:
+        parts.append(_one_hot(inputs, [it.start for it in coded if it.size == size], size))
+    widths: dict[int, list[Column]] = {}
+    for column in coded:
+        if column.size > MOST_ONE_HOT:
+            widths.setdefault(embedding_width(column.size), []).append(column)
+    parts += [_embedded(inputs, widths[width], width) for width in sorted(widths)]
+    return parts[0] if len(parts) == 1 else keras.layers.Concatenate(dtype="float32")(parts)
+
+
+def embedding_width(codes: int) -> int:
+    """Return the units of the embedding of a column: the root of its codes, at most 32."""
+    return min(_WIDEST, math.ceil(math.sqrt(codes)))
+
+
+def _codes(inputs: keras.KerasTensor, places: list[int]) -> keras.KerasTensor:
+    # Cast before any layer, because a layer of 16 bits would round them.
+    return keras.ops.cast(keras.ops.take(inputs, places, axis=1), "int32")
+
+
+def _one_hot(inputs: keras.KerasTensor, places: list[int], size: int) -> keras.KerasTensor:
+    """Return (batch, columns * (size - 1)); zeros for the code 0, which few training rows have."""
+    hot = keras.ops.one_hot(_codes(inputs, places) - 1, size - 1, dtype="float32")
+    return keras.ops.reshape(hot, (-1, len(places) * (size - 1)))
+
+
+def _embedded(inputs: keras.KerasTensor, columns: list[Column], width: int) -> keras.KerasTensor:
+    """Return (batch, columns * width): the columns share a table, one after the other."""
+    starts = np.cumsum([0, *(column.size for column in columns)])
+    places = _codes(inputs, [column.start for column in columns])
+    # Zeros, so that a code that no training row has adds nothing.
+    table = keras.layers.Embedding(int(starts[-1]), width, embeddings_initializer="zeros")
+    vectors = table(places + starts[:-1].astype(np.int32))
+    return keras.ops.reshape(vectors, (-1, len(columns) * width))
