@@ -173,8 +173,8 @@ class ServedModel:
             raise DataError(self._other_columns(signature, inputs))
         names = {name: self.task.features[at] for name, at in columns.items()}
         wrong = []
-        for name, spec in inputs.items():
-            kind = self.task.kinds[columns[name]]
+        for name, at in sorted(columns.items(), key=lambda item: item[1]):
+            kind, spec = self.task.kinds[at], inputs[name]
             if spec.dtype.name not in RAW_TYPES[kind] or not _is_one_value(spec.shape):
                 types = " or ".join(RAW_TYPES[kind])
                 wrong.append(

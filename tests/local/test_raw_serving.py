@@ -1,0 +1,163 @@
+"""Models that take raw columns by name: which signatures fit, and what is said of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.components.evaluate import rows
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer import signature_columns
+from kfp_tfjob.trainer.coding import NO_DATE
+from kfp_tfjob.trainer.serving import ServedModel, Task
+from tests.local import mixed_dataset
+
+TASK = Task(
+    "regression",
+    ("age", "city", "signed up", "member"),
+    kinds=("number", "category", "date", "boolean"),
+)
+TYPES = {"age": "float64", "city": "string", "signed_up": "int64", "member": "string"}
+ROWS = {
+    "age": np.array([1.5, 2.5]),
+    "city": np.array(["Rome", ""], object),
+    "signed up": np.array([3, NO_DATE]),
+    "member": np.array(["true", ""], object),
+}
+
+
+def _save(
+    folder: Path,
+    types: Mapping[str, str],
+    shape: tuple[None | int, ...] = (None,),
+    name: str = "serve",
+) -> Path:
+    """Save a model that returns the age, whatever else it takes."""
+    import tensorflow as tf
+
+    def serve(**given: Any) -> dict[str, Any]:
+        age = given.get("age", next(iter(given.values())))
+        ages = age if age.dtype.is_floating else tf.zeros(tf.shape(age))
+        return {"prediction": tf.cast(tf.reshape(ages, [-1]), tf.float32)}
+
+    specs = {key: tf.TensorSpec(shape, kind, key) for key, kind in types.items()}
+    function = tf.function(serve, autograph=False).get_concrete_function(**specs)
+    tf.saved_model.save(tf.Module(), str(folder), signatures={name: function})
+    return folder
+
+
+@pytest.mark.parametrize("change", [{}, {"age": "float32"}])
+@pytest.mark.parametrize("shape", [(None,), (None, 1)])
+@pytest.mark.parametrize("name", ["serve", "serving_default"])
+def test_a_program_may_take_the_columns_by_name(
+    tmp_path: Path, change: dict[str, str], shape: tuple[None | int, ...], name: str
+) -> None:
+    model = ServedModel(_save(tmp_path, TYPES | change, shape, name), TASK, "the model")
+    assert model.predict(ROWS).tolist() == [1.5, 2.5]
+
+
+def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
+    names = dict(zip(TASK.features, ("age", "b", "c", "d"), strict=True))
+    _save(tmp_path, dict(zip(names.values(), TYPES.values(), strict=True)))
+    with pytest.raises(DataError, match="does not take the columns of the data"):
+        ServedModel(tmp_path, TASK, "the model")
+    path = tmp_path / signature_columns.COLUMNS
+    path.parent.mkdir()
+    path.write_text(json.dumps([{"column": k, "argument": v} for k, v in names.items()]))
+    assert ServedModel(tmp_path, TASK, "the model").predict(ROWS).tolist() == [1.5, 2.5]
+
+
+def test_all_wrong_types_are_named(tmp_path: Path) -> None:
+    folder = _save(tmp_path, TYPES | {"age": "int64", "city": "int64"})
+    with pytest.raises(DataError) as caught:
+        ServedModel(folder, TASK, "the model")
+    problems = caught.value.problems
+    assert [problem.expected for problem in problems] == [
+        "age: (batch,) float64 or float32",
+        "city: (batch,) string",
+    ]
+    assert "'age'" in problems[0].what and "int64" in problems[0].received
+
+
+def test_a_missing_and_a_foreign_column_are_named(tmp_path: Path) -> None:
+    types = {name: kind for name, kind in TYPES.items() if name != "member"} | {"size": "float64"}
+    with pytest.raises(DataError) as caught:
+        ServedModel(_save(tmp_path, types), TASK, "the model")
+    (problem,) = caught.value.problems
+    assert problem.received == "no input for member; size besides"
+    assert "signed up: int64" in problem.expected
+
+
+def test_packed_rows_are_no_raw_columns(tmp_path: Path) -> None:
+    folder = _save(tmp_path, {"features": "float32"}, (None, 4), "serve_packed")
+    with pytest.raises(DataError) as caught:
+        ServedModel(folder, TASK, "the model")
+    assert "serve_packed" in caught.value.problems[0].received
+
+
+def test_rows_of_check_fit_every_kind(tmp_path: Path) -> None:
+    model = ServedModel(_save(tmp_path, TYPES), TASK, "the model")
+    assert model.predict(TASK.example(3)).shape == (3,)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_dataset.write(tmp_path_factory.mktemp("data"))
+
+
+def _data(folder: Path, **change: Any) -> rows.TestData:
+    schema = json.loads((folder / "schema.json").read_text())
+    count = mixed_dataset.ROWS["test"]
+    return rows.TestData(**{
+        "digest": "d", "schema": schema, "statistics": {}, "shards": (), "rows": count,
+        "raw": folder / "test.parquet",
+    } | change)  # fmt: skip
+
+
+def test_the_test_rows_are_read_raw(folder: Path) -> None:
+    found = list(_data(folder).batches(150))
+    assert [len(labels) for _, labels in found] == [150, 150, 100]
+    columns, labels = found[0]
+    assert {name: values.dtype.kind for name, values in columns.items()} == {
+        "age": "f", "job": "O", "city": "O", "signed up": "i", "member": "O", "note": "O",
+    }  # fmt: skip
+    assert np.isnan(columns["age"]).any() and (columns["signed up"] == NO_DATE).any()
+    assert "" in columns["job"] and labels.dtype == np.int64
+
+
+def test_nulls_are_gaps(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder / "test.parquet")
+    none = {
+        name: pa.nulls(table.num_rows, table.schema.field(name).type)
+        if name != "income"
+        else table[name]
+        for name in table.column_names
+    }
+    parquet.write_table(pa.table(none), tmp_path / "t.parquet")
+    columns, _ = next(_data(folder, raw=tmp_path / "t.parquet").batches())
+    assert np.isnan(columns["age"]).all() and (columns["signed up"] == NO_DATE).all()
+    assert set(columns["job"]) == {""}
+
+
+@pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])
+def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str) -> None:
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder / "test.parquet")
+    path = tmp_path / "t.parquet"
+    if damage == "no column":
+        parquet.write_table(table.drop_columns(["city"]), path)
+    elif damage == "rows":
+        parquet.write_table(table.slice(1), path)
+    else:
+        path.write_bytes(b"PAR1 and nothing")
+    with pytest.raises(DataError, match="do not match its schema"):
+        list(_data(folder, raw=path).batches())
