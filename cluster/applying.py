@@ -16,7 +16,7 @@ import yaml
 from kfp_tfjob.cluster.backend import JobExistsError, Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
-from kfp_tfjob.cluster.manifests import path_of
+from kfp_tfjob.cluster.manifests import is_of_cluster, path_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 MANAGER = "kfp-tfjob"
@@ -30,6 +30,9 @@ _SERVER = (
 )
 
 
+_SHARED = ("Namespace", "ClusterRole", "Secret")
+
+
 @dataclass(frozen=True)
 class Change:
     """What applying one object does.
@@ -39,12 +42,14 @@ class Change:
         action: `create`, `change` or `keep`.
         diff: The lines that differ, as in a unified diff; none for `create` and `keep`.
         notes: What else to know: warnings of the API server.
+        labels: The labels that an existing object gets, and did not have.
     """
 
     manifest: Mapping[str, Any]
     action: str
     diff: Sequence[str] = ()
     notes: Sequence[str] = ()
+    labels: Sequence[str] = ()
 
     @property
     def kind(self) -> str:
@@ -96,6 +101,29 @@ def apply(api: ClusterClient, changes: Iterable[Change]) -> None:
             _put(api, change.manifest, dry_run=False)
 
 
+def to_remove(changes: Iterable[Change]) -> list[str]:
+    """Return the commands that undo applied changes: what existed before stays.
+
+    A Secret and a ClusterRole stay too: others may use them by now.
+    """
+    names: dict[str, list[str]] = {}
+    commands = []
+    for change in changes:
+        name = f"{change.kind.lower()}/{change.name}"
+        place = "" if is_of_cluster(change.manifest) else f"-n {_namespace(change)} "
+        if change.action == "create" and change.kind not in _SHARED:
+            names.setdefault(place, []).append(name)
+        elif change.labels:
+            keys = " ".join(f"{key}-" for key in change.labels)
+            commands.append(f"kubectl label {place}{name} {keys}")
+    created = [f"kubectl delete {place}{' '.join(found)}" for place, found in names.items()]
+    return [*created, *commands]
+
+
+def _namespace(change: Change) -> str:
+    return str(change.manifest["metadata"]["namespace"])
+
+
 def _compared(api: ClusterClient, manifest: Object) -> Change:
     if manifest["kind"] == "Secret":
         return _compared_secret(api, manifest)
@@ -107,7 +135,9 @@ def _compared(api: ClusterClient, manifest: Object) -> Change:
     if before is None:
         return Change(manifest, "create", notes=warnings)
     if diff := _diff(before, after):
-        return Change(manifest, "change", diff, warnings)
+        had = before["metadata"].get("labels") or {}
+        new = [key for key in manifest["metadata"].get("labels") or {} if key not in had]
+        return Change(manifest, "change", diff, warnings, new)
     return Change(manifest, "keep", notes=warnings)
 
 

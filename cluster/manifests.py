@@ -32,8 +32,6 @@ _OF_CLUSTER = {
     "Namespace": ("/api/v1", "namespaces"),
 }
 
-_KEPT = ("Namespace", "ClusterRole", "Secret")  # not ours alone
-
 
 def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[Object]:
     """Return the objects that a namespace of runs needs.
@@ -69,19 +67,9 @@ def path_of(found: Mapping[str, Any]) -> str:
     return f"{group}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
 
 
-def to_remove(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the commands that remove objects; what is not ours alone stays."""
-    commands = []
-    for kinds, place in ((_PATHS, True), (_OF_CLUSTER, False)):
-        names = [
-            f"{item['kind'].lower()}/{item['metadata']['name']}"
-            for item in found
-            if item["kind"] in kinds and item["kind"] not in _KEPT
-        ]
-        if names:
-            where = f"-n {found[0]['metadata']['namespace']} " if place else ""
-            commands.append(f"kubectl delete {where}{' '.join(names)}")
-    return commands
+def is_of_cluster(found: Mapping[str, Any]) -> bool:
+    """Tell whether an object belongs to no namespace."""
+    return found["kind"] in _OF_CLUSTER
 
 
 def _read(folder: Path) -> Iterator[Object]:

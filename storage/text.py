@@ -139,6 +139,11 @@ def _word(word: str, first: bool) -> str:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    yield text[:_WIDTH]
-    for start in range(_WIDTH, len(text), _WIDTH - 2):
-        yield f"  {text[start : start + _WIDTH - 2]}"
+    """Yield the lines of a long one, broken between words; a word that is too long is cut."""
+    first = True
+    while len(text) > (width := _WIDTH if first else _WIDTH - 2):
+        space = text.rfind(" ", width // 2, width + 1)
+        end = space if space > 0 else width
+        yield text[:end] if first else f"  {text[:end]}"
+        text, first = text[end:].removeprefix(" "), False
+    yield text if first else f"  {text}"

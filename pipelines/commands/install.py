@@ -91,7 +91,7 @@ def install(
     be applied.
     """
     from kfp_tfjob.cluster import manifests
-    from kfp_tfjob.cluster.applying import apply, compare
+    from kfp_tfjob.cluster.applying import apply, compare, to_remove
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 
     values = _secret_values() if secret_from_env else {}
@@ -108,7 +108,7 @@ def install(
     if as_json:
         click.echo(json.dumps(_report(api, account, really, changes, warnings), indent=1))
     else:
-        _show(api, account, really, changes, warnings, manifests.to_remove(wanted))
+        _show(api, account, really, changes, warnings, to_remove(changes))
     sys.exit(0 if really or all(change.action == "keep" for change in changes) else 1)
 
 
@@ -193,9 +193,10 @@ def _show(
             click.echo(line(f"             {note}"))
     for warning in warnings:
         click.echo(line(f"Warning: {warning}."))
-    if really:
-        click.echo(f"Remove it with: {' && '.join(removal)}")
-    elif all(change.action == "keep" for change in changes):
+    if all(change.action == "keep" for change in changes):
         click.echo("Everything is in place.")
+    elif really:
+        if removal:
+            click.echo(f"Undo it with: {' && '.join(removal)}")
     else:
         click.echo("Nothing was changed. Add --apply to apply it.")

@@ -13,45 +13,38 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.pipelines.kubeflow.environment import (
+    CA_FILE,
+    ENDPOINT,
+    EXPERIMENT,
+    OVERRIDE_EXPERIMENT,
+    TOKEN_FILE,
+    UI_ENDPOINT,
+)
+from kfp_tfjob.pipelines.kubeflow.refusals import (
+    FORWARD,
+    BackEndAwayError,
+    UnknownRunError,
+    away,
+    is_passing,
+    no_back_end,
+    translate,
+)
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.supervisor import exit_codes
 
 if TYPE_CHECKING:
     import kfp
-
-ENDPOINT, UI_ENDPOINT = "KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"
-TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
-EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
-OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
-CA_FILE = "SSL_CERT_FILE"
 
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
 _PAGE = 100
-_PASSING = {429, 502, 503, 504}
-_FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
-
-
-class BackEndError(StepError):
-    """Kubeflow Pipelines answered with an error."""
-
-
-class UnknownRunError(ConfigurationError):
-    """Kubeflow Pipelines has no such run, pipeline or schedule."""
-
-
-class BackEndAwayError(StepError):
-    """Kubeflow Pipelines does not answer."""
-
-    code = exit_codes.NOT_STORED  # a later attempt may succeed
-    verdict = "back_end_unavailable"
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class Connection:
                     "there is no Kubeflow Pipelines back end to connect to",
                     received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
                     expected="the URL of the UI or of the API",
-                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{_FORWARD}`",
+                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{FORWARD}`",
                 )
             )
         return BackEnd(known, patience)
@@ -139,12 +132,12 @@ class BackEnd:
             self.sdk = self._translated(
                 "connect",
                 lambda: replace(self._patience, seconds=min(patience, _CONNECT)).run(
-                    "connect", lambda: _client(connection), _is_passing
+                    "connect", lambda: _client(connection), is_passing
                 ),
             )
             health = self.call("connect", self._health)
         except UnknownRunError as error:
-            raise _no_back_end(connection, str(error.problems[0].received)) from error
+            raise no_back_end(connection.host, str(error.problems[0].received)) from error
         self.multi_user = bool(health.multi_user)
         self.namespace = ""
         if self.multi_user:
@@ -188,7 +181,7 @@ class BackEnd:
         return self._translated(
             what,
             lambda: self._patience.run(
-                what, lambda: method(*given, _request_timeout=_SECONDS, **named), _is_passing
+                what, lambda: method(*given, _request_timeout=_SECONDS, **named), is_passing
             ),
         )
 
@@ -254,15 +247,15 @@ class BackEnd:
         try:
             return call()
         except BackEndAwayError as error:
-            raise _away(what, error.__cause__ or error, self.connection) from error
+            raise away(what, error.__cause__ or error, self.connection.host) from error
         except StepError:
             raise
         except ApiException as error:
-            raise _translate(what, error, self.connection) from error
+            raise translate(what, error, self.connection.host) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _away(what, error, self.connection) from error
+            raise away(what, error, self.connection.host) from error
         except (TypeError, ValueError, AttributeError) as error:
-            raise _no_back_end(self.connection, f"{type(error).__name__}: {error}") from error
+            raise no_back_end(self.connection.host, f"{type(error).__name__}: {error}") from error
 
 
 def equals(key: str, value: str) -> str:
@@ -276,7 +269,8 @@ def _client(connection: Connection) -> kfp.Client:
     import kfp
     from kfp.client import ServiceAccountTokenVolumeCredentials
 
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # each call is repeated, and said, here
+    # Each call is repeated, and said, here. The generated client sets the logger above it.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
     class Client(kfp.Client):
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
@@ -313,88 +307,3 @@ def _own() -> str:
     """Return the namespace of this pod; empty outside a cluster."""
     path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
     return path.read_text().strip() if path.is_file() else ""
-
-
-def _is_passing(error: Exception) -> bool:
-    import urllib3
-    from kfp_server_api import ApiException
-
-    if isinstance(error, ApiException):
-        return error.status in _PASSING
-    return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
-
-
-def said(error: Any) -> str:
-    """Return the message of an error of the back end.
-
-    It nests its messages, from the outside to the inside: the last sentence is the cause.
-    """
-    try:
-        body = json.loads(error.body or "")
-        text = body.get("message") or body.get("error") or "" if isinstance(body, Mapping) else ""
-    except (ValueError, TypeError):
-        text = str(error.body or "")
-    return text or str(error.reason or "no message")
-
-
-def _translate(what: str, error: Any, connection: Connection) -> StepError:
-    message = f"{error.status} {said(error)}".strip()
-    if error.status == 0:  # the generated client's code for a failed TLS handshake
-        return ConfigurationError(
-            Problem(
-                f"cannot {what}: TLS with Kubeflow Pipelines failed",
-                received=str(error.reason),
-                expected="a certificate that the CA certificates of this machine confirm",
-                fix=f"name the CA certificates with --ca-file or {CA_FILE}",
-            )
-        )
-    if error.status in (301, 302, 303, 307, 308):
-        return _no_back_end(connection, f"{error.status}, a redirect, probably to a login page")
-    if error.status in (401, 403):
-        return ConfigurationError(
-            Problem(
-                f"Kubeflow Pipelines does not let you {what}",
-                received=message,
-                expected="credentials that may do this in the namespace of the run",
-                fix=f"name a file with a token with --token-file or {TOKEN_FILE}, and check"
-                " --namespace",
-            )
-        )
-    if "</html>" in message.lower() or "<!doctype" in message.lower():
-        return _no_back_end(connection, f"{error.status}, a page for people")
-    if error.status == 404:
-        return UnknownRunError(
-            Problem(f"cannot {what}: Kubeflow Pipelines does not have it", received=message)
-        )
-    if error.status in _PASSING:
-        return _away(what, message, connection)
-    if error.status == 400:
-        return ConfigurationError(
-            Problem(f"Kubeflow Pipelines refuses to {what}", received=message)
-        )
-    return BackEndError(Problem(f"cannot {what}", received=message))
-
-
-def _away(what: str, error: object, connection: Connection) -> StepError:
-    where = connection.host or "the endpoint that the SDK chose"
-    return BackEndAwayError(
-        Problem(
-            f"Kubeflow Pipelines at {where} does not answer: cannot {what}",
-            received=str(error),
-            expected="the API of Kubeflow Pipelines",
-            fix=f"correct --host or {ENDPOINT}; for a back end without an address of its own:"
-            f" `{_FORWARD}`",
-        )
-    )
-
-
-def _no_back_end(connection: Connection, received: str) -> StepError:
-    return ConfigurationError(
-        Problem(
-            f"{connection.host or 'the endpoint'} does not answer as Kubeflow Pipelines does",
-            received=received,
-            expected="the JSON of the API v2beta1",
-            fix=f"correct --host or {ENDPOINT}: it must be the address of the UI or the API, behind"
-            " the login; name a token for the login with --token-file",
-        )
-    )

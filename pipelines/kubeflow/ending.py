@@ -63,7 +63,7 @@ def cancel(
         raise ConfigurationError(
             Problem(
                 f"the run {run.name} is over, so it cannot be cancelled",
-                received=f"{run.state}, finished {run.finished}",
+                received=f"{run.state}, finished {run.finished}" if run.finished else run.state,
                 expected="a run that is pending or running",
             )
         )

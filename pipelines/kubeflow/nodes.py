@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.pipelines.kubeflow.inputs import first
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
 _SECONDS = 2.0  # of retries; an optional check must not hold up a person
-_FIX = "lower them, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
+_FIX = "ask for less, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
 
 
 def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
@@ -36,9 +36,7 @@ def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
         return (), [f"{unknown}: this machine has no kubeconfig"]
     except StepError as error:
         return (), [f"{unknown}: {first(error)}"]
-    warnings = [f"{text}; {_FIX}" for text in too_small(spec, found)]
-    warnings += [
-        f"{it.what}; {it.fix}" for it in shared_gpus(spec, found) if isinstance(it, Problem)
-    ]
     where = f" (cluster {api.server.address})"
-    return [f"{text}{where}" for text in warnings], ()
+    warnings = [f"{text}{where}. Fix: {_FIX}" for text in too_small(spec, found)]
+    warnings += [f"{it.what}{where}. Fix: {it.fix}" for it in shared_gpus(spec, found)]
+    return warnings, ()

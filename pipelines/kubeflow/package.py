@@ -55,8 +55,8 @@ class Package:
                 "the pipeline names images that exist in no registry",
                 received=", ".join(compiled),
                 expected="images that your nodes can pull",
-                fix="compile your own in: `kfp-tfjob compile --tools-image IMAGE --trainer-image"
-                " IMAGE`, then submit with --pipeline FILE; or set KFP_TFJOB_TOOLS_IMAGE and"
+                fix="compile your own in: `kfp-tfjob compile --registry REGISTRY`, then submit with"
+                " --pipeline compiled/tfjob_training.yaml; or set KFP_TFJOB_TOOLS_IMAGE and"
                 " KFP_TFJOB_TRAINER_IMAGE",
             )
         ]

@@ -103,8 +103,8 @@ class RunOnCluster:
             from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 
             api = ClusterClient.from_environment(replace(PATIENCE, seconds=_SECONDS, first=0.2))
-        except StepError as error:
-            self.trouble = _first(error)
+        except StepError:
+            self.trouble = "this machine has no kubeconfig"
             return None
         logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
         tried: list[StepError] = []

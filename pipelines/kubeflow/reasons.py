@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.components.finish.workflow import cause
@@ -92,7 +92,13 @@ def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
         endpoint: URL of the store as this machine reaches it.
     """
     records = Records(run, endpoint)
-    run = records.judged()
+    found = _explained(records.judged(), records, back_end)
+    if run.is_archived:
+        return replace(found, notes=(*found.notes, "this run is archived"))
+    return found
+
+
+def _explained(run: Run, records: Records, back_end: BackEnd) -> Why:
     if run.state == "succeeded":
         return _green(run, records)
     if run.is_over:
@@ -222,6 +228,8 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         reason = f"the pod of {step} is being made"
     elif step:
         reason = f"{step} is at work"
+    elif not run.steps:
+        reason = "Kubeflow Pipelines has not started its first step yet"
     else:
         reason = "the back end is between two steps"
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)

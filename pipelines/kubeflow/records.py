@@ -69,7 +69,10 @@ class Records:
         self.trouble = ""
         self._verdict: Mapping[str, Any] | None = None
         self._run = run
-        self._layout = self._open(lambda: Layout.parse(str(run.parameters.get("output_uri", ""))))
+        output = str(run.parameters.get("output_uri", ""))
+        self._layout = self._open(lambda: Layout.parse(output)) if output else None
+        if not output:
+            self.trouble = "it has no parameter output_uri, which says where they are"
         url = endpoint_of(run.parameters, endpoint)
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(lambda: Store(url, region, patience=REACHABLE))

@@ -12,7 +12,8 @@ from typing import Any
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.options.parse import whole_numbers
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
+from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.words import counted, listed
@@ -23,6 +24,7 @@ OVER = ("succeeded", "failed", "canceled", "skipped")
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,35}")
+_ARCHIVED = "ARCHIVED"
 _DRIVER = "-driver"
 _TRY = re.compile(r"\(\d+\)$")
 _SEARCHED = 1000  # runs, for a prefix or `last`
@@ -67,6 +69,7 @@ class Run:
         parameters: The run parameters with the defaults of its pipeline, as far as the back end
             shows them; secret-looking values are masked.
         schedule: The id of the schedule that started it; empty for none.
+        is_archived: Whether a person has archived it; `runs` and `last` leave it out.
     """
 
     run_id: str
@@ -83,6 +86,7 @@ class Run:
     error: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     schedule: str = ""
+    is_archived: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -96,7 +100,7 @@ class Run:
 
 
 def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Iterator[Run]:
-    """Yield the runs of this pipeline, the newest first.
+    """Yield the runs of this pipeline that are not archived, the newest first.
 
     Args:
         back_end: The back end.
@@ -104,7 +108,9 @@ def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Itera
         experiment: Only runs of the experiment with this id.
     """
     for raw in _listed(back_end, experiment):
-        if _is_ours(raw) and (not model or _parameters(raw).get("model_name") == model):
+        if raw.storage_state == _ARCHIVED or not _is_ours(raw):
+            continue
+        if not model or _parameters(raw).get("model_name") == model:
             yield run_of(back_end, raw)
 
 
@@ -127,11 +133,15 @@ def find_run(back_end: BackEnd, given: str) -> Run:
     """
     given = given.strip()
     if _ID.fullmatch(given):
-        return read_run(back_end, given)
+        try:
+            return read_run(back_end, given)
+        except UnknownRunError as error:
+            raise _no_run(back_end, given) from error
     if given == LAST:
         found = list(islice(list_runs(back_end), 1))
     else:
-        found = named(back_end, given)[::-1] if given else []
+        same = named(back_end, given)[::-1] if given else []
+        found = [run for run in same if not run.is_archived] or same
     if not found and _PREFIX.fullmatch(given):
         newest = islice(_listed(back_end), _SEARCHED)
         found = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(given)]
@@ -149,8 +159,12 @@ def find_run(back_end: BackEnd, given: str) -> Run:
                 fix=fix,
             )
         )
+    raise _no_run(back_end, given)
+
+
+def _no_run(back_end: BackEnd, given: str) -> UnknownRunError:
     newest = ", ".join(map(_shown, islice(list_runs(back_end), 5)))
-    raise UnknownRunError(
+    return UnknownRunError(
         Problem(
             "there is no run of this pipeline yet" if given == LAST else "there is no such run",
             received=given or "nothing",
@@ -210,6 +224,7 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         error=_message(raw.error),
         parameters=masked(defaults_of(raw.pipeline_spec) | parameters),
         schedule=raw.recurring_run_id or "",
+        is_archived=raw.storage_state == _ARCHIVED,
     )
 
 

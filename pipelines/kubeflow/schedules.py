@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kfp_tfjob.jobs.secret_values import masked
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, UnknownRunError, equals
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, run_of
 from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, next_inputs, zone_of
 from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger

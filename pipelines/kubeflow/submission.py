@@ -10,10 +10,11 @@ from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import check
 from kfp_tfjob.options.fields import Tick
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, BackEndAwayError
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs, look
 from kfp_tfjob.pipelines.kubeflow.own_code import check_code
 from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 

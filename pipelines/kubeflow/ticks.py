@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import islice
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import counted
 
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _DAYS = "sun mon tue wed thu fri sat".split()
@@ -76,7 +77,7 @@ class Cron:
             raise ConfigurationError(
                 Problem(
                     "--cron has the wrong number of fields",
-                    received=f"{given!r}, {len(fields)} fields",
+                    received=f"{given!r}, {counted(len(fields), 'field')}",
                     expected="seconds, minutes, hours, day of month, month, day of week",
                     fix="for three o'clock every day: '0 0 3 * * *'"
                     + ("; for an interval, use --every" if text.startswith("@") else ""),

@@ -142,7 +142,10 @@ def test_optional_parts(own_cluster: Cluster, install: Install) -> None:
         quota = own_cluster.core.read_namespaced_resource_quota("kfp-tfjob", install.namespace)
         assert quota.spec.hard["pods"] == "50"
     finally:
-        own_cluster.kubectl(*said.rpartition("&& kubectl ")[2].split())
+        for command in said.partition("Undo it with: kubectl ")[2].split(" && kubectl "):
+            own_cluster.kubectl(*command.split())
+    labels = own_cluster.core.read_namespace(install.namespace).metadata.labels
+    assert not any("pod-security" in name for name in labels)
 
 
 def test_those_who_may_not(own_cluster: Cluster, install: Install) -> None:

@@ -21,7 +21,8 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.kubeflow import following, plan
-from kfp_tfjob.pipelines.kubeflow.connection import ENDPOINT, BackEndAwayError
+from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -568,7 +569,20 @@ def test_a_back_end_that_goes_away_is_an_error_with_a_code(fake):
     fake.__exit__()
     found = kfp_tfjob("runs")
     assert found.exit_code == BackEndAwayError.code
-    assert "port-forward" in found.stderr
+    assert "port-forward" in found.stderr and "Connection refused" in found.stderr
+    assert "HTTPConnection" not in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_why_says_that_nothing_has_started(fake, base):
+    add(fake, base, state="PENDING")
+    assert "has not started its first step yet" in kfp_tfjob("why", "last").stdout
+
+
+def test_why_a_run_of_another_pipeline_failed(fake):
+    fake.add("other", "FAILED", error=api.GoogleRpcStatus(code=2, message="boom"))
+    found = kfp_tfjob("why", "other")
+    assert found.exit_code == 0 and "What happened: boom" in found.stdout
+    assert "it has no parameter output_uri" in found.stdout
 
 
 # -- curl -------------------------------------------------------------------------------------

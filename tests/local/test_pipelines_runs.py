@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import kfp_server_api as api
 import pytest
 
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection, UnknownRunError
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
+from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines
@@ -62,6 +63,23 @@ def test_a_run_of_another_pipeline_is_found_but_never_meant_by_last(fake, back_e
     for given in (other.run_id, other.run_id[:9], "other"):
         assert find_run(back_end, given).run_id == other.run_id
     assert find_run(back_end, "last").run_id == ours.run_id
+
+
+def test_an_archived_run_is_found_but_not_listed(fake, back_end):
+    old = add(fake, "same", "FAILED")
+    old.storage_state = "ARCHIVED"
+    assert list(list_runs(back_end)) == []
+    assert find_run(back_end, "same").is_archived
+    new = add(fake, "same")
+    assert find_run(back_end, "same").run_id == new.run_id
+    assert find_run(back_end, "last").run_id == new.run_id
+
+
+def test_an_id_that_no_run_has_is_answered_like_a_name(fake, back_end):
+    add(fake, "one")
+    with pytest.raises(UnknownRunError) as found:
+        find_run(back_end, "00000000-0000-4000-8000-000000000000")
+    assert "one" in found.value.problems[0].expected and found.value.problems[0].fix
 
 
 def test_no_runs_at_all(back_end):

@@ -14,7 +14,8 @@ from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.pipelines.kubeflow.connection import ENDPOINT, UnknownRunError
+from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.scheduled import ZONE
 from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError

@@ -1,0 +1,132 @@
+"""Turns the errors of Kubeflow Pipelines into errors with a fix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_tfjob.pipelines.kubeflow.environment import CA_FILE, ENDPOINT, TOKEN_FILE
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.supervisor import exit_codes
+
+FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
+_PASSING = {429, 502, 503, 504}
+_QUOTED = re.compile(r"^\w+\(host=[^)]*\): ")
+
+
+class BackEndError(StepError):
+    """Kubeflow Pipelines answered with an error."""
+
+
+class UnknownRunError(ConfigurationError):
+    """Kubeflow Pipelines has no such run, pipeline or schedule."""
+
+
+class BackEndAwayError(StepError):
+    """Kubeflow Pipelines does not answer."""
+
+    code = exit_codes.NOT_STORED  # a later attempt may succeed
+    verdict = "back_end_unavailable"
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether a call that failed may succeed when it is repeated."""
+    import urllib3
+    from kfp_server_api import ApiException
+
+    if isinstance(error, ApiException):
+        return error.status in _PASSING
+    return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
+
+
+def said(error: Any) -> str:
+    """Return the message of an error of the back end.
+
+    It nests its messages, from the outside to the inside: the last sentence is the cause.
+    """
+    try:
+        body = json.loads(error.body or "")
+        text = body.get("message") or body.get("error") or "" if isinstance(body, Mapping) else ""
+    except (ValueError, TypeError):
+        text = str(error.body or "")
+    return text or str(error.reason or "no message")
+
+
+def translate(what: str, error: Any, host: str) -> StepError:
+    """Return our error for an answer of the back end.
+
+    Args:
+        what: The call in words, for instance `read the run`.
+        error: An ApiException of the generated client.
+        host: URL of the back end as it was given; empty if the SDK chose one.
+    """
+    message = f"{error.status} {said(error)}".strip()
+    if error.status == 0:  # the generated client's code for a failed TLS handshake
+        return ConfigurationError(
+            Problem(
+                f"cannot {what}: TLS with Kubeflow Pipelines failed",
+                received=str(error.reason),
+                expected="a certificate that the CA certificates of this machine confirm",
+                fix=f"name the CA certificates with --ca-file or {CA_FILE}",
+            )
+        )
+    if error.status in (301, 302, 303, 307, 308):
+        return no_back_end(host, f"{error.status}, a redirect, probably to a login page")
+    if error.status in (401, 403):
+        return ConfigurationError(
+            Problem(
+                f"Kubeflow Pipelines does not let you {what}",
+                received=message,
+                expected="credentials that may do this in the namespace of the run",
+                fix=f"name a file with a token with --token-file or {TOKEN_FILE}, and check"
+                " --namespace",
+            )
+        )
+    if "</html>" in message.lower() or "<!doctype" in message.lower():
+        return no_back_end(host, f"{error.status}, a page for people")
+    if error.status == 404:
+        return UnknownRunError(
+            Problem(f"cannot {what}: Kubeflow Pipelines does not have it", received=message)
+        )
+    if error.status in _PASSING:
+        return away(what, message, host)
+    if error.status == 400:
+        return ConfigurationError(
+            Problem(f"Kubeflow Pipelines refuses to {what}", received=message)
+        )
+    return BackEndError(Problem(f"cannot {what}", received=message))
+
+
+def away(what: str, error: object, host: str) -> StepError:
+    """Return the error of a back end that does not answer; arguments as for `translate`."""
+    where = host or "the endpoint that the SDK chose"
+    https = "" if not host or "://" in host else "; without http:// the SDK uses https"
+    return BackEndAwayError(
+        Problem(
+            f"Kubeflow Pipelines at {where} does not answer: cannot {what}",
+            received=_plain(error),
+            expected="the API of Kubeflow Pipelines",
+            fix=f"correct --host or {ENDPOINT}{https}; for a back end without an address of its"
+            f" own: `{FORWARD}`",
+        )
+    )
+
+
+def _plain(error: object) -> str:
+    """Return the cause of an error of urllib3, without the objects that it quotes."""
+    return _QUOTED.sub("", str(getattr(error, "reason", None) or error))
+
+
+def no_back_end(host: str, received: str) -> StepError:
+    """Return the error of a server that is not Kubeflow Pipelines."""
+    return ConfigurationError(
+        Problem(
+            f"{host or 'the endpoint'} does not answer as Kubeflow Pipelines does",
+            received=received,
+            expected="the JSON of the API v2beta1",
+            fix=f"correct --host or {ENDPOINT}: it must be the address of the UI or the API, behind"
+            " the login; name a token for the login with --token-file",
+        )
+    )
