@@ -14,8 +14,9 @@ import json
 import logging
 import subprocess
 import tarfile
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -164,12 +165,34 @@ def _build(context: Path) -> None:
     )
     (_layout() / "index.json").unlink(missing_ok=True)  # the blobs in it stay, and are not copied
     for reference in (*_NAMES.values(), PAUSE):
-        target = f"oci:{_layout()}:{reference}"
-        subprocess.run([*command, "push", "--quiet", reference, target], check=True)
+        _export(command, reference)
     _forget_blobs()
     # Of builds that were killed, and of images that have a newer one; both only take space.
     for tidy in (["rm", "--all"], ["rmi", "--prune"]):
         subprocess.run([*command, *tidy], capture_output=True)
+
+
+def _export(buildah: Sequence[str], reference: str) -> None:
+    """Add an image to the layout.
+
+    For a layout buildah compresses every layer that is not there by the digest of its content:
+    half a minute for the dependencies of the trainer, after each change of the code. A folder can
+    have layers as they are, so the large ones are taken from there, once.
+    """
+    blobs = _layout() / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    inspect = [*buildah, "inspect", "--type", "image", reference]
+    said = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
+    layers = json.loads(json.loads(said)["Manifest"])["layers"]
+    large = [it["digest"].removeprefix("sha256:") for it in layers if it["size"] > _LARGE]
+    if not all((blobs / digest).exists() for digest in large):
+        with tempfile.TemporaryDirectory(dir=_layout().parent) as folder:
+            push = [*buildah, "push", "--quiet", "--disable-compression", reference]
+            subprocess.run([*push, f"dir:{folder}"], check=True)
+            for digest in large:
+                (Path(folder) / digest).replace(blobs / digest)
+    target = f"oci:{_layout()}:{reference}"
+    subprocess.run([*buildah, "push", "--quiet", reference, target], check=True)
 
 
 def _forget_blobs() -> None:
