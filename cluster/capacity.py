@@ -110,15 +110,15 @@ def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
         pod, count = replica.pod, replica.count
         most = room([node for node in nodes if fits(node, pod)], of_pod(pod))
         if most < count:
-            return f"the nodes there are have room for {most} of {count} {replica.role} pods"
+            return f"the nodes have room for {most} of {count} {replica.role} pods"
     pods = [replica.pod for replica in replicas(job)]
     usable = [allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
         if has < amount and (has or name not in _EVERYWHERE):
             return (
-                f"the job asks for {shown(name, amount)} {name} in all, and the nodes there are"
-                f" have {shown(name, has)}"
+                f"the job asks for {shown(name, amount)} {name} in all, and the nodes have"
+                f" {shown(name, has)}"
             )
     return ""
 

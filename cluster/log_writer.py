@@ -153,7 +153,7 @@ class LogWriter:
         try:
             self._pack_until_closed()
         except Exception:
-            log.exception("the log of attempt %d is not stored any more", self._attempt)
+            log.exception("stopped storing the log of attempt %d", self._attempt)
             with self._change:
                 self._closed = True  # the training and its launcher do not depend on it
                 self._change.notify_all()
@@ -192,8 +192,8 @@ class LogWriter:
             if not self._told:
                 self._told = True
                 log.warning(
-                    "the store has been away for long: of the log of %s, the lines since then that"
-                    " do not fit into %s of memory are lost",
+                    "the store has been unreachable for too long: log lines of %s that do not fit"
+                    " into %s of memory are lost",
                     most.name,
                     sized(MEMORY_BYTES),
                 )
@@ -209,7 +209,7 @@ class LogWriter:
                 replica.pause = min(2 * replica.pause, _LONGEST_PAUSE)
                 if not self._told or not isinstance(error, StoreUnavailableError):
                     self._told = True
-                    log.warning("the log of %s is stored later: %s", replica.name, error)
+                    log.warning("the log of %s will be stored later: %s", replica.name, error)
             finally:
                 with self._change:
                     replica.busy = False
@@ -259,7 +259,7 @@ class LogWriter:
             filter(None, (log_part(it.address.name) for it in self._store.list(parts)))
         )
         place = self._place(replica, numbers[-1])
-        log.info("the log of %s is stored up to part %d already", replica.name, numbers[-1])
+        log.info("the log of %s is already stored up to part %d", replica.name, numbers[-1])
         with replica.packing:
             replica.continue_after(place)
         with self._change:

@@ -28,10 +28,10 @@ def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
     if shutdown := _part(workflow, "spec").get("shutdown"):
         return f"it was stopped: its Workflow has shutdown {shutdown}"
     if status.get("phase") in _TERMINAL:
-        return f"its Workflow is over: {status['phase']}"
+        return f"its Workflow has ended: {status['phase']}"
     until = expires(workflow)
     if until is not None and now >= until:
-        return f"the deadline of its Workflow is over, {_deadline(workflow)} s after its start"
+        return f"its Workflow has reached its deadline, {_deadline(workflow)} s after its start"
     return ""
 
 

@@ -127,7 +127,7 @@ class WorkflowWatcher:
                 self._take_leave()
             if told == _TERMINATED:
                 if not self._why:
-                    log.info("told to stop by SIGTERM, but the run is wanted: its job runs on")
+                    log.info("received SIGTERM, but the run was not ended: its job continues")
                     self._take_leave()
                 self._leave_taken.wait(_FAREWELL_SECONDS)
                 self._leaving = True
@@ -186,7 +186,7 @@ class WorkflowWatcher:
             try:
                 version = self._list(self._api, _READ_SECONDS)
                 if not version:
-                    log.info("this step belongs to no Workflow: the end of the run is not noticed")
+                    log.info("without a Workflow, this step cannot notice the end of the run")
                     return
                 self._watch(version)
             except CALL_FAILED as error:
@@ -194,8 +194,8 @@ class WorkflowWatcher:
                 if not told and not self._closed.is_set():
                     told = True
                     log.warning(
-                        "the Workflow of this run cannot be watched (%s): until it can, Terminate"
-                        " may end the job only by its heartbeat",
+                        "cannot watch the Workflow of this run (%s): until that works, Terminate"
+                        " may stop the job only when its heartbeat times out",
                         f"HTTP {status}" if status else type(error).__name__,
                     )
                 if status in (403, 404):

@@ -160,7 +160,7 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str 
     try:
         webhook = Webhook.from_environment()
     except StepError as error:
-        log.warning("nobody is notified: %s", error)
+        log.warning("no notification is sent: %s", error)
         return
     key = key or pod_uid()
     if webhook is None or not key:

@@ -56,7 +56,7 @@ class Webhook:
                     received=wrong,
                     expected=_FORM,
                     fix=f"correct the key {WEBHOOK_KEY} of the Secret that storage_secret names, or"
-                    " the variable of a local run; nobody is notified until then",
+                    " the variable of a local run; no notifications are sent until then",
                 )
             )
         return cls(url)
@@ -120,7 +120,10 @@ def _wrong(url: str) -> str:
     if "@" in parts.netloc:
         return f"a user or a password before the host {host}"
     if parts.scheme == "http" and not _is_near(host):
-        return f"http to {host}, which may be far away: anyone on the way could read the address"
+        return (
+            f"http to {host}, which may be outside the cluster: anyone on the network path could"
+            " read the address"
+        )
     return ""
 
 

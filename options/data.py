@@ -66,7 +66,8 @@ class Split(Group):
     test: float = option(0.15, "Share of the rows that decide about promotion.", gt=0, lt=1)
     salt: Text = option(
         "0",
-        "A different text gives a different split; with the same text, added rows move no old row.",
+        "A different text gives a different split. With the same text, new rows never move an"
+        " existing row to another split.",
     )
 
     @field_validator("salt")

@@ -31,7 +31,7 @@ MEANING = {
     PEER_LOST: "another replica was lost",
     NOT_STARTED: "not started, for instance because another replica did not appear in time",
     STOPPED: "stopped by a signal",
-    NOT_STORED: "not stored: the store was away until the deadline",
+    NOT_STORED: "not stored: the store was unreachable until the deadline",
 }
 # A program returns these only on purpose, for a mistake that the user must correct.
 USER_ERRORS = (CONFIGURATION, DATA, NOT_FINITE)

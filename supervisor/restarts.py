@@ -69,7 +69,7 @@ class Restarts:
                 False,
                 exit_codes.FAILED,
                 f"{meaning_of(code)}, {self._own} times without progress, the last time"
-                f" {where}: a restart does not help. Fix: read the log; if memory ran"
+                f" {where}: restarting does not help. Fix: read the log; if memory ran"
                 " out, raise pod.all.memory or lower train_batch_size",
             )
         if self.count >= self.most:

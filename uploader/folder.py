@@ -179,7 +179,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
     def prove(item: ManifestObject) -> None:
         store.prove(base / item.key, item)
 
-    progress = TransferProgress("proving", len(manifest.objects), manifest.size)
+    progress = TransferProgress("verifying", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
     for item, proof in each(prove, manifest.objects, workers or WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
@@ -188,7 +188,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
             proof.result()
             progress.add(item.size)
     log.info(
-        "proved %d of %d objects of %s: %s", progress.files, len(manifest.objects), base, progress
+        "verified %d of %d objects of %s: %s", progress.files, len(manifest.objects), base, progress
     )
     return sorted(problems, key=str)
 

@@ -104,7 +104,7 @@ def on_cluster(left: Left) -> list[str]:
     ended = ", ".join(code(name) for name in left.cancelled)
     return [
         *([row("ended on the cluster", ended)] if ended else []),
-        *([row("the cluster could not be read", prose(left.trouble))] if left.trouble else []),
+        *([row("could not read from the cluster", prose(left.trouble))] if left.trouble else []),
         *([row("a person terminated the run", "yes")] if left.terminated else []),
     ]
 

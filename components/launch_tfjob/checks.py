@@ -123,7 +123,7 @@ def missing_objects(
             fix=f"create it, or correct {parameter}",
         )
     for kind in sorted(hidden):
-        yield f"{kind} may not be read, so it was not checked whether they exist"
+        yield f"this account may not read {kind}, so it is unknown whether they exist"
 
 
 def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:

@@ -142,7 +142,7 @@ class JobLimits:
                 _ended(pods),
                 operator,
                 Verdict.OPERATOR_ABSENT,
-                lambda: f"a pod has ended, and after {operator:.0f} s the job does not say so",
+                lambda: f"a pod ended, and {operator:.0f} s later its job still does not show it",
             ),
             "image": Limit(
                 bool(unpulled),

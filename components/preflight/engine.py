@@ -181,7 +181,7 @@ def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
             return None
         raise ConfigurationError(
             Problem(
-                f"{dated[0]} has a date, but the back end does not say for which time this run is",
+                f"{dated[0]} has a date, but the back end does not say which time this run is for",
                 received=f"{fields.TICK} {scheduled_time!r}",
                 expected="the time of the schedule, which Kubeflow Pipelines 2.17 gives",
                 fix=f"upgrade Kubeflow Pipelines, or write the date into {dated[0]}",

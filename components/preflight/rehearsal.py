@@ -97,7 +97,7 @@ class Rehearsal:
         try:
             self._process.wait(max(self._deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
-            log.info("building the model takes too long to wait; training will report any problem")
+            log.info("building the model takes too long; training will report any problem")
             return []
         if not self._answer.exists():
             lines = self._log.read_text(errors="replace").strip().splitlines()

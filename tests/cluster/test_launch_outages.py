@@ -163,7 +163,7 @@ def test_operator_goes_away(launch, another_launch, row, alone):
     row(new, "operator_absent", 2, jobs=0, name="operator down at create")
     assert "failed calling webhook" in new.ended.message
     row(impatient, "operator_absent", 2, jobs=0, name="operator does not come back")
-    assert "a pod has ended, and after 20 s the job does not say so" in impatient.ended.message
+    assert "a pod ended, and 20 s later its job still does not show it" in impatient.ended.message
     row(patient, "succeeded", 0, jobs=1, name="operator down mid run")
     row(late, "succeeded", 0, jobs=1, name="operator down at create for a moment")
 

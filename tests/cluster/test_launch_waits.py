@@ -135,7 +135,7 @@ def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
     finally:
         launch.cluster.fake_gpus(0, resource=name)
     row(launch, "unschedulable", 2, jobs=0)
-    assert re.search(r"12 \S+ in all, and the nodes there are have 8", ended.message)
+    assert re.search(r"12 \S+ in all, and the nodes have 8", ended.message)
     assert "lower train_workers or train_gpus (4 now)" in ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
 

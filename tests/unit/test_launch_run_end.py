@@ -25,9 +25,9 @@ def workflow(spec=None, phase="Running", began=BEGAN, **metadata):
         (workflow(deletionTimestamp="2026-11-22T08:59:00Z"), "deleted"),
         (workflow({"activeDeadlineSeconds": 3600}), "deadline"),
         (workflow({"activeDeadlineSeconds": 3599}), "deadline"),
-        (workflow(phase="Failed"), "over: Failed"),
-        (workflow(phase="Error"), "over: Error"),
-        (workflow(phase="Succeeded"), "over: Succeeded"),
+        (workflow(phase="Failed"), "has ended: Failed"),
+        (workflow(phase="Error"), "has ended: Error"),
+        (workflow(phase="Succeeded"), "has ended: Succeeded"),
     ],
 )
 def test_an_end(seen, why):

@@ -229,7 +229,7 @@ TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
     ("wanted", "nodes", "why"),
     [
         (spec(2, gpus=4), [node(8), node(4)], ""),
-        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, and the nodes there are"),
+        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, and the nodes have"),
         # What is not known is not said: here each kind of pod has room, and the sum is enough.
         (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
         (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
