@@ -42,8 +42,8 @@ def changes(version: str, changelog: str) -> str:
                 "the changelog has changes that belong to no version",
                 received="a section [Unreleased] that is not empty",
                 expected=f"a section [{version}], the version of pyproject.toml, at its top",
-                fix="set the new version in pyproject.toml and components/images.py, and rename"
-                " [Unreleased] to it in CHANGELOG.md",
+                fix="set the new version in pyproject.toml and components/images.py, run `uv lock`"
+                " and `make compile`, and rename [Unreleased] to it in CHANGELOG.md",
             )
         )
     if version not in found:
