@@ -50,8 +50,9 @@ class Parameter:
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
-        f"A table as {FORMAT_WORDS}: a file or a folder, `s3://...`, or a path in a local run;"
-        " `{date}` and `{hour}`, also as `{date-1d}`, are those of the scheduled tick in UTC",
+        f"A table as {FORMAT_WORDS}: a file, a folder, a pattern such as `part-*.csv`, or several"
+        " with commas between them; `s3://...`, or a path in a local run; `{date}` and `{hour}`,"
+        " also as `{date-1d}`, are those of the scheduled tick in UTC",
         default=None,
         option=("--data", "URI"),
     ),

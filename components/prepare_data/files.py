@@ -14,6 +14,16 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
 
+# The folders that mean a split, by name.
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "test": "test",
+}
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -24,12 +34,14 @@ class SourceFile:
         size: Its size in bytes.
         location: Its address or path.
         tag: The entity tag in S3; for a local file, inode, time and size, to detect a change.
+        split: `train`, `validation` or `test` if it is in a folder of that name, or empty.
     """
 
     name: str
     size: int
     location: S3Address | Path
     tag: str
+    split: str = ""
 
     @classmethod
     def local(cls, path: Path, name: str) -> SourceFile:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.listing import files_at
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import FORMATS, DataOptions
-from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 
 _SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
@@ -26,39 +25,14 @@ def list_source(store: Store, data_uri: str) -> Source:
 
     Args:
         store: The store of s3:// addresses.
-        data_uri: One file or a folder, in S3 or, in a local run, on this machine.
+        data_uri: A file, a folder, a pattern or several of them, in S3 or, in a local run, on this
+            machine.
 
     Raises:
         ConfigurationError: The address is not supported.
-        DataError: There is no file.
+        DataError: An address has no file.
     """
-    scheme, separator, _ = data_uri.strip().partition("://")
-    if separator and scheme != "s3":
-        raise ConfigurationError(
-            Problem(
-                "data_uri is not an address that prepare_data can read",
-                received=repr(data_uri),
-                expected="s3://BUCKET/KEY or, in a local run, a path",
-                fix="copy the data to S3 and give its address",
-                path="data_uri",
-            )
-        )
-    files = _objects(store, data_uri) if separator else _paths(data_uri)
-    if not files:
-        expected = f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}"
-        if not separator and not (path := Path(data_uri).expanduser()).exists():
-            raise DataError(no_path("data_uri", path, expected))
-        raise DataError(
-            Problem(
-                "data_uri holds no data",
-                received=repr(data_uri),
-                expected=expected,
-                fix="correct data_uri"
-                + ("" if separator else "; a path works only in a run on this machine"),
-                path="data_uri",
-            )
-        )
-    return Source(data_uri, tuple(sorted(files, key=lambda file: file.name)), store)
+    return Source(data_uri, tuple(files_at(store, data_uri)), store)
 
 
 def source_digest(source: Source) -> str:
@@ -113,35 +87,3 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
             return [*([quote] if quote else []), *first_columns(faults.column_problems())]
     except DataError as error:
         return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]
-
-
-def _wanted(name: str) -> bool:
-    """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
-    hidden = any(part.startswith((".", "_")) for part in name.split("/"))
-    return not hidden and name.lower().endswith(_SUFFIXES)
-
-
-def _objects(store: Store, data_uri: str) -> list[SourceFile]:
-    address = S3Address.parse(data_uri, "data_uri")
-    if address.key and not data_uri.rstrip().endswith("/"):
-        try:
-            head = store.head(address)
-        except ObjectNotFoundError:
-            pass  # a prefix, then
-        else:
-            tag = head["ETag"].strip('"')
-            return [SourceFile(address.name, head["ContentLength"], address, tag)]
-    start = len(address.key) + 1 if address.key else 0
-    return [
-        SourceFile(name, item.size, item.address, item.etag)
-        for item in store.list(address)
-        if _wanted(name := item.address.key[start:])
-    ]
-
-
-def _paths(data_uri: str) -> list[SourceFile]:
-    top = Path(data_uri).expanduser()
-    if top.is_dir():
-        names = [path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()]
-        return [SourceFile.local(top / name, name) for name in names if _wanted(name)]
-    return [SourceFile.local(top, top.name)] if top.is_file() else []

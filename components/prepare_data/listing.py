@@ -1,0 +1,198 @@
+"""Finds the files of `data_uri`: files, folders, patterns, and several of them.
+
+Several addresses are on lines of their own, or separated by commas. In a pattern, `*` and `?` stand
+for characters of one name, `[ab]` for one of these, and `**` for folders at any depth. A folder
+has the files with a known ending; a pattern that matches a file takes any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from kfp_tfjob.components.prepare_data.files import SPLITS, SourceFile
+from kfp_tfjob.options.data import FORMATS
+from kfp_tfjob.options.parse import no_path
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
+
+_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
+_EXPECTED = f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}"
+_WILD = re.compile(r"[*?\[]")
+
+
+def addresses_of(data_uri: str) -> list[str]:
+    """Return the addresses in `data_uri`; a comma in the path of an existing file is its own."""
+    found = []
+    for line in data_uri.splitlines():
+        if "://" in line:
+            found += re.split(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", line)
+        elif Path(line.strip()).expanduser().exists():
+            found.append(line)
+        else:
+            found += line.split(",")
+    return [address.strip() for address in found if address.strip()]
+
+
+def files_at(store: Store, data_uri: str) -> list[SourceFile]:
+    """Return the files of `data_uri`, sorted by name.
+
+    Args:
+        store: The store of s3:// addresses.
+        data_uri: As in the form.
+
+    Raises:
+        ConfigurationError: An address is not supported.
+        DataError: An address has no file, or a file is there twice.
+    """
+    addresses = addresses_of(data_uri) or [data_uri]
+    found: list[SourceFile] = []
+    for address in addresses:
+        files = _of_one(store, address)
+        if len(addresses) > 1:
+            # The names below two addresses may be equal, so the whole address is the name.
+            folder = SPLITS.get(_last(address), "")
+            files = [
+                replace(file, name=str(file.location), split=file.split or folder) for file in files
+            ]
+        found += files
+    twice = [name for name, count in Counter(file.name for file in found).items() if count > 1]
+    if twice:
+        raise DataError(
+            Problem(
+                "data_uri names files more than once",
+                received=listed(twice, 5),
+                expected="addresses without a file in common",
+                fix="correct data_uri",
+                path="data_uri",
+            )
+        )
+    return sorted(found, key=lambda file: file.name)
+
+
+def _of_one(store: Store, address: str) -> list[SourceFile]:
+    scheme, separator, _ = address.partition("://")
+    if separator and scheme != "s3":
+        raise ConfigurationError(
+            Problem(
+                "data_uri is not an address that prepare_data can read",
+                received=repr(address),
+                expected="s3://BUCKET/KEY or, in a local run, a path",
+                fix="copy the data to S3 and give its address",
+                path="data_uri",
+            )
+        )
+    files = list(_objects(store, address) if separator else _paths(address))
+    if files:
+        return files
+    wild = _WILD.search(address)
+    if not separator and not wild and not (path := Path(address).expanduser()).exists():
+        raise DataError(no_path("data_uri", path, _EXPECTED))
+    raise DataError(
+        Problem(
+            "no file matches the pattern in data_uri" if wild else "data_uri holds no data",
+            received=repr(address),
+            expected=_EXPECTED,
+            fix="correct data_uri"
+            + ("" if separator else "; a path works only in a run on this machine"),
+            path="data_uri",
+        )
+    )
+
+
+def _objects(store: Store, text: str) -> Iterator[SourceFile]:
+    address = S3Address.parse(text, "data_uri")
+    if address.key and not text.endswith("/"):
+        try:
+            head = store.head(address)
+        except ObjectNotFoundError:
+            pass  # a prefix, then
+        else:
+            tag = head["ETag"].strip('"')
+            yield SourceFile(address.name, head["ContentLength"], address, tag)
+            return
+    base, pattern = _pattern(address.key)
+    folder = S3Address(address.bucket, base)
+    start = len(base) + 1 if base else 0
+    for item in store.list(folder):
+        name = item.address.key[start:]
+        if _wanted(name, pattern):
+            yield SourceFile(name, item.size, item.address, item.etag, _split_of(name))
+
+
+def _paths(text: str) -> Iterator[SourceFile]:
+    top = Path(text).expanduser()
+    if top.is_file():
+        yield SourceFile.local(top, top.name)
+        return
+    base, pattern = _pattern(top.as_posix())
+    top = Path(base or ("/" if top.is_absolute() else "."))
+    for path in top.rglob("*"):
+        name = path.relative_to(top).as_posix()
+        if _wanted(name, pattern) and path.is_file():
+            yield replace(SourceFile.local(path, name), split=_split_of(name))
+
+
+def _pattern(path: str) -> tuple[str, re.Pattern[str] | None]:
+    """Return the folder above the first wildcard, and the pattern below it; None without one."""
+    parts = path.split("/")
+    wild = next((i for i, part in enumerate(parts) if _WILD.search(part)), None)
+    if wild is None:
+        return path, None
+    regex = "/".join(map(_translated, parts[wild:])).replace(r"(?:.*)/", r"(?:.*/)?")
+    try:
+        return "/".join(parts[:wild]), re.compile(rf"{regex}(?P<below>/.*)?", re.DOTALL)
+    except re.error as error:
+        raise ConfigurationError(
+            Problem(
+                "data_uri has a pattern that cannot be read",
+                received=repr(path),
+                expected="for instance s3://bucket/2026-*/part-[0-9]*.csv",
+                fix=f"correct data_uri ({error})",
+                path="data_uri",
+            )
+        ) from error
+
+
+def _translated(part: str) -> str:
+    if part == "**":
+        return r"(?:.*)"
+    found = ""
+    for piece in re.findall(r"\*+|\?|\[[^\]]+\]|.", part, re.DOTALL):
+        if piece[0] == "*":
+            found += "[^/]*"
+        elif piece == "?":
+            found += "[^/]"
+        elif len(piece) > 1:
+            inner = piece[1:-1].replace("\\", r"\\")
+            found += f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
+        else:
+            found += re.escape(piece)
+    return found
+
+
+def _wanted(name: str, pattern: re.Pattern[str] | None) -> bool:
+    """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
+    if any(part.startswith((".", "_")) for part in name.split("/")):
+        return False
+    in_folder = True
+    if pattern:
+        match = pattern.fullmatch(name)
+        if not match:
+            return False
+        in_folder = bool(match["below"])
+    return not in_folder or name.lower().endswith(_SUFFIXES)
+
+
+def _split_of(name: str) -> str:
+    folder, separator, _ = name.partition("/")
+    return SPLITS.get(folder.lower(), "") if separator else ""
+
+
+def _last(address: str) -> str:
+    return address.rstrip("/").rpartition("/")[2].lower()

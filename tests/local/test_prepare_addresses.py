@@ -1,0 +1,70 @@
+"""Addresses of data in a real S3 server: patterns, prefixes, several of them."""
+
+import pytest
+
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+
+def rows(start: int, count: int = 60) -> bytes:
+    lines = [f"{i},{i / 7},{'uv'[i % 2]}\n" for i in range(start, start + count)]
+    return ("a,b,y\n" + "".join(lines)).encode()
+
+
+@pytest.fixture
+def data(store: Store, base: S3Address) -> S3Address:
+    for i, name in enumerate(
+        ("2026-01/a.csv", "2026-01/_SUCCESS", "2026-02/a.csv", "2026-02/b.csv", "other/c, d.csv")
+    ):
+        store.write(base / "in" / name, rows(100 * i))
+    return base / "in"
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("{0}/2026-*", ["2026-01/a.csv", "2026-02/a.csv", "2026-02/b.csv"]),
+        ("{0}/2026-0?/a.*", ["2026-01/a.csv", "2026-02/a.csv"]),
+        ("{0}/**/a.csv", ["2026-01/a.csv", "2026-02/a.csv"]),
+        ("{0}/2026-02/", ["a.csv", "b.csv"]),
+        ("{0}/other/c, d.csv", ["c, d.csv"]),
+        ("{0}/2026-01, {0}/other/*", ["{0}/2026-01/a.csv", "{0}/other/c, d.csv"]),
+        ("{0}/2026-01\n{0}/2026-02/b.csv\n", ["{0}/2026-01/a.csv", "{0}/2026-02/b.csv"]),
+    ],
+)
+def test_the_files_of_an_address(store: Store, data: S3Address, uri: str, names: list[str]) -> None:
+    found = list_source(store, uri.format(data))
+    assert [file.name for file in found.files] == [name.format(data) for name in names]
+
+
+def test_several_addresses_make_one_dataset(store: Store, data: S3Address, step: Step) -> None:
+    """The rows are those of one folder, and so are the bytes of the shards."""
+    several = run(step, f"{data}/2026-02/a.csv, {data}/2026-02/b.csv", "y", {})
+    folder = run(step, f"{data}/2026-02", "y", {})
+    assert several.rows == folder.rows and sum(folder.rows.values()) == 120
+    assert several.dataset_digest != folder.dataset_digest  # it follows the names
+    first, second = (
+        {
+            item.address.name: item.etag
+            for item in store.list(S3Address.parse(done.dataset_uri))
+            if item.address.name != "manifest.json"
+        }
+        for done in (several, folder)
+    )
+    assert first == second
+
+
+def test_an_address_without_a_file_is_named(store: Store, data: S3Address, step: Step) -> None:
+    with pytest.raises(DataError, match=r"no file matches the pattern.*2027") as caught:
+        run(step, f"{data}/2026-01, {data}/2027-*", "y", {})
+    assert "2026-01" not in str(caught.value)

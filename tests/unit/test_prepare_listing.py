@@ -1,0 +1,111 @@
+"""The files of data_uri on this machine; tests/local/test_prepare_addresses.py has those in S3."""
+
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data.listing import addresses_of
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.store import Store
+
+TREE = (
+    "a.csv",
+    "b.parquet",
+    "notes.txt",
+    "_SUCCESS",
+    ".hidden.csv",
+    "2026-01/part-0.csv",
+    "2026-01/part-1.csv",
+    "2026-02/part-0.csv",
+    "2026-02/_temporary/part-9.csv",
+    "2026-02/deep/part-2.jsonl.zst",
+    "with, comma.csv",
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in TREE:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a,y\n1,2\n")
+    return tmp_path
+
+
+def found(uri: str) -> list[str]:
+    return [file.name for file in list_source(Store("http://127.0.0.1:1"), uri).files]
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("a.csv", ["a.csv"]),
+        ("notes.txt", ["notes.txt"]),
+        ("*.csv", ["a.csv", "with, comma.csv"]),
+        ("?.*", ["a.csv", "b.parquet"]),
+        ("[!a].*", ["b.parquet"]),
+        ("2026-*/part-0.csv", ["2026-01/part-0.csv", "2026-02/part-0.csv"]),
+        ("2026-02*", ["2026-02/deep/part-2.jsonl.zst", "2026-02/part-0.csv"]),
+        ("2026-0[12]/*.csv", ["2026-01/part-0.csv", "2026-01/part-1.csv", "2026-02/part-0.csv"]),
+        ("2026-02/**/*.zst", ["deep/part-2.jsonl.zst"]),
+        ("**/part-0.csv", ["2026-01/part-0.csv", "2026-02/part-0.csv"]),
+        ("2026-01/", ["part-0.csv", "part-1.csv"]),
+        ("with, comma.csv", ["with, comma.csv"]),
+    ],
+)
+def test_a_file_a_folder_and_a_pattern(tree: Path, uri: str, names: list[str]) -> None:
+    expected = [name.removeprefix("2026-02/") if "/**/" in uri else name for name in names]
+    assert found(f"{tree}/{uri}") == expected
+
+
+@pytest.mark.parametrize("between", ["\n", ",", ", ", "\n\n"])
+def test_several_addresses(tree: Path, between: str) -> None:
+    uri = between.join(f"{tree}/{name}" for name in ("2026-02", "a.csv", "2026-01/*-1.csv"))
+    assert found(uri) == [
+        f"{tree}/2026-01/part-1.csv",
+        f"{tree}/2026-02/deep/part-2.jsonl.zst",
+        f"{tree}/2026-02/part-0.csv",
+        f"{tree}/a.csv",
+    ]
+
+
+def test_addresses_in_s3_are_separated_where_the_next_one_begins() -> None:
+    assert addresses_of("s3://b/x,y.csv, s3://c/z,s3://c/{date}/\n s3://d/q ") == [
+        "s3://b/x,y.csv",
+        "s3://c/z",
+        "s3://c/{date}/",
+        "s3://d/q",
+    ]
+
+
+def test_folders_that_mean_a_split(tree: Path) -> None:
+    for name in ("train/a.csv", "Val/deep/b.csv", "test/c.csv"):
+        (tree / "data" / name).parent.mkdir(parents=True)
+        (tree / "data" / name).write_text("a,y\n1,2\n")
+    source = list_source(Store("http://127.0.0.1:1"), str(tree / "data"))
+    assert {file.name: file.split for file in source.files} == {
+        "train/a.csv": "train",
+        "Val/deep/b.csv": "validation",
+        "test/c.csv": "test",
+    }
+    source = list_source(
+        Store("http://127.0.0.1:1"), f"{tree}/data/train\n{tree}/data/test/\n{tree}/2026-01"
+    )
+    assert [file.split for file in source.files] == ["", "", "test", "train"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("nothing-*.csv", "no file matches the pattern"),
+        ("a.csv,gone.csv", "gone.csv"),
+        ("a.csv,*.csv", "names files more than once"),
+        ("[z-a]", "a pattern that cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_an_address(tree: Path, uri: str, words: str) -> None:
+    with pytest.raises(StepError, match=words) as caught:
+        found(",".join(f"{tree}/{part}" for part in uri.split(",")))
+    assert isinstance(caught.value, DataError | ConfigurationError)
+    assert "Fix:" in str(caught.value)
