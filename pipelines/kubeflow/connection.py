@@ -279,10 +279,10 @@ def _client(connection: Connection) -> kfp.Client:
 
     credentials = None
     if connection.token_file and connection.host:
-        if not Path(connection.token_file).is_file():
+        if wrong := _wrong_with(Path(connection.token_file)):
             raise ConfigurationError(
                 Problem(
-                    "the file with the token does not exist",
+                    f"the file with the token {wrong}",
                     received=connection.token_file,
                     expected="a file with a bearer token",
                     fix=f"correct --token-file or {TOKEN_FILE}",
@@ -296,6 +296,16 @@ def _client(connection: Connection) -> kfp.Client:
             ssl_ca_cert=connection.ca_file or None,
             credentials=credentials,
         )
+
+
+def _wrong_with(file: Path) -> str:
+    try:
+        # The SDK would send an empty token as none at all, and end in its own error.
+        return "" if file.read_text().strip() else "is empty"
+    except FileNotFoundError:
+        return "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({type(error).__name__})"
 
 
 def _has_kubeconfig() -> bool:

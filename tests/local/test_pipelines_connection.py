@@ -100,10 +100,18 @@ def test_the_token_is_read_again_for_every_call(fake, tmp_path):
     assert back_end.call("ask", back_end.sdk.healthzs.healthz_service_get_healthz)
 
 
-def test_a_missing_token_file_is_named(fake, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "does not exist"), (b" \n", "is empty"), (b"\xff\xfe", "cannot be read")],
+)
+def test_what_is_wrong_with_a_token_file_is_said(fake, tmp_path, content, words):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
     with pytest.raises(ConfigurationError) as found:
-        Connection(fake.host, token_file=str(tmp_path / "none")).open()
-    assert problem(found).received == str(tmp_path / "none")
+        Connection(fake.host, token_file=str(file)).open()
+    assert words in problem(found).what
+    assert problem(found).received == str(file)
 
 
 def test_a_back_end_with_users_needs_a_namespace(fake):
