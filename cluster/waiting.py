@@ -15,7 +15,8 @@ _PULL = frozenset(
 _CONFIGURATION = frozenset(
     "CreateContainerConfigError CreateContainerError RunContainerError".split()
 )
-_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
+# Of the training operator, and of the Jobs of Kubernetes itself.
+_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService", "FailedCreate"})
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})

@@ -57,6 +57,7 @@ class JobKind(ABC):
         operator_label: On every pod: `operator`.
         conditions: The condition types for `created`, `running`, `succeeded`, `failed` and
             `suspended`.
+        names_pods: Whether `pod_name` is known before the pod exists.
     """
 
     name: str
@@ -79,6 +80,7 @@ class JobKind(ABC):
             for state in ("created", "running", "succeeded", "failed", "suspended")
         }
     )
+    names_pods: bool = True
 
     @abstractmethod
     def environment(
@@ -128,6 +130,10 @@ class JobKind(ABC):
     def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the run policy from the spec of a job."""
         return job["spec"]["runPolicy"]
+
+    def decides(self, role: str) -> bool:
+        """Tell whether a job ends when the pod of this role ends."""
+        return role == self.decider
 
     def suspends(self, job: Mapping[str, Any]) -> bool:
         """Tell whether the spec of a job suspends it."""

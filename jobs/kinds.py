@@ -1,6 +1,6 @@
 """Lists the kinds of jobs, and finds the kind of a job or pod.
 
-A new kind needs a module in this room and a line in KINDS.
+A new kind of training job needs a module in this room and a line in KINDS.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 
 DEFAULT: JobKind = TFJOB
@@ -18,7 +19,8 @@ KINDS: list[JobKind] = [TFJOB]
 def kind_of(job: Mapping[str, Any]) -> JobKind:
     """Return the kind of a job; the default for a job that names no known kind."""
     named = (job.get("apiVersion"), job.get("kind"))
-    return next((kind for kind in KINDS if (kind.api_version, kind.name) == named), DEFAULT)
+    every = (*KINDS, STEP_JOB)
+    return next((kind for kind in every if (kind.api_version, kind.name) == named), DEFAULT)
 
 
 def kind_named(name: str) -> JobKind:
@@ -29,5 +31,6 @@ def kind_named(name: str) -> JobKind:
 def kind_of_pod(pod: Mapping[str, Any]) -> JobKind:
     """Return the kind of the job that a pod belongs to, from the label of its operator."""
     labels = pod["metadata"].get("labels") or {}
-    found = (kind for kind in KINDS if labels.get(kind.operator_label) == kind.operator)
+    every = (*KINDS, STEP_JOB)
+    found = (kind for kind in every if labels.get(kind.operator_label) == kind.operator)
     return next(found, DEFAULT)

@@ -27,7 +27,7 @@ def is_chief(pod: Mapping[str, Any]) -> bool:
 
 def decides(pod: Mapping[str, Any]) -> bool:
     """Tell whether a job ends when this pod ends."""
-    return role_of(pod) == kind_of_pod(pod).decider
+    return kind_of_pod(pod).decides(role_of(pod))
 
 
 def replicas(job: Mapping[str, Any]) -> list[Replica]:

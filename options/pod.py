@@ -1,4 +1,4 @@
-"""The typed form of the parameter `pod`: resources and placement of the replicas."""
+"""The typed form of the parameter `pod`: resources and placement of the replicas and steps."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ DEFAULTS: dict[str, Any] = {
     "grace_seconds": 60,
 }
 CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
+# The steps whose work may run in a pod of its own. Such a pod takes these settings from `all`;
+# resources and placement there are those of a training, often on nodes with GPUs.
+OWN_PODS = ("prepare", "evaluate")
+_FOR_EVERY_POD = ("env", "labels", "annotations", "priority_class", "service_account")
+_FOR_EVERY_POD += ("image_pull_secret", "run_as_user")
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
 _BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
@@ -143,8 +148,8 @@ class Volume(Group):
     read_only: bool = False
 
 
-class PodSettings(Group):
-    """The settings of the pods of a role; None for those that are not set."""
+class CommonSettings(Group):
+    """The settings that every pod has; None for those that are not set."""
 
     cpu: Cpu | None = option(
         None,
@@ -155,20 +160,10 @@ class PodSettings(Group):
         "Memory of that container, as request and limit; shared_memory is part of it."
         f" Default: {DEFAULTS['memory']}.",
     )
-    gpu_resource: Key | None = option(
-        None,
-        "The resource name of the GPUs, for instance that of a MIG slice. Default:"
-        f" {DEFAULTS['gpu_resource']}.",
-    )
     ephemeral_storage: Bytes | None = option(
         None,
         "Local disk for data, checkpoints and the model. Default:"
         f" {DEFAULTS['ephemeral_storage']}.",
-    )
-    shared_memory: Bytes | None = option(
-        None,
-        "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
-        f" {DEFAULTS['shared_memory']}.",
     )
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
     tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pods tolerate.")
@@ -180,7 +175,6 @@ class PodSettings(Group):
         ' "key": "KEY"}`, which names a key of a Kubernetes Secret; the run ends if it'
         " does not exist. A local run reads it from the file secrets/NAME/KEY in --home.",
     )
-    volumes: tuple[Volume, ...] | None = option(None, "Claims to mount.")
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
     scheduler: ObjectName | None = option(
         None, "Name of a scheduler that replaces the cluster's default one."
@@ -197,12 +191,41 @@ class PodSettings(Group):
     run_as_user: int | None = option(
         None, f"User id; 0 is refused. Default: {DEFAULTS['run_as_user']}.", ge=1
     )
+
+
+class PodSettings(CommonSettings):
+    """The settings of the pods of a role; None for those that are not set."""
+
+    gpu_resource: Key | None = option(
+        None,
+        "The resource name of the GPUs, for instance that of a MIG slice. Default:"
+        f" {DEFAULTS['gpu_resource']}.",
+    )
+    shared_memory: Bytes | None = option(
+        None,
+        "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
+        f" {DEFAULTS['shared_memory']}.",
+    )
+    volumes: tuple[Volume, ...] | None = option(None, "Claims to mount.")
     grace_seconds: int | None = option(
         None,
         f"Time between SIGTERM and SIGKILL. Default: {DEFAULTS['grace_seconds']}; on the"
         f" chief {CHIEF_GRACE}, because the sidecar has to store the rest.",
         ge=1,
         le=_DAY,
+    )
+
+
+class OwnPodSettings(CommonSettings):
+    """The settings of the pod that does the work of one step."""
+
+    deadline_seconds: int = option(_DAY, "How long the pod may run.", ge=1, le=30 * _DAY)
+    pending_timeout_seconds: int = option(
+        1800,
+        "How long the pod may wait for a node; set it longer than your cluster needs to add a"
+        " node.",
+        ge=1,
+        le=30 * _DAY,
     )
 
 
@@ -236,7 +259,7 @@ class EvaluatorSettings(ExtraSettings):
 
 
 class PodOptions(Group):
-    """The keys of `pod`: settings of all replicas, and of each role."""
+    """The keys of `pod`: settings of all replicas, of each role, and of the pods of two steps."""
 
     all: AllSettings = option(AllSettings(), "Settings of every pod.")
     chief: ChiefSettings = option(ChiefSettings(), "Settings of the chief.")
@@ -248,6 +271,15 @@ class PodOptions(Group):
     )
     evaluator: EvaluatorSettings = option(
         EvaluatorSettings(), "Settings of the evaluator, with the same keys."
+    )
+    prepare: OwnPodSettings = option(
+        OwnPodSettings(),
+        "If it is there, even empty, the work of prepare_data runs in a pod of its own with these"
+        f" settings. Of `all`, that pod takes {', '.join(_FOR_EVERY_POD)}, and nothing else; it has"
+        " no gpu_resource, shared_memory, volumes, grace_seconds or queue.",
+    )
+    evaluate: OwnPodSettings = option(
+        OwnPodSettings(), "The same for evaluate, which scores on CPUs only."
     )
 
     @pydantic.model_validator(mode="before")
@@ -269,15 +301,32 @@ class PodOptions(Group):
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.
         """
-        merged: dict[str, Any] = dict(DEFAULTS)
-        if role == "chief":
-            merged["grace_seconds"] = CHIEF_GRACE
-        own: PodSettings = getattr(self, role)
-        for settings in (self.all, own):
-            for name in PodSettings.model_fields:
-                value = getattr(settings, name)
-                if value is None:
-                    continue
+        defaults = DEFAULTS | ({"grace_seconds": CHIEF_GRACE} if role == "chief" else {})
+        own = {name: getattr(getattr(self, role), name) for name in PodSettings.model_fields}
+        shared = {name: getattr(self.all, name) for name in PodSettings.model_fields}
+        return PodSettings.model_construct(**_merged(defaults, shared, own))
+
+    def own_pod(self, name: str) -> OwnPodSettings | None:
+        """Return the settings of the pod for the work of a step; None to work in the step's own.
+
+        Args:
+            name: One of OWN_PODS.
+        """
+        if name not in self.model_fields_set:
+            return None
+        shared = {key: getattr(self.all, key) for key in _FOR_EVERY_POD}
+        given: OwnPodSettings = getattr(self, name)
+        own = {key: getattr(given, key) for key in OwnPodSettings.model_fields}
+        known = {key: value for key, value in DEFAULTS.items() if key in own}
+        return OwnPodSettings.model_construct(**_merged(known, shared, own))
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings: later ones win, dicts are merged, and None is not set."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if value is not None:
                 both = isinstance(value, dict) and isinstance(merged.get(name), dict)
                 merged[name] = merged[name] | value if both else value
-        return PodSettings.model_construct(**merged)
+    return merged

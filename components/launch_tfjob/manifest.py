@@ -8,12 +8,13 @@ the launcher starts a new attempt.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
+from kfp_tfjob.components import pod_template
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.pod_template import spec_hash
 from kfp_tfjob.jobs.kind import JobKind, Replica
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
@@ -22,7 +23,6 @@ from kfp_tfjob.jobs.labels import (
     KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
-    POD_ANNOTATIONS,
     RUN_LABEL,
     SETUP,
     STOP_WITHIN_ANNOTATION,
@@ -32,7 +32,7 @@ from kfp_tfjob.jobs.labels import (
     label_value,
     run_label,
 )
-from kfp_tfjob.options.pod import PodSettings, SecretKey
+from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor.pack import NAME
@@ -78,12 +78,6 @@ class Identity:
         """Return the name of the job: a DNS-1035 label, unique for each task and attempt."""
         suffix = f"-{self.task_key}-{self.attempt}" if self.task_key else f"-{self.attempt}"
         return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
-
-
-def spec_hash(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a job's spec, which does not depend on its name and owner."""
-    text = json.dumps(manifest["spec"], sort_keys=True, separators=(",", ":"))
-    return sha256(text.encode()).hexdigest()
 
 
 def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
@@ -177,44 +171,17 @@ class _PodTemplate:
         init = [self._setup()]
         if self.is_chief:
             init.append(self._uploader())
-        user = settings.run_as_user
-        pod: dict[str, Any] = {
-            "activeDeadlineSeconds": self.spec.options.deadline_seconds,
-            "affinity": settings.affinity.model_dump(exclude_none=True)
-            if settings.affinity
-            else None,
-            "automountServiceAccountToken": False,
-            "containers": [self._main()],
-            "enableServiceLinks": False,
-            "imagePullSecrets": [{"name": settings.image_pull_secret}]
-            if settings.image_pull_secret
-            else None,
-            "initContainers": init,
-            "nodeSelector": settings.node_selector,
-            "priorityClassName": settings.priority_class,
-            "schedulerName": settings.scheduler,
-            "securityContext": {
-                "fsGroup": user,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "runAsGroup": user,
-                "runAsNonRoot": True,
-                "runAsUser": user,
-                "seccompProfile": {"type": "RuntimeDefault"},
+        return pod_template.pod_template(
+            settings,
+            labels,
+            {
+                "activeDeadlineSeconds": self.spec.options.deadline_seconds,
+                "containers": [self._main()],
+                "initContainers": init,
+                "terminationGracePeriodSeconds": settings.grace_seconds,
+                "volumes": self._volumes(),
             },
-            "serviceAccountName": settings.service_account,
-            "terminationGracePeriodSeconds": settings.grace_seconds,
-            "tolerations": [item.model_dump(exclude_none=True) for item in settings.tolerations]
-            if settings.tolerations
-            else None,
-            "volumes": self._volumes(),
-        }
-        return {
-            "metadata": {
-                "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
-                "labels": {"sidecar.istio.io/inject": "false"} | (settings.labels or {}) | labels,
-            },
-            "spec": {key: value for key, value in pod.items() if value is not None},
-        }
+        )
 
     def _main(self) -> dict[str, Any]:
         spec, settings = self.spec, self.settings
@@ -229,11 +196,8 @@ class _PodTemplate:
         environment = self._environment()
         if spec.options.command:
             environment += keys_of_the_store(spec)
-        environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
-        last = {item["name"]: item for item in environment}  # a name must not appear twice
-        container = self._container(
-            self.spec.kind.container, spec.image, resources, list(last.values())
-        )
+        environment = pod_template.once([*environment, *pod_template.of_user(settings)])
+        container = self._container(self.spec.kind.container, spec.image, resources, environment)
         container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
@@ -263,24 +227,13 @@ class _PodTemplate:
         name: str,
         image: str,
         resources: Mapping[str, str | None],
-        environment: list[dict[str, Any]],
+        environment: Sequence[Mapping[str, Any]],
     ) -> dict[str, Any]:
         mounts = [{"name": "job", "mountPath": JOB_DIR}]
         if self.is_chief:
             mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
             mounts.append({"name": "podinfo", "mountPath": PODINFO_DIR, "readOnly": True})
-        mounts.append({"name": "storage", "mountPath": str(MOUNT), "readOnly": True})
-        return {
-            "name": name,
-            "image": image,
-            "env": environment,
-            "resources": {"limits": dict(resources), "requests": dict(resources)},
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            },
-            "volumeMounts": mounts,
-        }
+        return pod_template.container(name, image, resources, environment, mounts)
 
     def _environment(self) -> list[dict[str, Any]]:
         spec, identity = self.spec, self.identity
@@ -318,12 +271,7 @@ class _PodTemplate:
             "TMPDIR": f"{JOB_DIR}/tmp",
             "PYTHONUNBUFFERED": "1",
         }
-        return [
-            # Kubernetes expands $(NAME), and $$ is a literal dollar.
-            {"name": name, "value": value.replace("$", "$$")}
-            for name, value in values.items()
-            if value
-        ]
+        return pod_template.variables(values)
 
     def _restarts(self) -> dict[str, str]:
         """Return the settings for restarts in place; a user's own program is never restarted."""
@@ -343,11 +291,9 @@ class _PodTemplate:
         if self.is_chief:
             volumes.append({"name": "podinfo", "downwardAPI": {"items": _podinfo()}})
         memory = {"medium": "Memory", "sizeLimit": self.settings.shared_memory}
-        # Without `optional`, the pod would wait for a missing Secret without an error.
-        secret = {"secretName": self.spec.storage_secret, "optional": True}
         return [
             *volumes,
-            {"name": "storage", "secret": secret},
+            pod_template.storage_volume(self.spec.storage_secret),
             {"name": "shared-memory", "emptyDir": memory},
             *(
                 {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
@@ -365,14 +311,6 @@ def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
         {"name": reference["key"], "valueFrom": {"secretKeyRef": reference}}
         for reference in references
     ]
-
-
-def _variable(name: str, value: str | SecretKey) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"name": name, "value": value}
-    # Not optional: the program must not start without it, and the launcher reports it missing.
-    reference = {"name": value.secret, "key": value.key}
-    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _podinfo() -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the rooms.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
 SHARED |= {"components.notify", "components.outcome", "components.webhook"}
+SHARED |= {"components.pod_template", "components.step_job", "components.step_job_pod"}
+SHARED |= {"components.step_job_run"}
 BARE = re.compile(
     rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
 )
