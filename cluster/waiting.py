@@ -20,6 +20,7 @@ _NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService", "FailedCreate"}
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 # The rest of the scheduler's message is about pods that it could evict for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 # Messages of the kubelet; the local back end uses the same.
@@ -83,6 +84,11 @@ def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
         for item in pod["status"].get("conditions") or []
         if item["type"] == "PodScheduled" and item["status"] == "False"
     ]
+
+
+def insufficient(message: str) -> list[str]:
+    """Return the resources that a message of the scheduler names as missing."""
+    return _INSUFFICIENT.findall(message)
 
 
 def unscheduled(pods: Iterable[Mapping[str, Any]]) -> list[str]:

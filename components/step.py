@@ -210,12 +210,17 @@ def reported(name: str) -> Iterator[FailureReport]:
         _not_again(name)
         yield report
         _forget(name, report.step)
-    except StepError as error:
-        _fail(Failure(name, error.code, error.verdict, str(error)), report.step)
     except Exception as error:
-        print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
-        message = f"{type(error).__name__}: {error}. This is a bug in the step, not in the input."
-        _fail(Failure(name, 1, "failed", message), report.step)
+        _fail(failure_of(name, error), report.step)
+
+
+def failure_of(name: str, error: Exception) -> Failure:
+    """Return the record of an error of a step; print the traceback of one that is a bug."""
+    if isinstance(error, StepError):
+        return Failure(name, error.code, error.verdict, str(error))
+    print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
+    message = f"{type(error).__name__}: {error}. This is a bug in the step, not in the input."
+    return Failure(name, 1, "failed", message)
 
 
 def log_to_stdout() -> None:

@@ -31,6 +31,7 @@ TASKS = "tasks"  # the same folders again, below the key of each task that has o
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
+SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
@@ -184,6 +185,11 @@ class RunLayout:
     def report(self) -> S3Address:
         """The evaluation for people."""
         return self.evaluation / REPORT
+
+    @property
+    def shown(self) -> S3Address:
+        """What evaluate shows besides verdict and report, if it ran in a pod of its own."""
+        return self.evaluation / SHOWN
 
     @property
     def unchanged(self) -> S3Address:

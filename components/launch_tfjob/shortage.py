@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
 
-_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
     "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
@@ -94,7 +92,7 @@ def parameter(spec: JobSpec, role: str, resource: str) -> str:
 
 
 def _too_much(spec: JobSpec, role: str, message: str) -> Iterator[str]:
-    for resource in _INSUFFICIENT.findall(message):
+    for resource in waiting.insufficient(message):
         if found := parameter(spec, role, resource):
             yield found
 

@@ -19,6 +19,8 @@ def prepare_data(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
+    storage_secret: str = "objstore-cred",
+    pod: dict = {},
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
@@ -35,6 +37,8 @@ def prepare_data(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
+        storage_secret: As in the form; for pod.prepare.
+        pod: As in the form; pod.prepare runs the work in a pod of its own.
         data_report: Every feature and the label as a page; its metadata names the dataset.
         data_metrics: Rows, features, duplicates and bad rows.
 
@@ -45,10 +49,14 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.report import render
     from kfp_tfjob.components.step import step
+    from kfp_tfjob.components.step_job_run import in_own_pod
 
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
-        done = run(context, data_uri, data_label, data_options, source_digest)
+        places = (storage_secret, output_uri, *storage)
+        elsewhere = in_own_pod(context, "prepare", pod, *places)
+        data = (data_uri, data_label, data_options, source_digest)
+        done = run(context, *data, elsewhere=elsewhere)
         for name, value in done.metrics.items():
             data_metrics.log_metric(name, value)
         with open(data_report.path, "w") as file:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +26,7 @@ from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems, StepError
 from kfp_tfjob.storage.words import counted
 
@@ -38,6 +40,7 @@ def run(
     data_options: Mapping[str, Any],
     source_digest: str = "",
     block: int = BLOCK,
+    elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
 
@@ -48,6 +51,7 @@ def run(
         data_options: The keys of `options.DataOptions`.
         source_digest: The digest from preflight; empty to accept the source as it is.
         block: Bytes of a CSV to parse at a time; it does not affect the result.
+        elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
 
     Raises:
         ConfigurationError: The options are wrong.
@@ -61,6 +65,13 @@ def run(
         log.info("dataset %s already exists and is reused", base)
         _warn(finished)
         return finished
+    if elsewhere:
+        inputs = {"data_uri": data_uri, "data_label": data_label}
+        inputs |= {"data_options": dict(data_options), "source_digest": digest_of(source)}
+        elsewhere(inputs)
+        done = _written(step, base, digest)
+        _warn(done)
+        return done
     log.info(
         "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
     )
@@ -78,12 +89,30 @@ def run(
                 "the local disk is full",
                 received=str(error),
                 expected="room for the features as float32: 4 bytes for each value, and 64 MiB",
-                fix="give the step more ephemeral storage, or set TMPDIR to a larger disk",
+                fix="raise pod.prepare.ephemeral_storage, or set TMPDIR to a larger disk",
             )
         ) from error
     log.info("dataset %s is complete: %s", base, done.rows)
     _warn(done)
     return done
+
+
+def _written(step: Step, base: S3Address, digest: str) -> Prepared:
+    """Return the dataset that a pod of its own has written.
+
+    Raises:
+        StepError: It is not complete.
+    """
+    found = dataset.find(step.store, base, digest)
+    if found is None:
+        raise StepError(
+            Problem(
+                "the pod of prepare_data has ended, but its dataset is not complete",
+                received=f"no complete dataset {base}",
+                fix="start the run again",
+            )
+        )
+    return replace(found, reused=False)
 
 
 def _checked(
