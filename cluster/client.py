@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,15 @@ class ClusterClient:
             ClusterUnavailableError: The API server did not respond in time.
         """
         return self.request("GET", path, query).get("items") or []
+
+    def list_jobs(self, selector: str) -> list[Object]:
+        """Return the jobs with a label, for instance `kfp-tfjob/run=x`; raises as `list`."""
+        return self.with_kind(self.list(self.jobs(), labelSelector=selector))
+
+    def with_kind(self, jobs: Iterable[Object]) -> list[Object]:
+        """Return the jobs of a list with their kind, which lists of Kubernetes' own kinds omit."""
+        kind = {"apiVersion": self.kind.api_version, "kind": self.kind.name}
+        return [kind | job for job in jobs]
 
     def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
         """Set annotations of an object.

@@ -265,7 +265,7 @@ class KubernetesBackend:
 
     def jobs_of(self, label: str) -> list[Object]:
         """Return the jobs with a label, for instance `kfp-tfjob/run=x`."""
-        return self._api.list(self._api.jobs(), labelSelector=label)
+        return self._api.list_jobs(label)
 
     def tail(self, pod: str, container: str, lines: int) -> list[str]:
         """Return the last lines of a container, or the reason why they cannot be read."""

@@ -163,7 +163,7 @@ class Stopping:
         found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)
         return {
             job["metadata"]["name"]: cancel_grace(job, self._seconds)
-            for job in found.get("items") or []
+            for job in self._api.with_kind(found.get("items") or [])
             if not is_over(job) and not is_being_deleted(job)
         }
 

@@ -117,8 +117,8 @@ PARAMETERS: dict[str, Parameter] = {
         group=GateOptions,
     ),
     "pod": Parameter(
-        "dict with `all`, `chief`, `worker`, `ps`, `evaluator`, and `prepare` and `evaluate` for the"
-        " work of these steps: `cpu`, `memory`, `tolerations`, `env`, ...",
+        "dict with `all`, `chief`, `worker`, `ps`, `evaluator`, and with `prepare` and `evaluate`"
+        " for these steps: `cpu`, `memory`, `tolerations`, `env`, ...",
         default={},
         group=PodOptions,
     ),

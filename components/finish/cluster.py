@@ -20,6 +20,7 @@ from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.secret_values import secrets_in_job
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
+from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import StepError
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 60  # for a job without the annotation
+_STEP_SECONDS = 10  # for the pod of a step, which has nothing to save
 _API_SECONDS = 60.0
 _SHOWN_LINES = 12
 
@@ -98,11 +100,13 @@ def end_jobs(run_id: str) -> Left:
         log.warning("cannot reach the cluster: %s", error)
         return Left(trouble=str(error))
     with KubernetesBackend(api) as backend:
+        ended = _end_step_jobs(api.of(STEP_JOB), run_id)
         try:
             left = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
             log.warning("cannot list the jobs of the run: %s", error)
             left = Left(trouble=str(error))
+        left = replace(left, cancelled=[*left.cancelled, *ended])
         return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
 
 
@@ -134,6 +138,29 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
         for error in refused:
             log.warning("the run may have jobs that cannot be listed: %s", error)
     return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
+
+
+def _end_step_jobs(api: ClusterClient, run_id: str) -> list[str]:
+    """Delete every Job of prepare_data and evaluate; return those that ran; never raises.
+
+    Only runs with pod.prepare or pod.evaluate have some, and only they need the right to list them.
+    """
+    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+
+    running: list[str] = []
+    with KubernetesBackend(api) as backend:
+        try:
+            for job in backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}"):
+                name = job["metadata"]["name"]
+                if is_over(job):
+                    backend.discard(name)
+                    continue
+                log.info("Job %s is still running; ending it", name)
+                running.append(name)
+                backend.cancel(name, run_label(run_id), _STEP_SECONDS)
+        except StepError as error:
+            log.debug("the Jobs of the steps cannot be listed: %s", error)
+    return running
 
 
 def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:

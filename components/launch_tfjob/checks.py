@@ -17,7 +17,7 @@ from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.options.pod import PodSettings
+from kfp_tfjob.options.pod import CommonSettings
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
 
@@ -149,9 +149,9 @@ def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and parameter of each required object; pods report missing Secrets."""
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
-    for role in ("all", "chief", "worker", "ps", "evaluator"):
-        settings: PodSettings = getattr(spec.pod, role)
-        for volume in settings.volumes or ():
+    for role in type(spec.pod).model_fields:
+        settings: CommonSettings = getattr(spec.pod, role)
+        for volume in getattr(settings, "volumes", None) or ():
             yield "persistentvolumeclaims", volume.claim, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"

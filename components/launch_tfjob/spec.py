@@ -183,7 +183,7 @@ class JobSpec:
         yield from self._wrong_model()
         if numbers_are_right:
             yield from self._wrong_batch()
-        for role in ("all", "chief", "worker", "ps", "evaluator"):
+        for role in type(self.pod).model_fields:
             yield from self._wrong_pod(role)
 
     def _wrong_names(self) -> Iterator[Problem | str]:
@@ -295,7 +295,7 @@ class JobSpec:
                 fix=f"remove pod.{role}.env.{name}",
                 path=f"pod.{role}.env.{name}",
             )
-        paths = [volume.path for volume in settings.volumes or ()]
+        paths = [volume.path for volume in getattr(settings, "volumes", None) or ()]
         for path in sorted(set(paths)):
             if paths.count(path) > 1 or path.startswith(("/kfp-tfjob", "/dev", "/etc", "/proc")):
                 yield Problem(

@@ -13,7 +13,7 @@ from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.preflight import unchanged
+from kfp_tfjob.components.preflight import step_jobs, unchanged
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.step import FailureReport, Step, open_step
@@ -269,10 +269,14 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
     problems = list(local_paths({name: values[name] for name in places}))
     try:
         spec = run_parameters.job_spec(values)
-        found = check(open_cluster(_PATIENCE.seconds, spec.kind), spec, run_id, task_key)
+        api = open_cluster(_PATIENCE.seconds, spec.kind)
+        found = check(api, spec, run_id, task_key)
+        jobs = step_jobs.asked_for(spec.pod, spec.storage_secret)
+        own_pods = step_jobs.check(api, jobs, run_id, task_key)
     except StepError as error:
         return Findings([*problems, *error.problems], [])
-    return Findings([*problems, *found.problems], found.warnings)
+    problems += [*found.problems, *own_pods.problems]
+    return Findings(problems, [*found.warnings, *own_pods.warnings])
 
 
 def _check_store(step: Step) -> list[str]:

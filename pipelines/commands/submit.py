@@ -99,6 +99,7 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         **({"tick": f"{plan.tick}, in UTC, gives {{date}} and {{hour}}"} if plan.tick else {}),
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
+        **({"of steps": "; ".join(plan.own_pods)} if plan.own_pods else {}),
         "GPUs": str(plan.gpus or "none"),
         "requests": f"{plan.cpu:g} CPU, {plan.memory / 2**30:.4g} GiB of memory, all replicas"
         " together",

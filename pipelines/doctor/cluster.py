@@ -10,6 +10,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
+from kfp_tfjob.components.preflight.step_jobs import asked_for, too_large
 from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -96,6 +97,9 @@ def room(subject: Subject, found: Sequence[Object] | None) -> Iterator[Finding]:
     fix = "lower train_workers, train_gpus or pod, or add nodes"
     for text in too_small(subject.spec, list(found)):
         yield warn(text, fix)
+    for job in asked_for(subject.spec.pod):
+        for text in too_large(job, job.manifest("doctor", 1, {}), list(found)):
+            yield warn(text, f"lower pod.{job.name}, or add nodes")
 
 
 def _largest(found: Sequence[Object]) -> str:

@@ -13,6 +13,7 @@ from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import missing_objects
+from kfp_tfjob.components.preflight.step_jobs import asked_for, compared
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -86,6 +87,7 @@ def account(subject: Subject) -> Iterator[Finding]:
         return
     if not (lacking or late or silent):
         yield ok(f"{name} has the rights of the steps")
+    yield from _step_jobs(subject)
     if lacking:
         may_not = "; ".join(map(str, (*lacking, *late, *silent)))
         yield fail(f"{name} may not {may_not}: no run can start", subject.install)
@@ -96,6 +98,20 @@ def account(subject: Subject) -> Iterator[Finding]:
     ):
         if items:
             yield warn(f"{name} may not {'; '.join(map(str, items))}: {effect}", subject.install)
+
+
+def _step_jobs(subject: Subject) -> Iterator[Finding]:
+    """Ask for the optional right to run Jobs."""
+    name, asked = f"service account {subject.account}", asked_for(subject.spec.pod)
+    lacking = rights.missing(subject.api, [rights.TO_RUN_STEP_JOBS], subject.account)
+    fix = f"{subject.install} --with jobs"
+    if not lacking:
+        yield ok(f"{name} may run Jobs, as pod.prepare and pod.evaluate need")
+    elif asked:
+        keys = " and ".join(f"pod.{job.name}" for job in asked)
+        yield fail(f"{name} may not {lacking[0]}, as {keys} needs", fix)
+    else:
+        yield ok(f"{name} may not run Jobs, which only pod.prepare and pod.evaluate need: {fix}")
 
 
 def user(subject: Subject) -> Iterator[Finding]:
@@ -156,6 +172,10 @@ def _pods(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
     for item in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield item.role, kind | {"metadata": metadata, "spec": dict(item.pod)}
+    for job in asked_for(subject.spec.pod, subject.spec.storage_secret):
+        (one,) = replicas(job.manifest("doctor", 1, {}))
+        metadata = {"generateName": "kfp-tfjob-doctor-"}
+        yield f"pod.{job.name}", kind | {"metadata": metadata, "spec": dict(one.pod)}
     step: dict[str, Any] = {"name": "main", "image": images.TOOLS, "command": ["true"]}
     step["resources"] = {"requests": _STEP, "limits": {"memory": _STEP["memory"]}}
     if images.RUN_AS_USER != "none":
@@ -186,6 +206,9 @@ def quotas(subject: Subject) -> Iterator[Finding]:
             yield ok(f"quota {name} counts only some pods, and was not compared")
             continue
         yield from _compared(name, quota.left(item), needed)
+    for job in asked_for(subject.spec.pod):
+        for text in compared(api, job, job.manifest("doctor", 1, {})):
+            yield from failures([text]) if isinstance(text, Problem) else [warn(text)]
 
 
 def _compared(

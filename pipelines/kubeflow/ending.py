@@ -78,7 +78,12 @@ def cancel(
         seen = cluster.look()
         spent = time.monotonic() - began
         left = str(seen) if seen else ""
-        if seen and cluster.known and gone is None and not (seen.pods or seen.jobs):
+        if (
+            seen
+            and cluster.known
+            and gone is None
+            and not (seen.pods or seen.own_pods or seen.jobs)
+        ):
             gone = spent
         if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
             tell(f"{spent:4.0f} s  {words}")

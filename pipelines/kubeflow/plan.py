@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.jobs.secret_values import masked
@@ -16,6 +16,9 @@ from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
+
+if TYPE_CHECKING:
+    from kfp_tfjob.components.step_job import StepJob
 
 _LOOKED = 50  # runs of the model, for the estimate
 # What decides how long a run takes, as far as parameters do.
@@ -53,6 +56,7 @@ class Plan:
         gpus: GPUs of all of them.
         cpu: CPU that they request together, in cores.
         memory: Memory that they request together, in bytes.
+        own_pods: The pods for the work of steps, in words.
         files: Files of the data; None if the store cannot be listed from here.
         bytes: Their bytes; None likewise.
         estimate: How long the run may take.
@@ -78,6 +82,7 @@ class Plan:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
+    own_pods: Sequence[str] = ()
 
 
 def make_plan(
@@ -102,6 +107,7 @@ def make_plan(
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+    from kfp_tfjob.components.preflight.step_jobs import asked_for
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
@@ -129,7 +135,13 @@ def make_plan(
         },
         warnings=tuple(warnings),
         notes=(*inputs.notes, *notes),
+        own_pods=tuple(map(_own_pod, asked_for(spec.pod))),
     )
+
+
+def _own_pod(job: StepJob) -> str:
+    settings = job.settings
+    return f"{job.step}: 1 pod, {settings.cpu} CPU, {settings.memory} of memory, as a Job"
 
 
 def estimate(runs: Any, values: Mapping[str, Any]) -> Estimate:

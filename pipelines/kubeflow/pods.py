@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.kinds import KINDS, kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.status import is_over
+from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.storage.errors import Problem, StepError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Seen:
     Attributes:
         steps: Names of the pods of steps that are not over.
         pods: Names of the pods of training jobs that are not over.
+        own_pods: Names of the pods of Jobs for the work of steps that are not over.
         jobs: Names of the training jobs that are not over.
         waits: Why pods wait, a sentence for each reason.
     """
@@ -41,15 +43,21 @@ class Seen:
     pods: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
+    own_pods: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
         """Whether nothing of the run is left that does work."""
-        return not (self.steps or self.pods or self.jobs)
+        return not (self.steps or self.pods or self.jobs or self.own_pods)
 
     def __str__(self) -> str:
         """Return what there is in words."""
-        counts = {"pod of a step": self.steps, "pod of the training": self.pods, "job": self.jobs}
+        counts = {
+            "pod of a step": self.steps,
+            "pod of a step's Job": self.own_pods,
+            "pod of the training": self.pods,
+            "job": self.jobs,
+        }
         return ", ".join(
             f"{len(names)} {_many(what, len(names))}" for what, names in counts.items() if names
         )
@@ -126,30 +134,33 @@ class RunOnCluster:
         from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
         from kfp_tfjob.cluster.picture import picture
 
-        mine = f"{RUN_LABEL}={run_label(self._run_id)}"
+        label = f"{RUN_LABEL}={run_label(self._run_id)}"
         steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
-        pods = api.list(api.core("pods"), labelSelector=mine)
+        pods = api.list(api.core("pods"), labelSelector=label)
+        own = [pod for pod in pods if kind_of_pod(pod) is STEP_JOB]
+        pods = [pod for pod in pods if kind_of_pod(pod) is not STEP_JOB]
         jobs: list[Mapping[str, Any]] = []
-        for kind in KINDS:
+        for kind in (*KINDS, STEP_JOB):
             of_kind = api.of(kind)
             try:
-                jobs += of_kind.list(of_kind.jobs(), labelSelector=mine)
+                jobs += of_kind.list_jobs(label)
             except (NotFoundError, ForbiddenError):
                 continue  # this cluster has no such kind, or shows none of it
-        self.known = self.known or bool(steps or pods or jobs)
+        self.known = self.known or bool(steps or pods or own or jobs)
         waits = [
             f"{pod['metadata']['name']} waits: {why}"
-            for pod in _alive(steps)
+            for pod in _alive([*steps, *own])
             if (why := waiting.reason(pod, self._events(api, pod["metadata"]["name"])))
         ]
         running = [job for job in jobs if not is_over(job)]
-        for job in running:
+        for job in [job for job in running if kind_of(job) is not STEP_JOB]:
             name = job["metadata"]["name"]
-            own = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
-            said = picture(job, own, self._events(api, name))
+            mine = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
+            said = picture(job, mine, self._events(api, name))
             if "waiting" in said or "not made" in said:
                 waits.append(f"{name}: {said}")
-        return Seen(_names(_alive(steps)), _names(_alive(pods)), _names(running), tuple(waits))
+        names = (_names(_alive(steps)), _names(_alive(pods)), _names(running))
+        return Seen(*names, tuple(waits), _names(_alive(own)))
 
     @staticmethod
     def _events(api: ClusterClient, name: str) -> list[Mapping[str, Any]]:
