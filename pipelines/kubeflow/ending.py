@@ -78,12 +78,7 @@ def cancel(
         seen = cluster.look()
         spent = time.monotonic() - began
         left = str(seen) if seen else ""
-        if (
-            seen
-            and cluster.known
-            and gone is None
-            and not (seen.pods or seen.own_pods or seen.jobs)
-        ):
+        if seen and cluster.known and gone is None and seen.only_steps:
             gone = spent
         if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
             tell(f"{spent:4.0f} s  {words}")

@@ -48,7 +48,12 @@ class Seen:
     @property
     def nothing(self) -> bool:
         """Whether nothing of the run is left that does work."""
-        return not (self.steps or self.pods or self.jobs or self.own_pods)
+        return self.only_steps and not self.steps
+
+    @property
+    def only_steps(self) -> bool:
+        """Whether nothing is left that a step has started."""
+        return not (self.pods or self.jobs or self.own_pods)
 
     def __str__(self) -> str:
         """Return what there is in words."""
