@@ -38,7 +38,6 @@ from kfp_tfjob.jobs.step_job import STEP_JOB, UID_LABEL
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import OwnPodSettings, PodOptions
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 
@@ -169,21 +168,12 @@ def wanted(name: str, pod: Mapping[str, Any], storage_secret: str) -> StepJob | 
         storage_secret: As in the form.
 
     Raises:
-        ConfigurationError: `pod` is wrong, or the image of the step is a placeholder.
+        ConfigurationError: `pod` is wrong.
     """
     found = of_options(name, parse(PodOptions, "pod", pod), storage_secret)
     if found and is_local():
         log.info("pod.%s has no effect in a local run", name)
         return None
-    if found and images.is_placeholder(found.image):
-        raise ConfigurationError(
-            Problem(
-                f"the image of {found.step} is a placeholder, which no node can pull",
-                received=found.image,
-                expected="an image that you have built and pushed",
-                fix="compile the YAML with --registry, or with --tools-image and --trainer-image",
-            )
-        )
     return found
 
 

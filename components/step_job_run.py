@@ -72,7 +72,7 @@ def in_own_pod(
         storage_region: Region of the store.
 
     Raises:
-        ConfigurationError: `pod` is wrong, or the image of the step is a placeholder.
+        ConfigurationError: `pod` is wrong.
     """
     job = wanted(name, pod, storage_secret)
     if job is None:
