@@ -55,7 +55,7 @@ def work(name: str, do: Callable[[Step, Mapping[str, Any]], None]) -> int:
     return 0
 
 
-def _tell(failure: Failure, path: Path = _TERMINATION_LOG) -> None:
+def _tell(failure: Failure) -> None:
     """Write the failure for the step; one that is too long goes to the log as well."""
     short = failure
     while len(short.to_bytes()) > _LONGEST:
@@ -63,7 +63,7 @@ def _tell(failure: Failure, path: Path = _TERMINATION_LOG) -> None:
     if short != failure:
         print(failure.to_line(), flush=True)
     try:
-        path.write_bytes(short.to_bytes())
+        _TERMINATION_LOG.write_bytes(short.to_bytes())
     except OSError as error:
         print(failure.to_line(), file=sys.stderr, flush=True)
         log.warning("the failure is not in the status of this pod: %s", error)
