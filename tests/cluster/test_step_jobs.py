@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes import client
 
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
@@ -34,7 +33,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import Layout
 from tests.cluster.cluster import Cluster
 from tests.cluster.compiled import Compiled, Task
-from tests.cluster.launches import BUCKET, ROOT, client_of, rules
+from tests.cluster.launches import BUCKET, client_of, job_rules, rules
 from tests.cluster.processes import wait_until
 from tests.cluster.step_pods import StepPods
 from tests.cluster.workflows import Workflow
@@ -44,11 +43,6 @@ pytestmark = pytest.mark.cluster
 _SMALL = {"cpu": "100m", "memory": "400Mi", "ephemeral_storage": "200Mi"}
 _ROWS = "a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(400))
 _SECONDS = 120
-
-
-def job_rules() -> list[dict[str, Any]]:
-    """Return the rights of deploy/base and of deploy/optional/jobs."""
-    return rules() + yaml.safe_load((ROOT / "deploy/optional/jobs/role.yaml").read_text())["rules"]
 
 
 class Run:
@@ -245,7 +239,7 @@ def test_the_exit_task_ends_a_job_and_preflight_knows_its_rights(run: Run) -> No
     assert [item.what for item in found.problems] == [
         "quota team can never admit the pod of prepare_data"
     ]
-    assert any("fits on no current node: 900 GiB memory" in text for text in found.warnings)
+    assert any("900 GiB memory requested" in text for text in found.warnings)
 
 
 def test_the_failure_of_a_step_in_a_pod_is_that_of_its_job(run: Run) -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.pod import OWN_PODS, OwnPodSettings
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.explanation import explain
 from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks
@@ -180,6 +181,7 @@ def test_keys_that_the_documents_name_exist() -> None:
         for path in known
         for role in ("chief", "worker", "ps", "evaluator")
     }
+    known |= {f"pod.{step}.{key}" for step in OWN_PODS for key in OwnPodSettings.model_fields}
     named = re.compile(r"`((?:train_options|data_options|gate|pod)(?:\.[a-z_]+)+)")
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
