@@ -23,6 +23,7 @@ def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
     from kfp_tfjob.cluster.errors import ForbiddenError
     from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
+    from kfp_tfjob.components.preflight.step_jobs import asked_for, too_large
 
     unknown = "whether the pods fit on the nodes was not checked"
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
@@ -38,5 +39,9 @@ def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
         return (), [f"{unknown}: {first(error)}"]
     where = f" (cluster {api.server.address})"
     warnings = [f"{text}{where}. Fix: {_FIX}" for text in too_small(spec, found)]
+    for job in asked_for(spec.pod):
+        fix = f"lower pod.{job.name}, or add nodes"
+        texts = too_large(job, job.manifest("run", 1, {}), found)
+        warnings += [f"{text}{where}. Fix: {fix}" for text in texts]
     warnings += [f"{it.what}{where}. Fix: {it.fix}" for it in shared_gpus(spec, found)]
     return warnings, ()

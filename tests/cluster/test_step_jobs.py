@@ -20,7 +20,7 @@ from kfp_tfjob.components.finish.cluster import _end_step_jobs
 from kfp_tfjob.components.preflight import step_jobs
 from kfp_tfjob.components.prepare_data import dataset
 from kfp_tfjob.components.prepare_data.engine import run as prepare
-from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.step_job import of_options
 from kfp_tfjob.components.step_job_pod import place_of
 from kfp_tfjob.components.step_job_run import StepJobRun
@@ -240,16 +240,3 @@ def test_the_exit_task_ends_a_job_and_preflight_knows_its_rights(run: Run) -> No
         "quota team can never admit the pod of prepare_data"
     ]
     assert any("900 GiB memory requested" in text for text in found.warnings)
-
-
-def test_the_failure_of_a_step_in_a_pod_is_that_of_its_job(run: Run) -> None:
-    """As the exit task and the webhook see it: the record in the store and in the log."""
-    run.write(_ROWS + "not a number,2,1\n")
-    task = run.task(_SMALL)
-    run.pods.start(task)
-    ended = run.pods.join(task, "Failed")
-    record = next(line for line in ended.log.splitlines() if line.startswith("failure.json"))
-    told = Failure.from_line(record)
-    stored = Failure.from_bytes(run.store.read(run.step.run.failure("json")))
-    assert told == stored and (stored.step, stored.code) == ("prepare_data", 3)
-    run.wait_for(run.nothing_left)
