@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -62,11 +61,8 @@ def _tell(failure: Failure) -> None:
         short = replace(short, message=f"{short.message[: len(short.message) * 9 // 10]}…")
     if short != failure:
         print(failure.to_line(), flush=True)
-    try:
+    if _TERMINATION_LOG.is_file():  # Kubernetes makes it; it may be the only writable file
         _TERMINATION_LOG.write_bytes(short.to_bytes())
-    except OSError as error:
-        print(failure.to_line(), file=sys.stderr, flush=True)
-        log.warning("the failure is not in the status of this pod: %s", error)
 
 
 def told(message: str, lines: list[str]) -> Failure | None:

@@ -234,6 +234,7 @@ def test_a_failure_goes_from_the_pod_to_the_step(monkeypatch, tmp_path, capsys) 
         return told((tmp_path / "log").read_text(), lines)
 
     monkeypatch.setenv(step_job.INPUTS, json.dumps(PLACES | {"data_uri": "s3://bucket/d"}))
+    (tmp_path / "log").touch()
     monkeypatch.setattr(step_job_pod, "_TERMINATION_LOG", tmp_path / "log")
     monkeypatch.setattr(step_job_pod.signal, "signal", lambda *_: None)
     short = tell("row 3 is wrong")
