@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,17 @@ def work(name: str, do: Callable[[Step, Mapping[str, Any]], None]) -> int:
 
 
 def _tell(failure: Failure) -> None:
-    """Write the failure for the step; one that is too long goes to the log as well."""
+    """Write the failure for the step; the log has it too if it does not fit."""
     short = failure
     while len(short.to_bytes()) > _LONGEST:
         short = replace(short, message=f"{short.message[: len(short.message) * 9 // 10]}…")
-    if short != failure:
+    written = False
+    with suppress(OSError):
+        if _TERMINATION_LOG.is_file():  # Kubernetes makes it
+            _TERMINATION_LOG.write_bytes(short.to_bytes())
+            written = True
+    if not written or short != failure:
         print(failure.to_line(), flush=True)
-    if _TERMINATION_LOG.is_file():  # Kubernetes makes it; it may be the only writable file
-        _TERMINATION_LOG.write_bytes(short.to_bytes())
 
 
 def told(message: str, lines: list[str]) -> Failure | None:
