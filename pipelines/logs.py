@@ -13,7 +13,7 @@ from kfp_tfjob.cluster.log_lines import stamp_of
 from kfp_tfjob.cluster.log_parts import StoredLine
 from kfp_tfjob.cluster.log_reader import LogReader, attempts
 from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.pipelines.stored_run import StoredRun
+from kfp_tfjob.pipelines.stored_run import StoredRun, nothing_stored
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
 
@@ -188,14 +188,7 @@ def _no_log(found: StoredRun, wanted: Wanted) -> DataError:
             )
         )
     if not any(found.store.list(found.run.base)):
-        return DataError(
-            Problem(
-                f"there is no run {found.run.base}",
-                received="nothing below that address",
-                expected="the folder of a run that has started",
-                fix="correct RUN, or name the right store with --endpoint",
-            )
-        )
+        return nothing_stored(found.run, found.known, "RUN")
     return DataError(
         Problem(
             f"the run {found.run.base} has no log of a training job yet",

@@ -16,7 +16,7 @@ from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
@@ -37,11 +37,14 @@ class StoredRun:
         store: The store.
         run: The folder of the run.
         is_over: Tells whether its training gets no more attempts.
+        known: The name and the state by which Kubeflow Pipelines knows it; empty if it was not
+            asked.
     """
 
     store: Store
     run: RunLayout
     is_over: Callable[[], bool] = field(repr=False)
+    known: str = ""
 
 
 @contextmanager
@@ -150,9 +153,40 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
     here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     url = endpoint or here or str(parameters.get("storage_endpoint", ""))
     store = Store(url, str(parameters.get("storage_region", "")), patience=_PATIENCE)
-    run = find(store, Layout.parse(str(parameters.get("output_uri", ""))), found.run_id)
-    run = run.task(task)
-    return StoredRun(store, run, lambda: read_run(back_end, found.run_id).is_over)
+    output = str(parameters.get("output_uri", ""))
+    if not output:
+        raise ConfigurationError(
+            Problem(
+                f"the run {found.name} has no parameter output_uri, which says where its logs are",
+                received="a run of another pipeline",
+                expected="a run of this pipeline, or the folder of a run",
+                fix=f"name the folder: s3://BUCKET/PREFIX/runs/{found.run_id}",
+            )
+        )
+    run = find(store, Layout.parse(output), found.run_id).task(task)
+    known = f"{found.name} ({found.state})"
+    return StoredRun(store, run, lambda: read_run(back_end, found.run_id).is_over, known)
+
+
+def nothing_stored(run: RunLayout, known: str, argument: str) -> DataError:
+    """Return the error of a run whose folder is empty.
+
+    Args:
+        run: The run.
+        known: As in StoredRun.
+        argument: What names the run on the command line.
+    """
+    where = "name the right store with --endpoint"
+    return DataError(
+        Problem(
+            f"the run {known} has stored nothing yet" if known else f"there is no run {run.base}",
+            received=f"nothing below {run.base}" if known else "nothing below that address",
+            expected="the folder of a run that has started",
+            fix=f"wait until its training has started: kfp-tfjob watch; or {where}"
+            if known
+            else f"correct {argument}, or {where}",
+        )
+    )
 
 
 def _is_over(store: Store, run: RunLayout) -> bool:

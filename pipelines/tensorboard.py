@@ -11,6 +11,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
+from kfp_tfjob.pipelines.stored_run import nothing_stored
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
@@ -21,7 +22,9 @@ from kfp_tfjob.storage.store import Store
 _PATIENCE = Patience(seconds=15)  # a user is waiting
 
 
-def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -> None:
+def serve(
+    run_uri: str, endpoint: str, port: int, show: Callable[[str], None], known: str = ""
+) -> None:
     """Run TensorBoard until the process is stopped.
 
     Args:
@@ -29,6 +32,8 @@ def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -
         endpoint: URL of the store; empty to use the environment or AWS.
         port: The port; 0 for any free port.
         show: Prints a line.
+        known: The name and the state by which Kubeflow Pipelines knows the run; empty if it was
+            not asked.
 
     Raises:
         ConfigurationError: The address, the endpoint, the keys or the port are wrong.
@@ -36,7 +41,7 @@ def serve(run_uri: str, endpoint: str, port: int, show: Callable[[str], None]) -
     """
     run = _run(run_uri)
     store = Store(endpoint, patience=_PATIENCE)
-    _require_logs(store, run)
+    _require_logs(store, run, known)
     url = _launch(store, run.logs, port)
     show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
     try:
@@ -61,7 +66,7 @@ def _run(run_uri: str) -> RunLayout:
     return RunLayout(address)
 
 
-def _require_logs(store: Store, run: RunLayout) -> None:
+def _require_logs(store: Store, run: RunLayout, known: str) -> None:
     """Refuse a run that TensorBoard would show as an empty page."""
     if any(store.list(run.logs)):
         return
@@ -74,14 +79,7 @@ def _require_logs(store: Store, run: RunLayout) -> None:
                 fix="try again when the log of launch_tfjob shows the first epoch",
             )
         )
-    raise DataError(
-        Problem(
-            f"there is no run {run.base}",
-            received="nothing below that address",
-            expected="the folder of a run that has started",
-            fix="correct RUN_URI, or name the right store with --endpoint",
-        )
-    )
+    raise nothing_stored(run, known, "RUN_URI")
 
 
 def _launch(store: Store, logs: S3Address, port: int) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.connection import open_client, with_connection
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -29,22 +29,21 @@ def tensorboard(run: str, endpoint: str, port: int, connection: Connection) -> N
     """
     from kfp_tfjob.pipelines.tensorboard import serve
 
+    known = ""
     if "://" not in run:
-        run, endpoint = _folder(connection, run, endpoint)
-    serve(run, endpoint, port, click.echo)
+        run, endpoint, known = _folder(connection, run, endpoint)
+    serve(run, endpoint, port, click.echo, known)
 
 
-def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str]:
-    """Return the folder and the store of a run of Kubeflow Pipelines.
+def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str, str]:
+    """Return the folder, the store, and the name and state of a run of Kubeflow Pipelines.
 
     Raises:
         ConfigurationError: There is no such run, or its records cannot be read.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import Records, endpoint_of, quiet
+    from kfp_tfjob.pipelines.kubeflow.records import Records, endpoint_of
 
-    quiet()
-    found = Client.of(connection, endpoint).run(run)
+    found = open_client(connection, endpoint).run(run)
     records = Records(found, endpoint)
     folder = records.folder
     if folder is None:
@@ -55,4 +54,5 @@ def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str]:
                 fix="set the AWS environment for its store, or name the folder: s3://...",
             )
         )
-    return str(folder.base), endpoint_of(found.parameters, endpoint)
+    known = f"{found.name} ({found.state})"
+    return str(folder.base), endpoint_of(found.parameters, endpoint), known

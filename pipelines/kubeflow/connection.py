@@ -41,6 +41,8 @@ from kfp_tfjob.storage.retry import Patience
 if TYPE_CHECKING:
     import kfp
 
+log = logging.getLogger(__name__)
+
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
@@ -142,6 +144,11 @@ class BackEnd:
         self.namespace = ""
         if self.multi_user:
             self.namespace = connection.namespace or self.sdk.get_user_namespace() or _own()
+        if connection.namespace and not self.multi_user:
+            log.warning(
+                "note: this back end has no namespaces of users, so --namespace %s is not used",
+                connection.namespace,
+            )
         if self.multi_user and not self.namespace:
             raise ConfigurationError(
                 Problem(

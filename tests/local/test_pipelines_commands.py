@@ -562,7 +562,22 @@ def test_retry_runs_a_failed_run_again_and_no_other(fake, base):
 def test_tensorboard_takes_a_run(fake, base):
     run = add(fake, base)
     found = kfp_tfjob("tensorboard", "one")
-    assert found.exit_code == 3 and f"there is no run {folder(base, run).base}" in found.stderr
+    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
+    assert str(folder(base, run).base) in found.stderr
+
+
+def test_logs_of_a_run_that_has_none(fake, base):
+    add(fake, base)
+    fake.add("other")
+    found = kfp_tfjob("logs", "one")
+    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
+    found = kfp_tfjob("logs", "other")
+    assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
+
+
+def test_a_namespace_that_is_not_used_is_said(fake, base, caplog):
+    assert kfp_tfjob("runs", "--namespace", "team").exit_code == 0
+    assert "--namespace team is not used" in caplog.text
 
 
 def test_a_back_end_that_goes_away_is_an_error_with_a_code(fake):
