@@ -37,7 +37,7 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
         if found.pods_gone is not None:
             show(f"The pods of the training were gone after {found.pods_gone:g} s.")
     else:
-        left = f", and {found.left} are left" if found.left else ""
+        left = f"; left: {found.left}" if found.left else ""
         show(f"After {found.seconds:g} s the run is {found.run.state}{left}.")
     if not json_:
         show("\n".join(found.checked))

@@ -138,18 +138,32 @@ def pullable(
                 "build and push the images with `make images REGISTRY=... PUSH=1`, and compile with"
                 " them: kfp-tfjob compile --help",
             )
-        elif number := there.get(image, 0):
-            yield ok(f"{image} is on {number} of {counted(len(found or ()), 'node')}")
+        elif (number := there.get(image, 0)) and number == len(found or ()):
+            yield ok(f"{image} is on {_every(number)}")
         else:
-            yield _in_registry(image, subject.account)
+            yield _in_registry(image, subject.account, number, len(found or ()))
 
 
-def _in_registry(image: str, account: str) -> Finding:
-    """Ask the registry for an image that no node shows."""
+def _every(nodes: int) -> str:
+    return "the only node" if nodes == 1 else f"all {nodes} nodes"
+
+
+def _in_registry(image: str, account: str, there: int = 0, nodes: int = 0) -> Finding:
+    """Ask the registry for an image that some nodes do not show, and must pull.
+
+    Args:
+        image: The image.
+        account: The service account of the runs.
+        there: On how many nodes it is.
+        nodes: How many there are.
+    """
     answer = registry.ask(image)
-    text = f"{image} is on no node that says so, and its registry {answer}"
+    where = f"only on {there} of {nodes} nodes" if there else "on no node that says so"
+    text = f"{image} is {where}, and its registry {answer}"
     if answer is registry.Answer.HAS:
         return ok(f"{image} is in its registry, for everyone")
+    if there and answer is registry.Answer.LACKS:
+        return warn(text, "push it: the other nodes cannot start its pods")
     if answer is registry.Answer.LACKS:
         return fail(text, "push it, or correct its name")
     if answer is registry.Answer.LOGIN:

@@ -216,7 +216,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     step = current.name if current else ""
     attempts = _attempts(records.ends())
     if seen and seen.waits:
-        remedy = "free what it waits for, or cancel it and ask for less"
+        remedy = _wait_remedy("; ".join(seen.waits))
         summary = f"The run waits in {step}." if step else "The run waits."
         return Why(run, summary, "; ".join(seen.waits), remedy, step, None, attempts, notes=notes)
     progress = records.progress() if step == "launch_tfjob" else None
@@ -233,6 +233,19 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     else:
         reason = "the back end is between two steps"
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
+
+
+def _wait_remedy(waits: str) -> str:
+    """Return what to do about pods that wait, by the words of Kubernetes."""
+    if "ImagePull" in waits or "InvalidImageName" in waits:
+        return (
+            "push the image to its registry, correct its name, or give the nodes access with"
+            " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
+            " tries again on its own"
+        )
+    if "secret" in waits.lower() and "not found" in waits:
+        return "create the Secret: `kfp-tfjob install` does, and the pod tries again on its own"
+    return "free what it waits for, or cancel it and ask for less"
 
 
 def progress_line(progress: Progress) -> str:

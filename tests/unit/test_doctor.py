@@ -4,17 +4,21 @@ import threading
 import time
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from kfp_tfjob.cluster.quota import left
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.doctor import engine, machine
+from kfp_tfjob.pipelines.doctor import engine, machine, registry
 from kfp_tfjob.pipelines.doctor.back_end import _judged
-from kfp_tfjob.pipelines.doctor.cluster import _largest, _spellings
+from kfp_tfjob.pipelines.doctor.cluster import _largest, _spellings, pullable
 from kfp_tfjob.pipelines.doctor.finding import failures, ok, said
 from kfp_tfjob.pipelines.doctor.namespace import _compared
+from kfp_tfjob.pipelines.doctor.registry import Answer
+from kfp_tfjob.pipelines.doctor.subject import Subject
+from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -117,3 +121,34 @@ def test_the_help_asks_for_nothing():
     found = CliRunner().invoke(main, ["doctor", "--help"])
     assert "No run parameter is required" in " ".join(found.output.split())
     assert "; required" not in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    ("on", "answer", "state", "words"),
+    [
+        (2, Answer.AWAY, "ok", "on all 2 nodes"),
+        (1, Answer.HAS, "ok", "in its registry"),
+        (1, Answer.LACKS, "warn", "only on 1 of 2 nodes"),
+        (1, Answer.AWAY, "warn", "only on 1 of 2 nodes, and its registry does not answer"),
+        (0, Answer.LACKS, "fail", "on no node"),
+    ],
+)
+def test_an_image_that_some_nodes_must_pull(monkeypatch, on, answer, state, words):
+    """Nodes and answers are given: no registry can be reached from here."""
+    monkeypatch.setattr(registry, "ask", lambda image: answer)
+    nodes = [{"status": {"images": [{"names": ["r.test/x:1"] * (at < on)}]}} for at in range(2)]
+    subject = Subject(None, "runner", SimpleNamespace(image="r.test/x:1"))
+    (found,) = pullable(subject, ["r.test/x:1"], nodes)
+    assert found.state == state and words in found.text
+
+
+@pytest.mark.parametrize(
+    ("waits", "words"),
+    [
+        ('p waits: ImagePullBackOff: Back-off pulling image "x"', "push the image"),
+        ('p waits: CreateContainerConfigError: secret "s" not found', "create the Secret"),
+        ("p waits: 0/2 nodes are available: 2 Insufficient cpu", "ask for less"),
+    ],
+)
+def test_the_remedy_of_a_wait_fits_its_reason(waits, words):
+    assert words in _wait_remedy(waits)
