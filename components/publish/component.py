@@ -33,11 +33,11 @@ def publish(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         model_card: The model card; the addresses of version and champion are its metadata.
-        publish_summary: What the run came to: a run that publishes ends here.
+        publish_summary: The result of the run, because a run that publishes ends with this step.
 
     Returns:
         version: The number of the version.
-        version_uri: Where its files lie.
+        version_uri: Where its files are.
         champion_uri: The record that makes it the champion.
     """
     from kfp_tfjob.components.outcome import tell_end
