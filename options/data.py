@@ -15,7 +15,7 @@ from kfp_tfjob.storage.layout import CODEC_VERSION
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
 # Keys that are in no digest at their default, so that datasets keep the names they had before them.
-_LATER_KEYS = ("encoding",)
+_LATER_KEYS = ("encoding", "types", "missing", "min_count", "hash_bins")
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
@@ -55,6 +55,20 @@ def _text(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_text)]
 
+# The kinds of a column, as in trainer/coding.py, and the rules for gaps that suit each.
+IMPUTING = ("median", "mean", "most_frequent", "constant")
+_RULES = ("fail", "drop", *IMPUTING)
+RULES_BY_KIND = {
+    "number": _RULES,
+    "boolean": ("fail", "drop", "most_frequent", "constant"),
+    "category": ("fail", "drop"),
+    "date": _RULES,
+    "text": ("fail", "drop"),
+}
+KINDS = tuple(RULES_BY_KIND)
+EVERY_COLUMN = "*"  # in data_options.missing
+_DEFAULT_RULES = {"number": "median", "boolean": "most_frequent", "date": "median"}
+
 
 class Split(Group):
     """How rows are divided."""
@@ -93,6 +107,48 @@ class Split(Group):
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
+class Gaps(Group):
+    """What happens to the gaps of a column."""
+
+    rule: Literal[_RULES] = option(
+        ...,
+        "`fail`: the row is bad, see `on_bad_row`; `drop`: the row is left out; otherwise the"
+        " statistic of train, or the constant `value`, stands for a gap.",
+    )
+    value: Text | None = option(
+        None,
+        "Of the rule `constant`: a number, `true` or `false`, or a date such as 2024-12-31.",
+    )
+    indicator: bool = option(
+        False, "Whether the model also gets 1 for a gap and 0 for a value, as one more number."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rule(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in _RULES:
+            raise ValueError(f"one of {', '.join(_RULES)}, or a dict with rule, value, indicator")
+        return {"rule": value}
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _word(cls, value: Any) -> Any:
+        return str(value).lower() if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _constant(self) -> Gaps:
+        if (self.rule == "constant") != (self.value is not None):
+            raise ValueError(
+                'a value for the rule "constant", and none for other rules, for instance'
+                ' {"rule": "constant", "value": 0}'
+            )
+        if self.indicator and self.rule not in IMPUTING:
+            raise ValueError(f"an indicator only with a rule of {', '.join(IMPUTING)}")
+        return self
+
+
 class DataOptions(Group):
     """The keys of `data_options`."""
 
@@ -122,6 +178,30 @@ class DataOptions(Group):
         "auto",
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
+    )
+    types: dict[Text, Literal[KINDS]] = option(
+        {},
+        "The kind of a column by its name, where the one that the data suggests is wrong:"
+        " `number`, `boolean`, `category`, `date`, or `text`, which is hashed into bins.",
+    )
+    missing: dict[Text, Gaps] = option(
+        {},
+        "What happens to a gap, by the name of the column or `*` for all others: `fail`, `drop`,"
+        " `median`, `mean`, `most_frequent`, or a dict with `rule`, `value` and `indicator`. By"
+        " default the median stands for the gap of a number or a date, and the most frequent"
+        " value for that of a boolean; the gap of a category or a text has a code of its own.",
+    )
+    min_count: int = option(
+        2,
+        "Rows of train in which a value of a category must occur to get a code of its own; the"
+        " model sees rarer values like unknown ones.",
+        ge=1,
+    )
+    hash_bins: int = option(
+        1024,
+        "Bins into which the values of a column of the kind `text` are hashed.",
+        ge=2,
+        le=2**22,
     )
 
     @field_validator("columns", "drop", "null_values", mode="before")
@@ -170,7 +250,26 @@ class DataOptions(Group):
     def _no_contradiction(self) -> DataOptions:
         if both := sorted(set(self.columns or ()) & set(self.drop)):
             raise ValueError(f"columns and drop without a name in both, unlike {', '.join(both)}")
+        wrong = [
+            f"for the {kind} {name!r} one of {', '.join(RULES_BY_KIND[kind])}, not {gaps.rule}"
+            for name, gaps in self.missing.items()
+            if (kind := self.types.get(name)) and gaps.rule not in RULES_BY_KIND[kind]
+        ]
+        if wrong:
+            raise ValueError(f"in missing, {'; '.join(wrong)}")
         return self
+
+    def gaps(self, name: str, kind: str) -> Gaps | None:
+        """Return the rule for the gaps of a column; None if a gap has a code of its own.
+
+        The rule for `*` applies to the kinds that it suits.
+        """
+        found = self.missing.get(name)
+        every = self.missing.get(EVERY_COLUMN)
+        if found is None and every and every.rule in RULES_BY_KIND[kind]:
+            found = every
+        default = _DEFAULT_RULES.get(kind)
+        return found or (Gaps(rule=default) if default else None)
 
     def dataset_digest(self, source_digest: str, label: str) -> str:
         """Return the name of the dataset that these options create.

@@ -38,7 +38,6 @@ from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.storage.trained import Trained
-from kfp_tfjob.trainer.coding import NUMBER
 from kfp_tfjob.trainer.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
@@ -241,8 +240,8 @@ def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[dict[st
     """Return the features with their kinds, the label, and the task as set in data_options."""
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     label = values["data_label"]
-    names = sources.feature_names(source, label, options)
-    return dict.fromkeys(names, NUMBER), label, options.task
+    kinds = sources.first_kinds(source, label, options)
+    return {item.name: item.kind for item in kinds.features}, label, options.task
 
 
 def _open_step(run_id: str, values: Mapping[str, Any], task_key: str) -> Step:

@@ -90,8 +90,8 @@ class ArrowTable:
         for name in columns.features:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
                 found.append(_pandas_index(name, self._name))
-            if not (numeric(types[name]) or pa.types.is_binary(types[name])):
-                found.append(_not_numeric(name, self._name, types[name]))
+            if not usable(types[name]):
+                found.append(_unusable(name, self._name, types[name]))
         kind = types[columns.label]
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
             found.append(
@@ -110,13 +110,22 @@ class ArrowTable:
         return self._reader.chunks(columns, most)
 
     def rows(self, columns: Columns) -> Iterator[Rows]:
-        """Yield the rows chunk by chunk."""
+        """Yield the rows of a table of numbers chunk by chunk."""
         for chunk in self.chunks(columns):
-            with undamaged(self._name):
-                features = self._features(chunk, columns.features)
-                label = self._label(chunk, columns.label)
-            texts, codes = values.labels(label, columns.label, self._nulls, chunk.faults)
-            yield Rows.good(features, texts, codes, chunk.faults, chunk.size)
+            yield self.number_rows(chunk, columns)
+
+    def number_rows(self, chunk: Chunk, columns: Columns) -> Rows:
+        """Return the good rows of a chunk with only numbers as features; others are faults."""
+        with undamaged(self._name):
+            features = self._features(chunk, columns.features)
+        texts, codes = self.labels(chunk, columns.label)
+        return Rows(features, texts, codes, chunk.faults.lines, chunk.faults, chunk.size).good
+
+    def labels(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+        """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
+        with undamaged(self._name):
+            label = self._label(chunk, name)
+        return values.labels(label, name, self._nulls, chunk.faults)
 
     def _features(self, chunk: Chunk, names: tuple[str, ...]) -> np.ndarray:
         """Return float32 of shape [rows, features]; values that are not numbers are faults."""
@@ -155,7 +164,7 @@ class ArrowTable:
         column = chunk.columns[name]
         if pa.types.is_binary(column.type):
             return values.strings(column, name, chunk.faults)
-        label, wrong = _label_text(column)
+        label, wrong = as_texts(column)
         if wrong is not None:
             chunk.faults.mark(wrong, "encoding", name, lambda i: "")
         return label
@@ -196,13 +205,24 @@ def textual(kind: pa.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
+def temporal(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are dates, with a time or not."""
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
+def usable(kind: pa.DataType) -> bool:
+    """Tell whether a column of a type may be a feature."""
+    return numeric(kind) or temporal(kind) or textual(kind) or pa.types.is_binary(kind)
+
+
 def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
-    """Return a numeric column as float32; nulls and values too large for float32 are faults."""
+    """Return a numeric column as float32; gaps and values too large for float32 are faults."""
     if pa.types.is_float32(column.type) and not column.null_count:
-        numbers = result = column.to_numpy(zero_copy_only=False)
-        finite = np.isfinite(result)
-        if finite.all():
+        result = column.to_numpy(zero_copy_only=False)
+        if np.isfinite(result).all():
             return result
+        numbers = result
+        absent = np.zeros(len(result), bool)
     else:
         absent = column.is_null().to_numpy(zero_copy_only=False)
         # Integers and decimals beyond 2**53 are rounded, as float32 rounds them anyway.
@@ -210,17 +230,18 @@ def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
         numbers = exact.to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             result = numbers.astype(np.float32)
-        finite = np.isfinite(result)
-        faults.mark(absent, "missing", name, lambda i: "")
-    faults.mark(~finite, "not finite", name, lambda i: str(numbers[i]))
-    return np.where(finite, result, np.float32(0))
+    missing = absent | np.isnan(result)
+    faults.mark(missing, "missing", name, lambda i: "")
+    infinite = np.isinf(result)
+    faults.mark(infinite, "not finite", name, lambda i: str(numbers[i]))
+    return np.where(infinite | missing, np.float32(0), result)
 
 
-def _label_text(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
-    """Return labels of any type as text: whole numbers without a point, NaN and null as missing.
+def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+    """Return values of any type as text: whole numbers without a point, NaN and null as missing.
 
     Returns:
-        The texts, and bool of shape [rows]: the rows with a label that is not UTF-8, None if none.
+        The texts, and bool of shape [rows]: the rows with a text that is not UTF-8, None if none.
     """
     if not isinstance(column.type, pa.DictionaryType):
         column = column.dictionary_encode()
@@ -255,10 +276,10 @@ def _pandas_index(name: str, file: str) -> Problem:
     )
 
 
-def _not_numeric(name: str, file: str, kind: pa.DataType) -> Problem:
+def _unusable(name: str, file: str, kind: pa.DataType) -> Problem:
     return Problem(
-        f"column {name!r} of {file} is not numeric",
+        f"column {name!r} of {file} has a type that a model cannot learn from",
         received=f"the type {kind}",
-        expected="integers, floats, decimals or booleans",
-        fix=f'leave it out with data_options.drop=["{name}"], or write it as numbers',
+        expected="numbers, booleans, texts, dates or timestamps",
+        fix=f'leave it out with data_options.drop=["{name}"], or write it as one of these',
     )

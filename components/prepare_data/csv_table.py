@@ -95,17 +95,24 @@ class CsvTable:
 
     def _as_numbers(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse a block fast; None if a feature has a fault."""
-        if not self._direct or b"\0" in block.data:
+        unasked = columns.numbers is not None and not columns.numbers
+        if unasked or not self._direct or b"\0" in block.data:
             return None
-        types = {str(at[name]): pa.float32() for name in columns.features}
-        types[str(at[columns.label])] = pa.binary()
+        types = {str(i): pa.binary() for i in at.values()}
+        # Beside other columns, a number is parsed like the exported model does.
+        number = pa.float32() if columns.numbers is None else pa.float64()
+        parsed = [name for name in columns.features if columns.parsed(name)]
+        types |= {str(at[name]): number for name in parsed}
         try:
-            table = self._read(block, types)
+            table = self._read(block, types, nulls=columns.numbers is not None)
         except pa.ArrowInvalid:
             return None
         found = {name: _one(table[str(i)]) for name, i in at.items()}
-        if not all(np.isfinite(found[name].to_numpy()).all() for name in columns.features):
-            return None
+        for name in parsed:
+            values_found = found[name].to_numpy(zero_copy_only=False)
+            finite = np.isfinite(values_found).sum()
+            if finite != len(values_found) - found[name].null_count:
+                return None
         return Chunk(found, BlockFaults(self._name, block.lines), len(block.data))
 
     def _as_text(self, block: Block, at: dict[str, int]) -> Chunk:
@@ -133,7 +140,13 @@ class CsvTable:
                 faults.mark(hit, "nul", name, lambda i, column=column: values.shown(column[i]))
         return Chunk(found, faults, size)
 
-    def _read(self, block: Block, types: dict[str, pa.DataType], skip: object = None) -> pa.Table:
+    def _read(
+        self,
+        block: Block,
+        types: dict[str, pa.DataType],
+        skip: object = None,
+        nulls: bool = False,
+    ) -> pa.Table:
         names = [str(i) for i in range(len(self.schema))]
         if not len(block.lines):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()})
@@ -157,7 +170,7 @@ class CsvTable:
             pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
-                null_values=[],
+                null_values=sorted({*self._options.null_values, ""}) if nulls else [],
                 strings_can_be_null=False,
             ),
         )

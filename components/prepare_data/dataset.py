@@ -14,19 +14,31 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data import learned
+from kfp_tfjob.components.prepare_data.column_statistics import AnyColumns, left_out_warnings
+from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
+from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import Shards
 from kfp_tfjob.components.prepare_data.spill import split_of
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
+from kfp_tfjob.storage.layout import (
+    CODEC_VERSION,
+    MANIFEST,
+    SCHEMA,
+    SCHEMA_FORMAT,
+    STATISTICS,
+    TEST_RAW,
+)
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, NUMBER, TEXT, Coding
 
 log = logging.getLogger(__name__)
 
@@ -105,38 +117,42 @@ def write(
         folder: Local folder for one shard at a time.
     """
     store.probe(base)  # from now on, checksums that it does not verify are verified here
-    names, rows = scan.columns.features, scan.rows(label)
-    encoder = Encoder(len(names), None if label.classes is None else len(label.classes))
+    rows = scan.rows(label)
+    coding = None if scan.kinds.plain else learned.learn(scan, label, options)
+    described = _described(scan, coding)
+    statistics = Statistics(described, _places(scan.kinds), label)
+    classes = None if label.classes is None else len(label.classes)
+    floats, codes, dates = (scan.spill.kind[key].shape[0] for key in ("features", "codes", "dates"))
+    encoder = Encoder(floats, classes, codes, dates)
     shards = Shards(store, base, folder, encoder, rows)
-    statistics = Statistics(names, label)
+    raw = RawRows(folder / TEST_RAW, coding, label, scan.texts) if coding else None
     fractions = list(options.split.fractions.values())
     progress = ProgressLog("wrote")
     for part in scan.spill.bins():
-        if label.classes is None:
-            part = part[~np.isnan(part["number"])]  # rows with a text label are bad
-            labels = part["number"]
-        else:
-            labels = label.class_of[part["code"]]
-        # By label too, so the order of rows with equal features does not depend on the input.
-        order = np.lexsort((labels, part["hash"]))
-        hashes, features, labels = part["hash"][order], part["features"][order], labels[order]
-        split = split_of(hashes, fractions)
-        statistics.add(hashes, split, features, labels)
+        part, labels = learned.in_order(part, label)
+        split = split_of(part["hash"], fractions)
+        statistics.add(part, split, labels)
         for i, name in enumerate(SPLITS):
             start, end = np.searchsorted(split, (i, i + 1))
-            shards.add(name, features[start:end], labels[start:end])
+            shards.add(name, part[start:end], labels[start:end])
+            if raw and name == "test":
+                raw.add(part[start:end], labels[start:end])
         progress.add(len(part), len(part) * encoder.record_bytes)
     progress.log()
-    schema = _schema(names, label, options, rows, shards.names)
-    described = statistics.to_dict(scan.faults.seen, scan.faults.counts(), rows)
+    objects = list(shards.objects)
+    if raw:
+        raw.close()
+        objects.append(store.send(folder / TEST_RAW, base / TEST_RAW, TEST_RAW))
+    schema = _schema(scan, coding, label, options, rows, shards.names)
+    faults = scan.faults
+    described = statistics.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
     details = {
         "rows": rows,
         "task": label.task,
-        "features": len(names),
+        "features": len(schema["features"]),
         "schema_digest": schema["schema_digest"],
     }
-    objects = [
-        *shards.objects,
+    objects += [
         _write_json(store, base, SCHEMA, schema),
         _write_json(store, base, STATISTICS, described),
     ]
@@ -145,17 +161,39 @@ def write(
     return Prepared(str(base), digest, rows, schema, described, reused=False)
 
 
+def _described(scan: Scan, coding: Coding | None) -> Described:
+    if coding:
+        return AnyColumns(coding, scan.kinds)
+    return Numbers(scan.columns.features, left_out_warnings(scan.kinds))
+
+
+def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:
+    """Return for each feature that may copy the label its array in the spill, and its column."""
+    groups = {"features": (NUMBER, BOOLEAN), "codes": (CATEGORY, TEXT)}
+    hashed = kinds.of(TEXT)
+    return {
+        name: (group, j)
+        for group, of in groups.items()
+        for j, name in enumerate(kinds.of(*of))
+        if name not in hashed
+    }
+
+
 def _schema(
-    names: tuple[str, ...],
+    scan: Scan,
+    coding: Coding | None,
     label: Label,
     options: DataOptions,
     rows: dict[str, int],
     shards: dict[str, list[str]],
 ) -> dict[str, Any]:
     """Return schema.json; its digest covers what makes two models comparable, but no counts."""
+    names = scan.columns.features
+    numbers = {"features": [{"name": name, "type": "float32"} for name in names]}
+    columns = coding.to_schema() if coding else numbers
     comparable = {
         "task": label.task,
-        "features": [{"name": name, "type": "float32"} for name in names],
+        "features": columns["features"],
         "label": {
             "name": label.name,
             "classes": None if label.classes is None else list(label.classes),
@@ -163,10 +201,16 @@ def _schema(
         "split": {"salt": options.split.salt, "fractions": options.split.fractions},
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
+    more: dict[str, Any] = {"coding": columns["coding"], "test_raw": TEST_RAW} if coding else {}
+    left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
+    if coding:
+        left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
     return {
         "format": SCHEMA_FORMAT,
         **comparable,
         "schema_digest": sha256(text.encode()).hexdigest(),
+        **more,
+        **({"left_out": left_out} if left_out else {}),
         "codec": {"version": CODEC_VERSION, "layout": "packed"},
         "splits": {split: {"rows": rows[split], "shards": shards[split]} for split in SPLITS},
     }

@@ -28,10 +28,13 @@ RULES = {
     "keys": "a key that none of the first rows has",
     "nested": "a list or an object where other rows have one value",
     "list": "not a list of as many numbers as in the first rows",
-    "long": "a label of more than 1,000 characters",
+    "long": "a text of more than 1,000 characters",
+    "boolean": "not true or false",
+    "date": "not a date such as 2024-12-31 or 2024-12-31T23:59:59+01:00, of the years 1 to 9999",
 }
 _WITHOUT_VALUES = ("columns", "quotes", "json", "keys")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
+_LEFT_OUT = 255
 _COLUMN_RULES = {
     "text": "is text",
     "missing": "is empty",
@@ -41,6 +44,8 @@ _COLUMN_RULES = {
     "nested": "is nested",
     "list": "has no list or one of another length",
     "long": "has more than 1,000 characters",
+    "boolean": "is not true or false",
+    "date": "is not a date",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
 _DROP = "drop these rows with data_options.on_bad_row=drop"
@@ -79,10 +84,15 @@ class BlockFaults:
     Args:
         file: Name of the file.
         lines: int64 of shape [rows], the line where each row begins.
+
+    Attributes:
+        dropping: The columns whose gaps leave a row out without a fault.
     """
 
     def __init__(self, file: str, lines: np.ndarray) -> None:
         self.file, self.lines = file, lines
+        self.dropping: frozenset[str] = frozenset()
+        self.left_out: Counter[str] = Counter()  # rows by the column with the gap
         self._rule = np.zeros(len(lines), np.uint8)
         self.cells: Counter[tuple[str, str]] = Counter()
         self.rows: Counter[str] = Counter()
@@ -96,7 +106,7 @@ class BlockFaults:
 
     @property
     def good(self) -> np.ndarray:
-        """Bool of shape [rows]: the rows without a fault."""
+        """Bool of shape [rows]: the rows without a fault that are not left out."""
         return self._rule == 0
 
     def mark(self, mask: np.ndarray, rule: str, column: str, text_at: Callable[[int], str]) -> None:
@@ -109,6 +119,11 @@ class BlockFaults:
             text_at: Returns the text of that column in a row.
         """
         if not mask.any():
+            return
+        if rule == "missing" and column in self.dropping:
+            fresh = mask & self.good
+            self._rule[fresh] = _LEFT_OUT
+            self.left_out[column] += int(fresh.sum())
             return
         self.cells[column, rule] += int(mask.sum())
         self.values.setdefault(column, text_at(int(mask.argmax()))[:_VALUE_LENGTH])
@@ -135,6 +150,7 @@ class Faults:
         seen: Rows read, good or bad.
         rows: Bad rows by rule; a row counts once, by its first fault.
         cells: Bad values by column and rule.
+        left_out: Rows with a gap that data_options.missing leaves out, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
     """
 
@@ -142,6 +158,7 @@ class Faults:
         self.seen = 0
         self.rows: Counter[str] = Counter()
         self.cells: Counter[tuple[str, str]] = Counter()
+        self.left_out: Counter[str] = Counter()
         self.examples: list[Fault] = []
         self._values: dict[str, str] = {}
 
@@ -153,6 +170,7 @@ class Faults:
     def add(self, block: BlockFaults) -> None:
         """Add the faults of the next block."""
         self.seen += block.seen
+        self.left_out.update(block.left_out)
         for column, value in block.values.items():
             self._values.setdefault(column, value)
         self.include(block.rows, block.cells, block.examples)
@@ -189,18 +207,18 @@ class Faults:
                 continue
             rules = [rule for rule in RULES if self.cells[column, rule]]
             share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
-            if rules == ["long"]:
-                expected = "shorter labels"
-                fix = "choose a different data_label, or shorten its values"
-            else:
-                expected = "a number in every row"
-                fix = f'leave it out with data_options.drop=["{column}"], or write it as numbers'
+            fix = (
+                "choose a different data_label, or shorten its values"
+                if rules == ["long"]
+                else f'leave it out with data_options.drop=["{column}"], or set its kind with'
+                f' data_options.types={{"{column}": "category"}}'
+            )
             if "encoding" in rules:
                 fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
                 f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
                 received=repr(self._values[column]) if column in self._values else None,
-                expected=expected,
+                expected=_expected(rules),
                 fix=fix,
             )
         return problems
@@ -247,6 +265,12 @@ class Faults:
         for (column, _), count in self.cells.items():
             found[column] += count
         return found
+
+
+def _expected(rules: list[str]) -> str:
+    if "boolean" in rules or "date" in rules:
+        return "a date in every row" if "date" in rules else "true or false in every row"
+    return "shorter texts" if rules == ["long"] else "a number in every row"
 
 
 def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,10 +17,39 @@ class Columns:
     Attributes:
         features: Names, in the order of the model's input.
         label: Name.
+        numbers: The features that a reader of text may parse as numbers; None for all.
     """
 
     features: tuple[str, ...]
     label: str
+    numbers: frozenset[str] | None = None
+
+    def parsed(self, name: str) -> bool:
+        """Tell whether a reader of text may parse a feature as numbers."""
+        return self.numbers is None or name in self.numbers
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of texts in one block.
+
+    Attributes:
+        texts: The distinct texts, in the order in which they occur first.
+        codes: int32 of shape [rows]: 0 for a gap, otherwise 1 + the index of the text.
+    """
+
+    texts: list[str]
+    codes: np.ndarray
+
+    def of(self, keep: np.ndarray) -> Texts:
+        """Return the rows of a mask, and only the texts that occur in them."""
+        codes = self.codes[keep]
+        used, first = np.unique(codes, return_index=True)
+        used = used[np.argsort(first)]
+        used = used[used > 0]
+        place = np.zeros(len(self.texts) + 1, np.int32)
+        place[used] = np.arange(1, len(used) + 1)
+        return Texts([self.texts[code - 1] for code in used.tolist()], place[codes])
 
 
 @dataclass(frozen=True)
@@ -28,12 +57,15 @@ class Rows:
     """The good rows of one block.
 
     Attributes:
-        features: float32 of shape [rows, features], finite.
+        features: float32 of shape [rows, features], finite; in a table with other columns than
+            numbers, NaN is a gap.
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
         faults: The bad rows, which are left out.
         size: The unpacked size of the block in bytes.
+        texts: The columns of categories and texts.
+        dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE for a gap.
     """
 
     features: np.ndarray
@@ -42,24 +74,27 @@ class Rows:
     lines: np.ndarray
     faults: BlockFaults
     size: int
+    texts: tuple[Texts, ...] = ()
+    dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
-    @classmethod
-    def good(
-        cls,
-        features: np.ndarray,
-        labels: list[str],
-        codes: np.ndarray,
-        faults: BlockFaults,
-        size: int,
-    ) -> Rows:
-        """Return the rows without a marked fault."""
-        keep = faults.good
+    @property
+    def good(self) -> Rows:
+        """The rows without a marked fault."""
+        keep = self.faults.good
         if keep.all():
-            return cls(features, labels, codes, faults.lines, faults, size)
+            return self
         # A label that only bad rows have is not a class.
-        used, codes = np.unique(codes[keep], return_inverse=True)
-        labels = [labels[code] for code in used.tolist()]
-        return cls(features[keep], labels, codes, faults.lines[keep], faults, size)
+        used, codes = np.unique(self.codes[keep], return_inverse=True)
+        return Rows(
+            self.features[keep],
+            [self.labels[code] for code in used.tolist()],
+            codes,
+            self.lines[keep],
+            self.faults,
+            self.size,
+            tuple(column.of(keep) for column in self.texts),
+            self.dates[keep] if len(self.dates) else self.dates,
+        )
 
 
 def empty(name: str) -> DataError:

@@ -1,24 +1,38 @@
-"""Reads the source in one pass: writes rows to local disk by hash, and counts labels."""
+"""Reads the source: determines the kinds, writes rows to local disk by hash, and counts labels.
+
+A table of numbers without a gap is read once. Any other table is read twice: the first pass
+determines the kinds of its columns, the second one converts its rows.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data import kinds as columns_kinds
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
+from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, Seen
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.components.prepare_data.text_spill import TextSpill
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
+from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER, TEXT
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +42,22 @@ class Scan:
     """The result of reading the source.
 
     Attributes:
-        columns: The columns read from each file.
+        columns: The features and the label.
+        kinds: The kinds of the features, and the columns that were left out.
         faults: The bad rows.
         vocabulary: The labels of the good rows.
         spill: The good rows, on local disk.
+        dictionaries: The texts of each category, by name.
+        texts: The texts of columns that are hashed, of the test split; None if there are none.
     """
 
     columns: Columns
+    kinds: Kinds
     faults: Faults
     vocabulary: Vocabulary
     spill: Spill
+    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
+    texts: TextSpill | None = None
 
     def rows(self, label: Label) -> dict[str, int]:
         """Return the number of good rows in each split, given the label."""
@@ -48,46 +68,250 @@ class Scan:
 
 
 def read(source: Source, data_label: str, options: DataOptions, folder: Path, block: int) -> Scan:
-    """Read the source once.
+    """Read the source.
 
     Args:
         source: The files.
         data_label: The label column.
         options: The typed `data_options`.
-        folder: An empty folder on local disk, with room for all features as float32.
-        block: Bytes of a CSV to parse at a time.
+        folder: An empty folder on local disk, with room for all rows as numbers.
+        block: Bytes of text to parse at a time.
 
     Raises:
-        DataError: A file cannot be read, or does not have the expected columns.
+        DataError: A file cannot be read, or does not have the expected columns, or the kind of a
+            column is unclear.
     """
-    scan: Scan | None = None
-    progress = ProgressLog("read")
-    fractions = list(options.split.fractions.values())
-    for file in source.files:
-        with open_table(source, file, options, block) as table:
-            columns, problems = choose(table.names, data_label, options, file.name)
-            problems += table.problems(columns) if columns else []
-            if scan and columns and set(columns.features) != set(scan.columns.features):
-                problems.append(_other_columns(file.name, source.files[0].name, columns, scan))
-            DataError.raise_if(problems)
-            if scan is None:
-                spill = Spill(folder, len(columns.features))
-                scan = Scan(columns, Faults(), Vocabulary(data_label), spill)
-            for rows in table.rows(scan.columns):
-                scan.faults.add(rows.faults)
-                hashes = row_hashes(rows.features, options.split.salt)
-                split = split_of(hashes, fractions)
-                codes, numbers = scan.vocabulary.add(rows, split)
-                scan.spill.add(hashes, codes, numbers, rows.features)
-                progress.add(rows.faults.seen, rows.size)
-    scan.spill.close()
-    progress.log()
-    return scan
+    reading = _Reading(source, data_label, options, folder, block)
+    if _may_be_plain(options):
+        try:
+            return reading.numbers(None)
+        except _NotPlainError:
+            pass
+    kinds = reading.kinds()
+    while not kinds.plain:
+        try:
+            found = reading.rows(kinds)
+        except _LeftOutError as error:
+            kinds = kinds.without(error.lost)
+        else:
+            return found
+    return reading.numbers(kinds)
 
 
-def _other_columns(name: str, first: str, columns: Columns, scan: Scan) -> Problem:
-    more = sorted(set(columns.features) - set(scan.columns.features))
-    fewer = sorted(set(scan.columns.features) - set(columns.features))
+class _NotPlainError(Exception):
+    """The source is not a table of numbers without a gap, or has bad rows."""
+
+
+class _LeftOutError(Exception):
+    """Columns that must be left out, as only the rows show."""
+
+    def __init__(self, lost: list[LeftOut]) -> None:
+        super().__init__(lost)
+        self.lost = lost
+
+
+def _may_be_plain(options: DataOptions) -> bool:
+    """Tell whether the options ask for nothing that a table of numbers does not have."""
+    imputed = any(gaps.rule in IMPUTING for gaps in options.missing.values())
+    return not imputed and not set(options.types.values()) - {NUMBER}
+
+
+class _Reading:
+    """Reads a source, several times if need be; the arguments are those of `read`."""
+
+    def __init__(
+        self, source: Source, data_label: str, options: DataOptions, folder: Path, block: int
+    ) -> None:
+        self._source, self._label, self._options = source, data_label, options
+        self._folder, self._block = folder, block
+        self._fractions = list(options.split.fractions.values())
+        self._nulls = pa.array(sorted({*options.null_values, ""}))
+
+    def numbers(self, kinds: Kinds | None) -> Scan:
+        """Read a table of numbers.
+
+        Args:
+            kinds: The kinds, or None to find out whether every column is a number.
+
+        Raises:
+            _NotPlainError: `kinds` is None, and there is more than numbers.
+        """
+        scan: Scan | None = None
+        progress = ProgressLog("read")
+        try:
+            for table, columns in self._tables(kinds):
+                if scan is None:
+                    spill = Spill(self._folder, len(columns.features))
+                    vocabulary = Vocabulary(self._label)
+                    known = kinds or columns_kinds.of_numbers(columns.features, self._options)
+                    scan = Scan(columns, known, Faults(), vocabulary, spill)
+                for rows in self._number_rows(table, scan.columns, strict=kinds is None):
+                    hashes = row_hashes(rows.features, self._options.split.salt)
+                    self._add(scan, rows, hashes)
+                    progress.add(rows.faults.seen, rows.size)
+        finally:
+            if scan:
+                scan.spill.close()
+        progress.log()
+        return scan
+
+    def kinds(self) -> Kinds:
+        """Read the source for the kinds of its columns.
+
+        Raises:
+            DataError: The kind of a column is unclear.
+        """
+        seen: dict[str, Seen] = {}
+        progress = ProgressLog("looked at")
+        for table, columns in self._tables(None):
+            seen = seen or {name: Seen(name, self._nulls) for name in columns.features}
+            text = Columns(tuple(seen), self._label, frozenset())
+            for chunk in table.chunks(text):
+                columns_kinds.see(seen, chunk)
+                progress.add(chunk.faults.seen, chunk.size)
+        progress.log()
+        found, problems = columns_kinds.decide(seen.values(), self._options)
+        DataError.raise_if(problems)
+        for line in columns_kinds.described(found):
+            log.info("%s", line)
+        return found
+
+    def rows(self, kinds: Kinds) -> Scan:
+        """Read a table with columns of any kind.
+
+        Raises:
+            _LeftOutError: Some columns are no features after all.
+        """
+        scan: Scan | None = None
+        progress = ProgressLog("read")
+        converter = Converter(kinds, self._label, self._nulls)
+        texts = {
+            item.name: Dictionary() if item.kind == CATEGORY else Bins(self._options.hash_bins)
+            for item in kinds.features
+            if item.kind in (CATEGORY, TEXT)
+        }
+        numbers = frozenset(kinds.of(NUMBER))
+        try:
+            for table, columns in self._tables(kinds):
+                if scan is None:
+                    dates = len(kinds.of(DATE))
+                    others = len(kinds.features) - dates - len(texts)
+                    spill = Spill(self._folder, others, len(texts), dates)
+                    vocabulary = Vocabulary(self._label)
+                    dictionaries = {name: texts[name] for name in kinds.of(CATEGORY)}
+                    names = kinds.of(TEXT)
+                    test = TextSpill(self._folder, names) if names else None
+                    scan = Scan(columns, kinds, Faults(), vocabulary, spill, dictionaries, test)
+                wanted = Columns(scan.columns.features, self._label, numbers)
+                for chunk in table.chunks(wanted):
+                    chunk.faults.dropping = self._dropping(chunk)
+                    rows = converter.rows(table, chunk)
+                    codes, hashed = _coded(rows, texts)
+                    salt = self._options.split.salt
+                    hashes = row_hashes(rows.features, salt, hashed, rows.dates)
+                    self._add(scan, rows, hashes, codes)
+                    if scan.texts:
+                        mask = split_of(hashes, self._fractions) == SPLITS.index("test")
+                        named = zip(texts, rows.texts, strict=True)
+                        raw = [it.of(mask) for name, it in named if name in scan.texts.names]
+                        scan.texts.add(hashes[mask], raw)
+                    progress.add(rows.faults.seen, rows.size)
+        finally:
+            if scan:
+                scan.spill.close()
+                if scan.texts:
+                    scan.texts.close()
+        progress.log()
+        lost = [
+            LeftOut(name, columns_kinds.ALL_DIFFERENT)
+            for name, dictionary in scan.dictionaries.items()
+            if dictionary.rows >= columns_kinds.FEWEST_IDS
+            and dictionary.all_different
+            and not columns_kinds.is_wanted(name, self._options)
+        ]
+        if lost:
+            raise _LeftOutError(lost)
+        return scan
+
+    def _tables(self, kinds: Kinds | None) -> Iterator[tuple[ArrowTable, Columns]]:
+        """Open the files one after the other, and check that they have the same columns."""
+        first: Columns | None = None
+        for file in self._source.files:
+            with open_table(self._source, file, self._options, self._block) as table:
+                columns, problems = choose(table.names, self._label, self._options, file.name)
+                problems += table.problems(columns) if columns else []
+                if first and columns and set(columns.features) != set(first.features):
+                    name = self._source.files[0].name
+                    problems.append(_other_columns(file.name, name, columns, first))
+                DataError.raise_if(problems)
+                first = first or columns
+                if kinds is None:
+                    yield table, columns
+                    continue
+                if not kinds.features:
+                    raise DataError(_no_feature(file.name, kinds))
+                yield table, Columns(tuple(item.name for item in kinds.features), self._label)
+
+    def _number_rows(self, table: ArrowTable, columns: Columns, strict: bool) -> Iterator[Rows]:
+        for chunk in table.chunks(columns):
+            if strict and not _numbers_only(chunk, columns):
+                raise _NotPlainError
+            chunk.faults.dropping = self._dropping(chunk)
+            yield table.number_rows(chunk, columns)
+
+    def _dropping(self, chunk: Chunk) -> frozenset[str]:
+        """Return the columns whose gaps leave a row out."""
+        missing = self._options.missing
+        named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
+        if EVERY_COLUMN in named:
+            named |= chunk.columns.keys() - missing.keys() - {self._label}
+        return frozenset(named)
+
+    def _add(
+        self, scan: Scan, rows: Rows, hashes: np.ndarray, codes: np.ndarray | None = None
+    ) -> None:
+        scan.faults.add(rows.faults)
+        labels, numbers = scan.vocabulary.add(rows, split_of(hashes, self._fractions))
+        dates = rows.dates if codes is not None else None
+        scan.spill.add(hashes, labels, numbers, rows.features, codes, dates)
+
+
+def _numbers_only(chunk: Chunk, columns: Columns) -> bool:
+    """Tell whether every feature of a chunk is a number in every row."""
+    for name in columns.features:
+        column = chunk.columns[name]
+        if not numeric(column.type) or pa.types.is_boolean(column.type) or column.null_count:
+            return False
+        if pa.types.is_floating(column.type):
+            if np.isnan(column.to_numpy(zero_copy_only=False)).any():
+                return False
+    return True
+
+
+def _coded(rows: Rows, texts: Mapping[str, Dictionary | Bins]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
+    codes = np.empty((len(rows.lines), len(texts)), np.int32)
+    hashes = np.empty((len(rows.lines), len(texts)), np.uint64)
+    for j, ((name, coder), column) in enumerate(zip(texts.items(), rows.texts, strict=True)):
+        try:
+            codes[:, j], hashes[:, j] = coder.add(column)
+        except TooManyTextsError:
+            raise _LeftOutError([LeftOut(name, columns_kinds.TOO_MANY_TEXTS)]) from None
+    return codes, hashes
+
+
+def _no_feature(file: str, kinds: Kinds) -> Problem:
+    return Problem(
+        f"{file} has no column that a model can learn from",
+        received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
+        expected="at least one feature",
+        fix="name the kind of a column with data_options.types to keep it, or correct data_uri",
+    )
+
+
+def _other_columns(name: str, first: str, columns: Columns, others: Columns) -> Problem:
+    more = sorted(set(columns.features) - set(others.features))
+    fewer = sorted(set(others.features) - set(columns.features))
     return Problem(
         f"{name} does not have the columns of {first}",
         received="; ".join(

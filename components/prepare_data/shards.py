@@ -58,12 +58,12 @@ class Shards:
         self.names = {split: [name for name, _ in left] for split, left in self._left.items()}
         self._open: tuple[str, int, IO[bytes]] | None = None
 
-    def add(self, split: str, features: np.ndarray, labels: np.ndarray) -> None:
+    def add(self, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
         """Write the next rows of a split; a full shard goes to the store.
 
         Args:
             split: One of the splits.
-            features: float32 of shape [rows, features].
+            rows: Rows of the spill.
             labels: Class indices or numbers, of shape [rows].
         """
         step = max(1, _ENCODE_BYTES // self._encoder.record_bytes)
@@ -74,7 +74,9 @@ class Shards:
                 self._open = name, size, open(self._folder / name, "wb")
             name, missing, file = self._open
             end = min(start + step, start + missing, len(labels))
-            file.write(self._encoder.encode(features[start:end], labels[start:end]))
+            part = rows[start:end]
+            values = part["features"], labels[start:end], part["codes"], part["dates"]
+            file.write(self._encoder.encode(*values))
             self._open = name, missing - (end - start), file
             start = end
             if not self._open[1]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, Seen, decide, see
 from kfp_tfjob.components.prepare_data.listing import files_at
+from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import FORMATS, DataOptions
 from kfp_tfjob.storage.address import S3Address
@@ -47,18 +52,17 @@ def source_digest(source: Source) -> str:
     return digest.hexdigest()
 
 
-def feature_names(source: Source, data_label: str, options: DataOptions) -> tuple[str, ...]:
-    """Return the feature columns; empty if the header is unusable."""
-    with open_table(source, source.files[0], options, _FIRST_BLOCK) as table:
-        columns, _ = choose(table.names, data_label, options, source.files[0].name)
-    return columns.features if columns else ()
+def first_kinds(source: Source, data_label: str, options: DataOptions) -> Kinds:
+    """Return the kinds that the first block of the first file suggests; none without a block."""
+    found, _ = _first_block(source, data_label, options)
+    return found
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
     """Return every problem that the first block of the first file shows.
 
     It is for preflight, so it takes seconds for any amount of data. If a bad row fails the run, a
-    column that is text in every row of the block is among the problems.
+    column that is bad in most rows of the block is among the problems.
 
     Args:
         source: The files.
@@ -66,24 +70,40 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
         options: The typed `data_options`.
     """
     try:
-        with open_table(source, source.files[0], options, _FIRST_BLOCK) as table:
-            columns, problems = choose(table.names, data_label, options, source.files[0].name)
-            problems += table.problems(columns) if columns and not problems else []
-            if problems or columns is None:
-                return problems
-            faults, looked = Faults(), 0
-            for rows in table.rows(columns):
-                faults.add(rows.faults)
-                looked += rows.size
-                if faults.seen or looked > _MOST_LOOKED:
-                    break
-            if not faults.seen:
-                return [no_rows()] if len(source.files) == 1 and looked <= _MOST_LOOKED else []
-            if faults.shape_problem():
-                return faults.problems()
-            if options.on_bad_row != "fail":
-                return []
-            quote = faults.quote_problem()
-            return [*([quote] if quote else []), *first_columns(faults.column_problems())]
+        _, problems = _first_block(source, data_label, options)
+        return problems
     except DataError as error:
         return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]
+
+
+def _first_block(
+    source: Source, data_label: str, options: DataOptions
+) -> tuple[Kinds, list[Problem]]:
+    """Return the kinds of the first block that has rows, and its problems."""
+    first, nulls = source.files[0], pa.array(sorted({*options.null_values, ""}))
+    with open_table(source, first, options, _FIRST_BLOCK) as table:
+        columns, problems = choose(table.names, data_label, options, first.name)
+        problems += table.problems(columns) if columns and not problems else []
+        if problems or columns is None:
+            return NO_KINDS, problems
+        looked = 0
+        seen = {name: Seen(name, nulls) for name in columns.features}
+        for chunk in table.chunks(Columns(columns.features, data_label, frozenset())):
+            looked += chunk.size
+            if chunk.faults.seen or looked > _MOST_LOOKED:
+                break
+        else:
+            return NO_KINDS, [no_rows()] if len(source.files) == 1 else []
+        if not chunk.faults.seen:
+            return NO_KINDS, []
+        see(seen, chunk)
+        kinds, problems = decide(seen.values(), options)
+        Converter(kinds, data_label, nulls).rows(table, chunk)
+        faults = Faults()
+        faults.add(chunk.faults)
+        if faults.shape_problem():
+            return kinds, faults.problems()
+        if problems or options.on_bad_row != "fail":
+            return kinds, problems
+        quote = faults.quote_problem()
+        return kinds, [*([quote] if quote else []), *first_columns(faults.column_problems())]

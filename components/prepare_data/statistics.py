@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.label_copies import LabelCopies
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.storage.words import listed
 
@@ -92,34 +94,86 @@ class Sample:
 
     def histogram(self, column: int, low: float, high: float) -> list[int]:
         """Return the rows in each of HISTOGRAM_BARS bars of equal width between two values."""
-        values = self.column(column)
-        if high <= low:
-            return [len(values)]
-        bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
-        counts = np.bincount(np.clip(bar, 0, HISTOGRAM_BARS - 1), minlength=HISTOGRAM_BARS)
-        return counts.tolist()
+        return bars_of(self.column(column), low, high)
+
+
+def bars_of(values: np.ndarray, low: float, high: float) -> list[int]:
+    """Return the values in each of HISTOGRAM_BARS bars of equal width between two values."""
+    if high <= low:
+        return [len(values)]
+    bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
+    counts = np.bincount(np.clip(bar, 0, HISTOGRAM_BARS - 1), minlength=HISTOGRAM_BARS)
+    return counts.tolist()
+
+
+class Described(Protocol):
+    """Describes the features over train."""
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows of train, as they are in the spill."""
+
+    def described(self) -> dict[str, Any]:
+        """Return keys of statistics.json, `features` among them."""
+
+    def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
+        """Return what a person should look at."""
+
+
+class Numbers(Described):
+    """The columns of a table of numbers.
+
+    Args:
+        names: The features.
+        left_out: What to say about columns that are left out.
+    """
+
+    def __init__(self, names: tuple[str, ...], left_out: Sequence[str] = ()) -> None:
+        self._names, self._left_out = names, left_out
+        self._moments, self._sample = Moments(len(names)), Sample(len(names))
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows of train, as they are in the spill."""
+        self._moments.add(rows["features"])
+        self._sample.add(rows["features"])
+
+    def described(self) -> dict[str, Any]:
+        """Return the key `features` of statistics.json."""
+        found = {}
+        for i, name in enumerate(self._names):
+            column = self._moments.column(i)
+            bars = self._sample.histogram(i, column["min"], column["max"])
+            found[name] = column | {"histogram": bars}
+        return {"features": found}
+
+    def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
+        """Return what a person should look at."""
+        constant = [name for name, column in features.items() if column["min"] == column["max"]]
+        values = {name: self._sample.column(i) for i, name in enumerate(self._names)}
+        return [*self._left_out, *number_warnings(features, constant, values)]
 
 
 class Statistics:
     """The content of statistics.json.
 
     Args:
-        names: The features.
+        features: Describes the features.
+        places: For each feature its name, its array in the spill and its column there.
         label: The label.
     """
 
-    def __init__(self, names: tuple[str, ...], label: Label) -> None:
-        self._names, self._label = names, label
-        self._features = Moments(len(names))
-        self._sample, self._label_sample = Sample(len(names)), Sample(1)
+    def __init__(
+        self, features: Described, places: Mapping[str, tuple[str, int]], label: Label
+    ) -> None:
+        self._features, self._label, self._places = features, label, places
+        self._copies = LabelCopies(tuple(places), label)
+        self._label_sample = Sample(1)
         self._labels = [Moments(1) for _ in SPLITS]
         self._classes = np.zeros((3, len(label.classes or ())), np.int64)
         self._duplicates = self._conflicts = 0
 
-    def add(
-        self, hashes: np.ndarray, split: np.ndarray, features: np.ndarray, labels: np.ndarray
-    ) -> None:
-        """Add rows in the order of hash and label; every array has the shape [rows, ...]."""
+    def add(self, rows: np.ndarray, split: np.ndarray, labels: np.ndarray) -> None:
+        """Add rows of the spill in the order of hash and label, with their splits and labels."""
+        hashes = rows["hash"]
         same = hashes[1:] == hashes[:-1]
         self._duplicates += int(same.sum())
         self._conflicts += int((same & (labels[1:] != labels[:-1])).sum())
@@ -135,36 +189,46 @@ class Statistics:
                     labels[start:end], minlength=len(self._label.classes)
                 )
             if i == 0:
-                self._features.add(features[start:end])
-                self._sample.add(features[start:end])
+                train = rows[start:end]
+                self._features.add(train)
+                columns = {name: train[key][:, j] for name, (key, j) in self._places.items()}
+                self._copies.add(columns, labels[start:end])
                 self._label_sample.add(labels[start:end, None])
 
-    def to_dict(self, read: int, bad: dict[str, int], rows: dict[str, int]) -> dict[str, Any]:
+    def to_dict(
+        self,
+        read: int,
+        bad: dict[str, int],
+        rows: dict[str, int],
+        left_out: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         """Return the content of statistics.json.
 
         Args:
             read: Rows of the source, good or bad.
             bad: Bad rows by rule.
             rows: Rows by split.
+            left_out: Rows that a gap leaves out, by column.
 
         Returns:
             Plain values, all finite. Features and a numeric label are described over train,
             because normalisation uses these values. The label is also described by split.
         """
-        features = {}
-        for i, name in enumerate(self._names):
-            column = self._features.column(i)
-            bars = self._sample.histogram(i, column["min"], column["max"])
-            features[name] = column | {"histogram": bars}
-        return {
-            "features": features,
+        described = self._features.described()
+        body = {
+            **described,
             "label": self._label_dict(),
             "rows": {"read": read, **rows},
             "duplicates": self._duplicates,
             "conflicts": self._conflicts,
             "bad_rows": {"dropped": sum(bad.values()), "rules": bad},
-            "warnings": self._warnings(features),
+            "warnings": self._warnings(described["features"]),
         }
+        if left_out:
+            body["rows_left_out"] = dict(sorted(left_out.items()))
+        if self._copies.names:
+            body["label_copies"] = list(self._copies.names)
+        return body
 
     def _label_dict(self) -> dict[str, Any]:
         body: dict[str, Any] = {"name": self._label.name}
@@ -182,25 +246,14 @@ class Statistics:
 
     def _warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         found = []
-        constant = [name for name, column in features.items() if column["min"] == column["max"]]
-        if constant:
-            found.append(f"the same value in every row of train: {_some(constant)}")
-        large = [
-            name for name, column in features.items() if max(-column["min"], column["max"]) > _EXACT
-        ]
-        if large:
+        if copies := self._copies.names:
             found.append(
-                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
-                f" feature: {_some(large)}; leave it out with data_options.drop"
+                f"TELLS THE LABEL: each value of {_some(list(copies))} goes with one value of the"
+                f" label {self._label.name!r}, and the other way round; if such a column is written"
+                " together with the label, leave it out with data_options.drop="
+                + json.dumps(list(copies[:_MOST_WARNED]), ensure_ascii=False)
             )
-        if alike := [
-            name for i, name in enumerate(self._names) if _identifies(name, self._sample.column(i))
-        ]:
-            found.append(
-                "a different whole number in every row, like an identifier or a row number:"
-                f" {_some(alike)}; if it says nothing about new rows, leave it out with"
-                f" data_options.drop={json.dumps(alike[:_MOST_WARNED], ensure_ascii=False)}"
-            )
+        found += self._features.warnings(features)
         for i, split in enumerate(SPLITS[1:], 1):
             lacking = [
                 name
@@ -215,6 +268,43 @@ class Statistics:
                 f" {self._conflicts:,}"
             )
         return found
+
+
+def number_warnings(
+    features: Mapping[str, Mapping[str, Any]],
+    constant: list[str],
+    samples: Mapping[str, np.ndarray],
+) -> list[str]:
+    """Return what is odd about columns.
+
+    Args:
+        features: The numbers, as in statistics.json.
+        constant: The columns with one value.
+        samples: Values of the numbers in some rows of train: float64, NaN for a gap.
+    """
+    found = []
+    if constant:
+        found.append(f"the same value in every row of train: {_some(constant)}")
+    large = [
+        name for name, column in features.items() if max(-column["min"], column["max"]) > _EXACT
+    ]
+    if large:
+        found.append(
+            f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
+            f" feature: {_some(large)}; leave it out with data_options.drop"
+        )
+    alike = [
+        name
+        for name, values in samples.items()
+        if not np.isnan(values).any() and _identifies(name, values)
+    ]
+    if alike:
+        found.append(
+            "a different whole number in every row, like an identifier or a row number:"
+            f" {_some(alike)}; if it says nothing about new rows, leave it out with"
+            f" data_options.drop={json.dumps(alike[:_MOST_WARNED], ensure_ascii=False)}"
+        )
+    return found
 
 
 def _identifies(name: str, values: np.ndarray) -> bool:

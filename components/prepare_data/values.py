@@ -15,15 +15,16 @@ BLANKS = " \t"
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 LONGEST_LABEL = 1000  # characters
 _NOT_FINITE = r"(?i)[+-]?(nan|inf|infinity)"
+NAMED_NOT_FINITE = f"^{_NOT_FINITE}$"
 _BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 _TRUE = _BOOLS[:3]
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 _is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
 def number(text: str) -> float | None:
     """Return the value of a number in text; None when it is not one that float32 can hold."""
-    return value if _is_number(text) and abs(value := float(text)) <= _LARGEST else None
+    return value if _is_number(text) and abs(value := float(text)) <= LARGEST else None
 
 
 def plain_number(text: str) -> bool:
@@ -64,26 +65,83 @@ def strings(column: pa.Array, name: str, faults: BlockFaults) -> pa.Array:
     return text
 
 
-def numbers(text: pa.Array, nulls: pa.Array) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def numbers(
+    text: pa.Array, nulls: pa.Array, kind: type[np.floating] = np.float32
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return texts as numbers, and which texts are not numbers.
 
     Args:
         text: Strings without blanks around them, of shape [values].
         nulls: The texts that mean a missing value.
+        kind: float32 or float64; a number must fit into float32 in any case.
 
     Returns:
-        float32 of shape [values], 0 if not a number; and for each fault, bool of shape [values].
+        Numbers of shape [values], 0 if not a number; and for each fault, bool of shape [values].
     """
     missing = pc.is_in(text, value_set=nulls)
     bools = pc.is_in(text, value_set=_BOOLS)
     numeric = pc.and_not(pc.match_substring_regex(text, f"^{_NUMBER}$"), missing)
-    values = pc.if_else(numeric, text, "0").cast(pa.float32()).to_numpy(zero_copy_only=False).copy()
+    values = pc.if_else(numeric, text, "0").cast(pa.from_numpy_dtype(kind))
+    values = values.to_numpy(zero_copy_only=False).copy()
     values[pc.is_in(text, value_set=_TRUE).to_numpy(zero_copy_only=False)] = 1
     absent = missing.to_numpy(zero_copy_only=False)
-    infinite = pc.match_substring_regex(text, f"^{_NOT_FINITE}$").to_numpy(zero_copy_only=False)
-    infinite = (infinite & ~absent) | ~np.isfinite(values)
+    infinite = pc.match_substring_regex(text, NAMED_NOT_FINITE).to_numpy(zero_copy_only=False)
+    infinite = (infinite & ~absent) | ~(np.abs(values) <= LARGEST)
     known = pc.or_(numeric, bools).to_numpy(zero_copy_only=False) | absent | infinite
     return values, {"missing": absent, "not finite": infinite, "text": ~known}
+
+
+def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return a column of text in any form as strings without blanks around them.
+
+    Args:
+        column: Binary, strings, or a dictionary of strings or numbers; null is an empty text.
+
+    Returns:
+        Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
+    """
+    if isinstance(column, pa.DictionaryArray):
+        places = column.indices.cast(pa.int64()).fill_null(len(column.dictionary))
+        found, wrong = text_of(column.dictionary)
+        places = places.to_numpy(zero_copy_only=False)
+        text = pa.concat_arrays([found, pa.array([""])]).take(pa.array(places))
+        return text, np.append(wrong, False)[places]
+    if pa.types.is_binary(column.type):
+        return decode(column)
+    return decode(column.cast(pa.string()).cast(pa.binary()))
+
+
+def parse_quickly(text: pa.Array) -> np.ndarray | None:
+    """Return texts as numbers if all of them are numbers that float32 can hold; None for others.
+
+    Args:
+        text: Strings of shape [values]; null is a gap.
+
+    Returns:
+        float64 of shape [values], NaN for a gap.
+    """
+    try:
+        found = text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    numbers = found.to_numpy(zero_copy_only=False)
+    finite = int((np.abs(numbers) <= LARGEST).sum())
+    return numbers if finite == len(numbers) - found.null_count else None
+
+
+def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts as numbers, and which are numbers, too large for float32 or not.
+
+    Args:
+        text: Strings of shape [values], without a null.
+
+    Returns:
+        float64 of shape [values], 0 if it is not a number, infinite if it is too large; and bool.
+    """
+    numeric = pc.match_substring_regex(text, f"^{_NUMBER}$")
+    numbers = pc.if_else(numeric, text, "0").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.inf)
+    return numbers, numeric.to_numpy(zero_copy_only=False)
 
 
 def labels(

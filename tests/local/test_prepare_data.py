@@ -231,6 +231,8 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     assert sorted(found[:, 1]) == list(range(rows))
     assert (found[:, 2] == (found[:, 1] % 2 == 0)).all()
     assert (found[:, 3] == found[:, 1] + 0.25).all()
+    types = {item["name"]: item["type"] for item in done.schema["features"]}
+    assert types == {"f": "float32", "i": "float32", "b": "boolean", "d": "float32"}
 
     texts = pa.array(table["y"].to_pylist(), pa.string_view())
     views = table.set_column(table.schema.get_field_index("y"), "y", texts)
@@ -243,18 +245,20 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
         0, "f", pa.array([None, np.inf, *np.linspace(0, 1, rows - 2)])
     )
     pa.parquet.write_table(bad, tmp_path / "bad.parquet")
+    refuse = {"missing": {"*": "fail"}}
     with pytest.raises(DataError) as error:
-        run(step, str(tmp_path / "bad.parquet"), "i", {})
+        run(step, str(tmp_path / "bad.parquet"), "i", refuse)
     assert "2 of 200 rows are bad (missing 1, not finite 1)" in str(error.value)
     assert "bad.parquet, line 2, column 'f'" in str(error.value)
-    done = run(step, str(tmp_path / "bad.parquet"), "i", {"on_bad_row": "drop"})
+    done = run(step, str(tmp_path / "bad.parquet"), "i", refuse | {"on_bad_row": "drop"})
     assert (done.schema["task"], sum(done.rows.values())) == ("regression", rows - 2)
     label = done.statistics["label"]
     _, labels = _records(store, done.dataset_uri, "train")
     assert label["mean"] == label["train"]["mean"] == pytest.approx(labels.mean())
 
-    pa.parquet.write_table(table.drop(["y"]).append_column("t", table["y"]), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="column 't' of x.parquet is not numeric"):
+    nested = table.drop(["y"]).append_column("t", pa.array([[1]] * rows))
+    pa.parquet.write_table(nested, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="column 't' of x.parquet has a type that a model cannot"):
         run(step, str(tmp_path / "x.parquet"), "f", {})
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
     with pytest.raises(DataError, match="x.parquet is damaged"):
@@ -276,11 +280,12 @@ def test_the_index_of_pandas_is_no_feature(step, tmp_path):
 def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
     bad = ["x,1,n,cat\n", "1,2,n\n", ",1,n,dog\n"]
     (tmp_path / "a.csv").write_text(HEADER + "".join([*bad, *_lines()]))
+    refuse = OPTIONS | {"missing": {"*": "fail"}}
     with pytest.raises(DataError) as error:
-        run(step, str(tmp_path / "a.csv"), "species", OPTIONS)
+        run(step, str(tmp_path / "a.csv"), "species", refuse)
     assert len(error.value.problems) == 4
     assert "a.csv, line 2, column 'height': not a number. Received: 'x'" in str(error.value)
-    done = run(step, str(tmp_path / "a.csv"), "species", OPTIONS | {"on_bad_row": "drop"})
+    done = run(step, str(tmp_path / "a.csv"), "species", refuse | {"on_bad_row": "drop"})
     rules = {"text": 1, "missing": 1, "columns": 1}
     assert done.statistics["bad_rows"] == {"dropped": 3, "rules": rules}
     assert "line 2, column 'height'" in caplog.text
@@ -319,12 +324,19 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         (WHOLE, "y", {"drop": ["a"]}, "has no feature column"),
         (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y' as a feature"),
         (",a,y\n0,1,u\n", "y", {}, "column 1 of a.csv has no name"),
-        ("a,b,y\n" + "1,x,u\n" * 30, "y", {}, "column 'b' is text in every row"),
+        ("a,b,y\n" + '1,"1,5",u\n' * 30, "y", {}, "column 'b' has numbers in a form that has"),
+        ("a,b,y\n1,31.12.2024,u\n", "y", {}, "column 'b' has dates in a form of several readings"),
+        (
+            "a,b,y\n" + "1,x,u\n" * 30,
+            "y",
+            {"types": {"b": "number"}},
+            "column 'b' is text in every row",
+        ),
         ("150,4,setosa\n1,2,3\n", "species", {}, "the first line looks like data"),
         ("PK\x03\x04zip", "y", {}, "a zip or an Excel file"),
         (WHOLE, "y", {"format": "parquet"}, "is not what data_options.format says"),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_what_preflight_sees_prepare_data_refuses_too(
     step, store, tmp_path, content, label, options, said

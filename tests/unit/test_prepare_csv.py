@@ -302,7 +302,10 @@ def test_many_columns_cost_linear_time(tmp_path: Path, value: str):
     data = ",".join([*names, "y"]) + f"\n{row},u\n{row},v\n"
     with bounded(seconds=8, memory=400 << 20):
         said = check(tmp_path, data.encode())
-    assert len(said) == (0 if value == "1" else 21)
+    if value == "1":
+        assert said == []
+    else:
+        assert "too many columns are not numbers" in said[0] and len(said) == 1
 
 
 def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):

@@ -10,7 +10,7 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
-from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics
+from kfp_tfjob.components.prepare_data.statistics import Moments, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.storage.errors import DataError
 
@@ -152,12 +152,24 @@ def test_moments_are_those_of_numpy(values, cut):
         assert (column["count"], column["zeros"]) == (len(values), (exact[:, i] == 0).sum())
 
 
+def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
+    kind = [("hash", "<u8"), ("features", "<f4", (features.shape[1],))]
+    rows = np.empty(len(hashes), kind)
+    rows["hash"], rows["features"] = hashes, features
+    return rows
+
+
+def _statistics(names: tuple[str, ...]) -> Statistics:
+    places = {name: ("features", j) for j, name in enumerate(names)}
+    label = Label("y", "classification", ("a", "b"), np.arange(2))
+    return Statistics(Numbers(names), places, label)
+
+
 def test_duplicates_conflicts_and_warnings():
     features = np.array([[1, 5], [1, 5], [2e8, 5], [3, 5]], np.float32)
-    label = Label("y", "classification", ("a", "b"), np.arange(2))
-    statistics = Statistics(("id", "same"), label)
+    statistics = _statistics(("id", "same"))
     split = np.array([0, 0, 0, 1])
-    statistics.add(np.array([1, 1, 2, 3], np.uint64), split, features, np.array([0, 1, 1, 0]))
+    statistics.add(_spilled([1, 1, 2, 3], features), split, np.array([0, 1, 1, 0]))
     found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0})
     assert (found["duplicates"], found["conflicts"]) == (1, 1)
     assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
@@ -196,11 +208,11 @@ _RANDOM = np.random.default_rng(5)
     ],
 )
 def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: bool) -> None:
-    statistics = Statistics(("x", name), Label("y", "classification", ("a", "b"), np.arange(2)))
+    statistics = _statistics(("x", name))
     rows = len(values)
     features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
-    hashes, split = np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64)
-    statistics.add(hashes, split, features, np.arange(rows) % 2)
+    spilled, split = _spilled(list(range(rows)), features), np.zeros(rows, np.int64)
+    statistics.add(spilled, split, np.arange(rows) % 2)
     found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0})
     warnings = [text for text in found["warnings"] if "a different whole number" in text]
     assert bool(warnings) == said

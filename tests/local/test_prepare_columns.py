@@ -1,0 +1,266 @@
+"""Tables with more than numbers: kinds, gaps, codes, dates, and what is stored of them."""
+
+import csv
+import io
+import json
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from examples import people
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import NO_DATE, Coding
+from kfp_tfjob.uploader import verify
+
+ROWS = 900
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
+    """Return the lists of the records of a split, read with TensorFlow."""
+    import tensorflow as tf
+
+    base = S3Address.parse(done.dataset_uri)
+    floats, codes, dates = Coding.of_schema(done.schema).lengths
+    spec = {"label": tf.io.FixedLenFeature([], tf.int64)}
+    for name, count, kind in (
+        ("features", floats, tf.float32),
+        ("codes", codes, tf.int64),
+        ("dates", dates, tf.int64),
+    ):
+        if count:
+            spec[name] = tf.io.FixedLenFeature([count], kind)
+    records = []
+    for name in done.schema["splits"][split]["shards"]:
+        data, at = store.read(base / name), 0
+        while at < len(data):
+            length = int.from_bytes(data[at : at + 8], "little")
+            records.append(data[at + 12 : at + 12 + length])
+            at += length + 16
+    return {key: value.numpy() for key, value in tf.io.parse_example(records, spec).items()}
+
+
+def _raw(store: Store, done) -> pa.Table:
+    data = store.read(S3Address.parse(done.dataset_uri) / "test.parquet")
+    return pa.parquet.read_table(io.BytesIO(data))
+
+
+def _microseconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
+    path = tmp_path / "people.csv"
+    people.write(path, ROWS)
+    done = run(step, str(path), "income", {})
+    assert done.schema["features"] == [
+        {"name": "age", "type": "float32"},
+        {"name": "hours", "type": "float32"},
+        {"name": "occupation", "type": "category"},
+        {"name": "city", "type": "category"},
+        {"name": "signed_up", "type": "date"},
+        {"name": "member", "type": "boolean"},
+    ]
+    coding = Coding.of_schema(done.schema)
+    dictionaries = {it.name: it.dictionary for it in coding.features if it.dictionary}
+    with open(path, newline="") as file:
+        written = list(csv.DictReader(file))
+    for name, texts in dictionaries.items():  # in the order in which they occur first
+        assert texts == tuple(dict.fromkeys(row[name] for row in written if row[name]))
+    expected = Counter(
+        (
+            *(float(np.float32(row[name])) if row[name] else "gap" for name in ("age", "hours")),
+            float(row["member"] == "yes"),
+            *(row[name] for name in dictionaries),
+            _microseconds(row["signed_up"]) if row["signed_up"] else NO_DATE,
+            row["income"],
+        )
+        for row in written
+    )
+    found: Counter = Counter()
+    train: list[tuple] = []
+    for split, count in done.rows.items():
+        lists = _shards(store, done, split)
+        assert len(lists["label"]) == count
+        rows = [
+            (
+                *("gap" if value != value else value for value in floats.tolist()),
+                *(
+                    ("", *texts)[code]
+                    for code, texts in zip(codes.tolist(), dictionaries.values(), strict=True)
+                ),
+                int(date),
+                done.schema["label"]["classes"][label],
+            )
+            for floats, codes, (date,), label in zip(
+                *(lists[key] for key in ("features", "codes", "dates", "label")), strict=True
+            )
+        ]
+        found.update(rows)
+        train = rows if split == "train" else train
+        if split == "test":
+            raw = _raw(store, done).to_pydict()
+            assert list(raw) == [*people.HEADER]
+            gaps = [
+                tuple("gap" if value != value else value for value in row)
+                for row in zip(raw["age"], raw["hours"], strict=True)
+            ]
+            assert gaps == [row[:2] for row in rows]
+            assert raw["member"] == [("false", "true")[int(row[2])] for row in rows]
+            assert raw["occupation"] == [row[3] for row in rows]
+            assert raw["city"] == [row[4] for row in rows]
+            assert raw["signed_up"] == [row[5] for row in rows]
+            assert raw["income"] == lists["label"].tolist()
+    assert found == expected
+
+    learned = {item.name: item for item in coding.features}
+    ages = [row[0] for row in train if row[0] != "gap"]
+    assert learned["age"].missing.value == median(ages)
+    assert learned["member"].missing.value == 0
+    days = sorted(row[5] for row in train if row[5] != NO_DATE)
+    assert learned["signed_up"].origin == days[0]
+    assert learned["signed_up"].missing.value == days[(len(days) - 1) // 2]
+    cities = Counter(row[4] for row in train if row[4])
+    assert learned["city"].vocabulary == tuple(sorted(cities, key=lambda x: (-cities[x], x)))
+
+    lists = _shards(store, done, "train")
+    packed = coding.pack(lists["features"], lists["codes"], lists["dates"])
+    assert [item["name"] for item in done.statistics["packed"]] == list(coding.names)
+    for i, item in enumerate(done.statistics["packed"]):
+        values = packed[:, i].astype(float)
+        mean, std = (0, 1) if i >= coding.numbers else (values.mean(), values.std())
+        assert item["mean"] == pytest.approx(mean, rel=1e-9)
+        assert item["std"] == pytest.approx(std, rel=1e-6)
+    described = done.statistics["features"]
+    assert described["age"]["missing"] == sum(row[0] == "gap" for row in train)
+    assert described["city"]["top"][0] == list(cities.most_common(1)[0])
+    assert described["signed_up"]["min"] == min(
+        row["signed_up"]
+        for row in written
+        if _microseconds(row["signed_up"] or "1900-01-01") in days
+    )
+    manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
+    assert "test.parquet" in [item.key for item in manifest.objects]
+    assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []
+
+
+def test_the_size_of_the_blocks_has_no_effect(step, store, tmp_path):
+    path = tmp_path / "people.csv"
+    people.write(path, ROWS)
+    stored = []
+    for i, block in enumerate((1 << 20, 3000, 20_011)):
+        elsewhere = Step("prepare_data", "r1", Layout(step.layout.root / str(i)), store)
+        done = run(elsewhere, str(path), "income", {}, block=block)
+        base = S3Address.parse(done.dataset_uri)
+        stored.append({it.address.name: store.read(it.address) for it in store.list(base)})
+    assert stored[0] == stored[1] == stored[2]
+
+
+def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store, tmp_path):
+    rows = 300
+    choose = random.Random(3)
+    table = {
+        "n": [None if i % 11 == 0 else choose.randrange(1000) / 8 for i in range(rows)],
+        "flag": [None if i % 13 == 0 else i % 3 == 0 for i in range(rows)],
+        "word": [None if i % 7 == 0 else choose.choice(["a", "b", "ü"]) for i in range(rows)],
+        "at": [
+            None if i % 17 == 0 else datetime(1950 + i, 3, 4, 5, 6, 7, 890_000) for i in range(rows)
+        ],
+        "y": [choose.choice(["u", "v"]) for _ in range(rows)],
+    }
+    (tmp_path / "p").mkdir()
+    (tmp_path / "c").mkdir()
+    arrow = pa.table(table)
+    pa.parquet.write_table(arrow, tmp_path / "p" / "t.parquet", row_group_size=90)
+    with open(tmp_path / "c" / "t.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        for row in zip(*table.values(), strict=True):
+            writer.writerow("" if value is None else value for value in row)
+    stored = []
+    for name in ("p", "c"):
+        elsewhere = Step("prepare_data", "r1", Layout(step.layout.root / name), store)
+        done = run(elsewhere, str(tmp_path / name), "y", {})
+        kinds = [item["type"] for item in done.schema["features"]]
+        assert kinds == ["float32", "boolean", "category", "date"]
+        base = S3Address.parse(done.dataset_uri)
+        stored.append({it.address.name: store.read(it.address) for it in store.list(base)})
+    assert stored[0] == stored[1]
+
+
+def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
+    rows = 400
+    lines = [f"{i % 5},https://x.example/{i},{i * i},{'uv'[i % 3 == 0]}" for i in range(rows)]
+    (tmp_path / "a.csv").write_text("\n".join(["zip,url,n,y", *lines, ""]))
+    done = run(step, str(tmp_path / "a.csv"), "y", {"types": {"zip": "category"}})
+    assert done.schema["left_out"] == [
+        {"name": "url", "reason": "a different text in every row, like an identifier"}
+    ]
+    assert "the column 'url' is left out" in done.statistics["warnings"][0]
+    assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
+    types = {"zip": "category", "url": "text"}
+    done = run(step, str(tmp_path / "a.csv"), "y", {"types": types, "hash_bins": 64})
+    assert done.schema["coding"][1] == {"bins": 64}
+    raw = _raw(store, done)
+    assert set(raw["url"].to_pylist()) <= {line.split(",")[1] for line in lines}
+    codes = _shards(store, done, "test")["codes"]
+    assert len(set(raw["url"].to_pylist())) == len(codes) and codes[:, 1].max() <= 64
+
+
+def test_rules_for_gaps(step, store, tmp_path):
+    lines = [f"{'' if i % 10 == 0 else i % 7},{i},{'uv'[i % 2]}" for i in range(300)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *lines, ""]))
+    path = str(tmp_path / "a.csv")
+    done = run(step, path, "y", {"missing": {"a": "drop"}})
+    assert "coding" not in done.schema and sum(done.rows.values()) == 270
+    assert done.statistics["rows_left_out"] == {"a": 30}
+    with pytest.raises(DataError, match="30 of 300 rows are bad .missing 30."):
+        run(step, path, "y", {"missing": {"a": "fail"}})
+    rule = {"rule": "constant", "value": -1, "indicator": True}
+    done = run(step, path, "y", {"missing": {"a": rule}})
+    assert done.schema["coding"][0] == {"missing": rule | {"value": -1.0}}
+    assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
+    with pytest.raises(DataError, match="a value for 'a' that does not suit a number"):
+        run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
+
+
+def test_a_column_that_tells_the_label(step, tmp_path):
+    lines = [f"{i % 7},{'no' if i % 2 else 'yes'},{'uv'[i % 2]}" for i in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,result,y", *lines, ""]))
+    done = run(step, str(tmp_path / "a.csv"), "y", {})
+    assert done.statistics["label_copies"] == ["result"]
+    assert done.statistics["warnings"][0].startswith("TELLS THE LABEL: each value of result")
+
+
+def test_a_category_that_looks_like_a_number_in_one_file(step, tmp_path):
+    for name, code in (("1.csv", "{}"), ("2.csv", "K{}")):
+        lines = [f"{code.format(i % 9)},{i},{'uv'[i % 2]}" for i in range(150)]
+        (tmp_path / name).write_text("\n".join(["code,b,y", *lines, ""]))
+    done = run(step, str(tmp_path), "y", {})
+    assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
+    assert len(done.schema["coding"][0]["dictionary"]) == 18
+    json.dumps(done.statistics, allow_nan=False)
+
+
+def test_the_example_writes_the_same_people_for_the_same_seed(tmp_path):
+    people.write(Path(tmp_path / "a"), 50, 3)
+    people.write(Path(tmp_path / "b"), 50, 3)
+    people.write(Path(tmp_path / "c"), 50, 4)
+    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
+    assert a == b != c
