@@ -176,8 +176,16 @@ def _in_registry(image: str, account: str, there: int = 0, nodes: int = 0) -> Fi
 
 
 def _spellings(image: str) -> set[str]:
-    """Return the names under which a node may list an image."""
-    first = image.partition("/")[0]
-    if "/" in image and (set(first) & set(".:") or first == "localhost"):
-        return {image}
-    return {image, f"docker.io/{image}", f"docker.io/library/{image}"}
+    """Return the names under which a node may list an image.
+
+    A node lists an image by its tag, and by its digest without the tag.
+    """
+    name, _, digest = image.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:  # the port of a registry
+        repository, tag = name, "latest"
+    listed = f"{repository}@{digest}" if digest else f"{repository}:{tag}"
+    first = listed.partition("/")[0]
+    if "/" in listed and (set(first) & set(".:") or first == "localhost"):
+        return {listed}
+    return {listed, f"docker.io/{listed}", f"docker.io/library/{listed}"}

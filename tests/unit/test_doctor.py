@@ -76,7 +76,11 @@ def test_packages_that_are_missing_or_old(monkeypatch):
 def test_a_node_names_an_image_in_full():
     assert "docker.io/team/x:1" in _spellings("team/x:1")
     assert _spellings("registry.example.com/x:1") == {"registry.example.com/x:1"}
-    assert _spellings("localhost:5000/x") == {"localhost:5000/x"}
+    assert _spellings("localhost:5000/x") == {"localhost:5000/x:latest"}
+    assert "docker.io/library/x:latest" in _spellings("x")
+    digest = "sha256:" + "1" * 64
+    for name in ("localhost:5000/x:1", "localhost:5000/x"):
+        assert _spellings(f"{name}@{digest}") == {f"localhost:5000/x@{digest}"}
 
 
 def test_the_largest_node_has_the_most_gpus():
