@@ -197,6 +197,20 @@ def test_terminate_ends_the_job(run: Run, figure) -> None:
     figure(f"no Job and no pod of prepare_data {time.monotonic() - began:.1f} s after Terminate")
 
 
+def test_a_pod_that_was_taken_from_its_node_is_replaced(run: Run) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(run.here(run.waits())), daemon=True)
+    thread.start()
+    run.wait_for(lambda: len(run.workers()) == 1)
+    (lost,) = run.workers()
+    run.cluster.core.delete_namespaced_pod(lost.metadata.name, run.namespace)
+    run.wait_for(lambda: f"prepare-{run.run_id}-2" in run.jobs())
+    run.go()
+    thread.join(_SECONDS)
+    assert found and sum(found[0].rows.values()) == 400
+    run.wait_for(run.nothing_left)
+
+
 def test_failures_name_the_key_to_change(run: Run) -> None:
     oom = run.failure(_SMALL | {"memory": "30Mi"})
     assert (oom.code, oom.verdict) == (2, "out_of_memory"), oom
