@@ -72,13 +72,14 @@ def cancel(
     began = time.monotonic()
     if run.state != "canceling":
         back_end.call("end the run", back_end.sdk.runs.run_service_terminate_run, run_id=run.run_id)
-    gone, said = None, ""
+    gone, said, trained = None, "", bool(seen and not seen.only_steps)
     while True:
         run = read_run(back_end, run.run_id)
         seen = cluster.look()
         spent = time.monotonic() - began
         left = str(seen) if seen else ""
-        if seen and cluster.known and gone is None and seen.only_steps:
+        trained = trained or bool(seen and not seen.only_steps)
+        if trained and seen and gone is None and seen.only_steps:
             gone = spent
         if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
             tell(f"{spent:4.0f} s  {words}")

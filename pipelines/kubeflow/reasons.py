@@ -159,6 +159,14 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     failure = records.failure()
     attempts = _attempts(records.ends())
     notes, log = _notes(records), ()
+    if run.was_cancelled and (failure is None or _says_nothing(failure)):
+        # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
+        step = next((it.name for it in run.steps if it.state == "failed"), "")
+        reason = f"a person ended it{f' during {step}' if step else ''}"
+        remedy = f"to go on from there: kfp-tfjob retry {run.run_id[:8]}"
+        code = failure.code if failure else None
+        said = "The run was cancelled."
+        return Why(run, said, reason, remedy, step, code, attempts, notes=notes)
     if failure is None or _says_nothing(failure):
         cluster = RunOnCluster(run.run_id, back_end.namespace)
         tasks = cluster.failed()

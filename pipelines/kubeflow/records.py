@@ -146,6 +146,8 @@ class Records:
         failure = self.failure() if self._run.state != "succeeded" else None
         if failure:
             return failure.verdict
+        if self._run.was_cancelled:
+            return "cancelled"
         verdict = self.verdict()
         if verdict and verdict["blessed"]:
             return "published" if self.champion(verdict) else "blessed"

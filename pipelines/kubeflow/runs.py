@@ -70,6 +70,7 @@ class Run:
             shows them; secret-looking values are masked.
         schedule: The id of the schedule that started it; empty for none.
         is_archived: Whether a person has archived it; `runs` and `last` leave it out.
+        was_cancelled: Whether a person has ended it, in its newest try; its state is `failed` then.
     """
 
     run_id: str
@@ -87,6 +88,7 @@ class Run:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     schedule: str = ""
     is_archived: bool = False
+    was_cancelled: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -225,7 +227,16 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         parameters=masked(defaults_of(raw.pipeline_spec) | parameters),
         schedule=raw.recurring_run_id or "",
         is_archived=raw.storage_state == _ARCHIVED,
+        was_cancelled=_was_cancelled(raw, state),
     )
+
+
+def _was_cancelled(raw: Any, state: str) -> bool:
+    """Tell whether a run was on its way to its end before it ended."""
+    before = [_state(it.state) for it in raw.state_history or ()]
+    while before and before[-1] == state:
+        before.pop()
+    return state in ("failed", "canceled") and before[-1:] == ["canceling"]
 
 
 def defaults_of(spec: Any) -> dict[str, Any]:

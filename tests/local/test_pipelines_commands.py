@@ -544,6 +544,21 @@ def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
     assert found.exit_code == 2 and "is over" in found.stderr
 
 
+def test_a_cancelled_run_is_not_a_failed_one(fake, base):
+    """A real back end calls it failed, and keeps the states before."""
+    run = add(fake, base, state="FAILED")
+    run.state_history = [
+        api.V2beta1RuntimeStatus(state=state)
+        for state in ("PENDING", "RUNNING", "CANCELING", "FAILED")
+    ]
+    fake.task(run, "preflight", "FAILED")
+    why = Client(fake.host).why("one")
+    assert why.summary == "The run was cancelled." and why.run.verdict == "cancelled"
+    assert "during preflight" in why.reason and "retry" in why.remedy
+    run.state_history += [api.V2beta1RuntimeStatus(state=it) for it in ("RUNNING", "FAILED")]
+    assert Client(fake.host).why("one").summary != "The run was cancelled."
+
+
 def test_cancel_gives_up_after_its_limit(fake, base):
     add(fake, base)
     found = json.loads(kfp_tfjob("cancel", "one", "--limit", 1, "--json").stdout)
