@@ -14,13 +14,12 @@ from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, Seen, decid
 from kfp_tfjob.components.prepare_data.listing import files_at
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.tables import open_table
-from kfp_tfjob.options.data import FORMATS, DataOptions
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 
-_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 

@@ -14,9 +14,11 @@ from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.ipc_table import FILE_MAGIC, STREAM_MAGIC, IpcTable
 from kfp_tfjob.components.prepare_data.json_table import JsonTable
 from kfp_tfjob.components.prepare_data.lists import WithLists
+from kfp_tfjob.components.prepare_data.npz_table import NpzTable, is_npz
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
 from kfp_tfjob.components.prepare_data.rows import empty
-from kfp_tfjob.components.prepare_data.text_stream import text_of
+from kfp_tfjob.components.prepare_data.text_stream import text_of, unpacked
+from kfp_tfjob.components.prepare_data.tfrecord_table import TFRecordTable, is_tfrecord
 from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -33,7 +35,7 @@ _UNREADABLE = {
     b"\x93NUMPY": ("a NumPy array", f"write it as {FORMAT_WORDS}"),
     b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
 }
-_HEAD = 64  # bytes
+_HEAD = 512  # bytes
 # What no header of a CSV begins with.
 _JSON_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
 _JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
@@ -98,10 +100,29 @@ def _open_arrow(
         yield WithLists(IpcTable(stream, file.name), file.name)
 
 
+@contextmanager
+def _open_npz(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Reader]:
+    with source.raw(file) as stream:
+        yield NpzTable(stream, file.name)
+
+
+@contextmanager
+def _open_tfrecord(
+    source: Source, file: SourceFile, options: DataOptions, block: int
+) -> Iterator[Reader]:
+    with unpacked(source, file) as stream:
+        yield TFRecordTable(stream, file.name)
+
+
+_STORED_AS_THEY_ARE = ("parquet", "arrow", "npz")  # never packed with gzip or zstd
 # The reader of each format in FORMATS. The first that recognises a file reads it.
 _READERS = {
     "parquet": _Reader(lambda head: head.startswith(b"PAR1"), _open_parquet),
     "arrow": _Reader(lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)), _open_arrow),
+    "npz": _Reader(is_npz, _open_npz),
+    "tfrecord": _Reader(is_tfrecord, _open_tfrecord),
     "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _open_jsonl),
     "csv": _Reader(lambda head: True, _open_csv),  # any other text
 }
@@ -115,11 +136,14 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> str:
     """
     with source.raw(file) as stream:
         head = stream.read(_HEAD)
-    _refuse_unreadable(file, head)
-    if not any(_READERS[name].recognise(head) for name in ("parquet", "arrow")):
-        with text_of(source, file, options.encoding) as stream:
+    if not any(_READERS[name].recognise(head) for name in _STORED_AS_THEY_ARE):
+        _refuse_unreadable(file, head)
+        with unpacked(source, file) as stream:
             head = stream.read(_HEAD)
         _refuse_unreadable(file, head)
+        if not _READERS["tfrecord"].recognise(head):
+            with text_of(source, file, options.encoding) as stream:
+                head = stream.read(_HEAD)
     if _JSON_ARRAY.match(head):
         raise DataError(
             Problem(

@@ -61,7 +61,7 @@ class Encoder:
         self._example_bytes = len(example)
         # A value is at the end of its entry, after the fixed bytes.
         self._at = {name: self._head + end - lists[name][1] for name, end in ends.items()}
-        template = length + struct.pack("<I", _masked(google_crc32c.value(length))) + example
+        template = length + struct.pack("<I", masked(google_crc32c.value(length))) + example
         self._template = np.frombuffer(template + bytes(4), np.uint8)
 
     @property
@@ -113,7 +113,7 @@ class Encoder:
             np.uint32,
             rows,
         )
-        np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = _masked(checksums)
+        np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
         return memoryview(buffer).cast("B")
 
 
@@ -128,7 +128,7 @@ def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) 
         left >>= np.uint64(7)
 
 
-def _masked(checksum: int | np.ndarray) -> int | np.ndarray:
+def masked(checksum: int | np.ndarray) -> int | np.ndarray:
     """Mask a CRC32C as TFRecord does, so that a checksum of checksums stays meaningful."""
     if isinstance(checksum, np.ndarray):
         rotated = (checksum >> np.uint32(15)) | (checksum << np.uint32(17))

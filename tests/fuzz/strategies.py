@@ -5,12 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
 import zipfile
 from typing import Any
 
+import google_crc32c
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 
 # Texts that have broken some program before.
 _TEXTS = st.sampled_from(
@@ -225,6 +230,39 @@ def arrows(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     if draw(st.booleans()):
         data = draw(altered(data))
     return data, label, draw(_bad_rows)
+
+
+@st.composite
+def npzs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """An npz file, the name of its label, and data_options."""
+    rows, file = draw(st.integers(0, 30)), io.BytesIO()
+    shapes = st.sampled_from([(rows,), (rows, 2), (rows, 2, 3), (), (rows + 1,)])
+    kinds = st.sampled_from(["f4", "f8", ">i8", "u1", "?", "U3", "S2", "M8[s]", "c8"])
+    arrays = {name: np.zeros(draw(shapes), draw(kinds)) for name in ("a", "b", "y")}
+    save = draw(st.sampled_from([np.savez, np.savez_compressed]))
+    save(file, **arrays)
+    data = file.getvalue()
+    if draw(st.booleans()):
+        data = draw(altered(data))
+    return data, draw(st.sampled_from(["y", "a"])), draw(_bad_rows)
+
+
+@st.composite
+def tfrecords(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """A TFRecord file whose checksums are right, the name of its label, and data_options."""
+    data = b""
+    for i in range(draw(st.integers(1, 20))):
+        record = bytes(Encoder(1, 2).encode(np.full((1, 1), i), np.array([i % 2])))
+        record = record[12:-4]
+        if draw(st.integers(0, 9)) == 0:
+            record = draw(altered(record))
+        length = struct.pack("<Q", len(record))
+        parts = (length, masked(google_crc32c.value(length)), record)
+        data += parts[0] + struct.pack("<I", parts[1]) + record
+        data += struct.pack("<I", masked(google_crc32c.value(record)))
+    if draw(st.integers(0, 3)) == 0:
+        data = draw(altered(data))
+    return data, "label", draw(_bad_rows)
 
 
 _json_values = st.one_of(

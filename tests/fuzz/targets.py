@@ -194,6 +194,10 @@ TARGETS = {
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
     "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
     "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
+    "npz": Target(strategies.npzs(), lambda example, to: _table(example, to, "x.npz")),
+    "tfrecord": Target(
+        strategies.tfrecords(), lambda example, to: _table(example, to, "x.tfrecord")
+    ),
     "zip": Target(strategies.zips(), _zip),
     "keys": Target(st.lists(strategies.names, max_size=5), _keys),
     "module": Target(strategies.code, _module),

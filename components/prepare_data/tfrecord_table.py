@@ -1,0 +1,238 @@
+"""Reads records of tf.train.Example as arrow columns, without TensorFlow.
+
+The columns are the features of the first records; a feature with several numbers is one column for
+each. The checksums of all records are compared.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import IO, Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.csv_records import LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.lists import element_names
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.storage.errors import DataError, Problem
+
+_LOOKED = 1_000  # records in which every feature occurs
+_MOST_BYTES = 16 << 20  # of the records of a chunk
+_KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
+_ZEROS = {"bytes_list": b"", "float_list": 0.0, "int64_list": 0}
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """What the first record with a feature has in it.
+
+    Attributes:
+        kind: bytes_list, float_list or int64_list.
+        length: The number of values.
+    """
+
+    kind: str
+    length: int
+
+
+class TFRecordTable:
+    """A TFRecord file with a tf.train.Example in each record.
+
+    Args:
+        stream: Its bytes, unpacked and seekable to its start or not at all.
+        name: Name of the file, for messages.
+
+    Raises:
+        DataError: It is damaged, or a record is no tf.train.Example.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self._name = stream, name
+        self._records = self._read()
+        self._first: list[bytes] = []
+        self._features: dict[str, _Feature] = {}
+        size = 0
+        for record in self._records:
+            self._first.append(record)
+            size += len(record)
+            for key, feature in self._parsed(record, len(self._first)).items():
+                kind = feature.WhichOneof("kind")
+                length = len(getattr(feature, kind).value) if kind else 0
+                if length:
+                    self._features.setdefault(key, _Feature(kind, length))
+            if len(self._first) == _LOOKED or size > _MOST_BYTES:
+                break
+        self._where: dict[str, tuple[str, int]] = {}  # of a column: its feature and its place
+        fields = []
+        for key, found in self._features.items():
+            if found.length > 1 and found.kind == "bytes_list":
+                fields.append(pa.field(key, pa.list_(pa.binary())))
+                continue
+            names = [key] if found.length == 1 else element_names(key, found.length)
+            self._where.update({column: (key, i) for i, column in enumerate(names)})
+            fields += [pa.field(column, _KINDS[found.kind]) for column in names]
+            if len(fields) > MOST_COLUMNS:
+                raise DataError(too_many_columns(name, len(fields)))
+        self.schema = pa.schema(fields)
+
+    def problems(self, columns: Columns) -> list[Problem]:
+        """Return nothing: the type of a list of texts tells that it cannot be a feature."""
+        return []
+
+    def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
+        """Yield the columns, at most `rows` records at a time."""
+        row = 1
+        for records in self._batches(rows):
+            faults = BlockFaults(self._name, np.arange(row, row + len(records)))
+            parsed = [self._parsed(record, row + i) for i, record in enumerate(records)]
+            names = (*columns.features, columns.label)
+            keys = dict.fromkeys(self._where[name][0] for name in names)
+            lists = {key: self._values(key, parsed, faults) for key in keys}
+            found = {}
+            for name in names:
+                key, i = self._where[name]
+                values, absent = lists[key]
+                column = [row_values[i] for row_values in values]
+                found[name] = pa.array(column, _KINDS[self._features[key].kind], mask=absent)
+            yield Chunk(found, faults, sum(map(len, records)))
+            row += len(records)
+
+    def _batches(self, rows: int) -> Iterator[list[bytes]]:
+        batch: list[bytes] = []
+        size = 0
+        for record in self._all():
+            if batch and (len(batch) == rows or size + len(record) > _MOST_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(record)
+            size += len(record)
+        if batch:
+            yield batch
+
+    def _all(self) -> Iterator[bytes]:
+        yield from self._first
+        yield from self._records
+
+    def _values(
+        self, key: str, parsed: list[Any], faults: BlockFaults
+    ) -> tuple[list[Any], np.ndarray]:
+        """Return the values of a feature in each record, and which records lack it."""
+        wanted = self._features[key]
+        gap = [_ZEROS[wanted.kind]] * wanted.length
+        values, absent = [], np.zeros(len(parsed), bool)
+        wrong, shown = np.zeros(len(parsed), bool), {}
+        for i, features in enumerate(parsed):
+            feature = features[key] if key in features else None
+            kind = feature.WhichOneof("kind") if feature is not None else None
+            found = getattr(feature, kind).value if kind else ()
+            if kind == wanted.kind and len(found) == wanted.length:
+                values.append(found)
+                continue
+            values.append(gap)
+            absent[i] = True
+            if len(found):
+                wrong[i] = True
+                shown[i] = f"{kind} of {len(found):,}"
+        faults.mark(wrong, "list", key, lambda i: shown[i])
+        return values, absent
+
+    def _parsed(self, record: bytes, number: int) -> Any:
+        from google.protobuf.message import DecodeError
+
+        try:
+            return _example().FromString(record).features.feature
+        except DecodeError as error:
+            raise self._damaged(f"record {number:,} is no tf.train.Example ({error})") from error
+
+    def _read(self) -> Iterator[bytes]:
+        number = 0
+        while head := self._stream.read(12):
+            number += 1
+            if len(head) < 12 or _crc_of(head[:8]) != head[8:]:
+                raise self._damaged(f"record {number:,} has no valid length")
+            length = struct.unpack("<Q", head[:8])[0]
+            if length > LONGEST_RECORD:
+                raise DataError(
+                    Problem(
+                        f"record {number:,} of {self._name} is too long",
+                        received=f"{length / (1 << 20):,.0f} MiB",
+                        expected=f"at most {LONGEST_RECORD >> 20} MiB",
+                        fix="write the file again with smaller records",
+                    )
+                )
+            data = self._stream.read(length + 4)
+            if len(data) < length + 4:
+                raise self._damaged(f"record {number:,} ends early")
+            if _crc_of(data[:-4]) != data[-4:]:
+                raise self._damaged(f"record {number:,} has a wrong checksum")
+            yield data[:-4]
+
+    def _damaged(self, received: str) -> DataError:
+        return DataError(
+            Problem(
+                f"{self._name} is damaged",
+                received=received,
+                expected="a TFRecord file with a tf.train.Example in each record",
+                fix="write the file again",
+            )
+        )
+
+
+def is_tfrecord(head: bytes) -> bool:
+    """Tell whether a file begins with a length and its checksum."""
+    return len(head) >= 12 and _crc_of(head[:8]) == head[8:12]
+
+
+def _crc_of(data: bytes) -> bytes:
+    return struct.pack("<I", masked(google_crc32c.value(data)))
+
+
+@cache
+def _example() -> Any:
+    """Return the class of tf.train.Example, made from its definition."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="kfp_tfjob/example.proto", package="kfp_tfjob", syntax="proto3"
+    )
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def add(owner: Any, name: str, number: int, kind: int, of: str = "", **more: Any) -> None:
+        label = kinds.LABEL_REPEATED if more.pop("repeated", False) else kinds.LABEL_OPTIONAL
+        type_name = f".kfp_tfjob.{of}" if of else None
+        owner.field.add(
+            name=name, number=number, type=kind, label=label, type_name=type_name, **more
+        )
+
+    for name, kind in (
+        ("BytesList", kinds.TYPE_BYTES),
+        ("FloatList", kinds.TYPE_FLOAT),
+        ("Int64List", kinds.TYPE_INT64),
+    ):
+        add(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, of) in enumerate(
+        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), 1
+    ):
+        add(feature, name, number, kinds.TYPE_MESSAGE, of, oneof_index=0)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", 1, kinds.TYPE_STRING)
+    add(entry, "value", 2, kinds.TYPE_MESSAGE, "Feature")
+    add(features, "feature", 1, kinds.TYPE_MESSAGE, "Features.FeatureEntry", repeated=True)
+    example = file.message_type.add(name="Example")
+    add(example, "features", 1, kinds.TYPE_MESSAGE, "Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("kfp_tfjob.Example"))

@@ -1,0 +1,124 @@
+"""TFRecord files of tf.train.Example; tests/local/test_prepare_written_by_tf.py reads real ones."""
+
+import gzip
+import io
+import struct
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from kfp_tfjob.components.prepare_data import tfrecord_table
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.store import Store
+from tests.unit.prepared_files import check, data_of, faults_of, header_of
+
+
+def frame(record: bytes) -> bytes:
+    length = struct.pack("<Q", len(record))
+    crcs = [struct.pack("<I", masked(google_crc32c.value(part))) for part in (length, record)]
+    return length + crcs[0] + record + crcs[1]
+
+
+def record(**features: list) -> bytes:
+    example = tfrecord_table._example()()
+    for name, values in features.items():
+        feature = example.features.feature[name]
+        kind = {str: "bytes_list", bytes: "bytes_list", float: "float_list", int: "int64_list"}
+        found = getattr(feature, kind[type(values[0])] if values else "float_list").value
+        found.extend(value.encode() if isinstance(value, str) else value for value in values)
+    return frame(example.SerializeToString())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f.tfrecord"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_features_are_columns(path: Path, pack) -> None:
+    rows = [record(a=[i], b=[i / 2, -1.0], y=["uv"[i % 2]]) for i in range(2_500)]
+    path.write_bytes(pack(b"".join(rows)))
+    assert check(path) == []
+    assert sorted(header_of(path)) == ["a", "b[0]", "b[1]", "y"]
+    features, labels, faults = data_of(path, columns=["a", "b"])
+    assert features[5].tolist() == [5, 2.5, -1]
+    assert len(features) == 2_500 and labels[:2] == ["u", "v"] and not faults.bad
+
+
+def test_the_shards_of_a_dataset_can_be_read_again(path: Path) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    path.write_bytes(bytes(Encoder(3, 2).encode(values, np.array([0, 1, 1, 0]))))
+
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], DataOptions()) as table:
+        names = tuple(sorted(set(table.names) - {"label"}))
+        (chunk,) = table.chunks(Columns(names, "label"))
+    assert [chunk.columns[name].to_pylist() for name in names] == values.T.tolist()
+    assert chunk.columns["label"].to_pylist() == [0, 1, 1, 0]
+
+
+def test_faults_are_named_with_their_record(path: Path) -> None:
+    path.write_bytes(
+        record(a=[1.0, 2.0], y=["u"])
+        + record(y=["u"])
+        + record(a=[1.0], y=["u"])
+        + record(a=[1, 2], y=["u"])
+        + record(a=[], y=["u"])
+        + record(a=[3.0, 4.0], y=["v"])
+    )
+    features, labels, faults = data_of(path)
+    assert features.tolist() == [[1, 2], [3, 4]] and labels == ["u", "v"]
+    found = faults_of(faults)
+    assert (3, "a", "float_list of 1", "list") in found
+    assert (4, "a", "int64_list of 2", "list") in found
+    assert {line for line, _, _, rule in found if rule == "missing"} == {2, 5}
+
+
+def changed(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+def test_damage_is_named_with_its_record(path: Path) -> None:
+    whole = b"".join(record(a=[float(i)], y=[i % 2]) for i in range(50))
+    size = len(whole) // 50
+    for harmed, words in (
+        (whole[:-3], "record 50 ends early"),
+        (whole[: size * 20 + 5], "record 21 has no valid length"),
+        (
+            whole[: size * 7 + 20] + b"\xff" + whole[size * 7 + 21 :],
+            "record 8 has a wrong checksum",
+        ),
+        (whole[: size * 7] + b"\xff" + whole[size * 7 + 1 :], "record 8 has no valid length"),
+        (whole + frame(b"\xff\xff"), "record 51 is no tf.train.Example"),
+    ):
+        path.write_bytes(harmed)
+        with pytest.raises(DataError, match=words):
+            data_of(path)
+
+
+def test_a_record_that_is_too_long_is_refused(path: Path) -> None:
+    length = struct.pack("<Q", 1 << 40)
+    head = length + struct.pack("<I", masked(google_crc32c.value(length)))
+    path.write_bytes(record(a=[1], y=[1]) + head)
+    with pytest.raises(DataError, match="record 2 of f.tfrecord is too long"):
+        data_of(path)
+
+
+def test_lists_of_texts_are_refused_by_name(path: Path) -> None:
+    path.write_bytes(b"".join(record(a=[i], t=["x", "y"], y=[i % 2]) for i in range(9)))
+    (said,) = check(path)
+    assert "'t'" in said
+    assert check(path, drop=["t"]) == []
+
+
+def test_an_empty_file_and_other_bytes(path: Path) -> None:
+    assert not tfrecord_table.is_tfrecord(b"a,b\n1,2\n3,4\n")
+    with pytest.raises(DataError, match="ends early|no valid length"):
+        list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f").schema)
