@@ -35,11 +35,15 @@ class S3Address:
         scheme, separator, rest = uri.strip().partition("://")
         bucket, _, key = rest.partition("/")
         if scheme != "s3" or not separator or not _BUCKET.fullmatch(bucket):
+            rule = ", with 3 to 63 letters, digits, '.', '-' or '_' as BUCKET"
             raise ConfigurationError(
                 Problem(
                     f"{name} is not an address in S3",
                     received=repr(uri),
-                    expected="s3://BUCKET or s3://BUCKET/PREFIX",
+                    expected="s3://BUCKET or s3://BUCKET/PREFIX"
+                    + (
+                        ", with 3 to 63 letters, digits, '.', '-' or '_' as BUCKET" if named else ""
+                    ),
                     fix=f"set {name} to an address in an existing bucket",
                     path=name,
                 )
