@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _GRACE_SECONDS = 60  # for a job without the annotation
 _STEP_SECONDS = 10  # for the pod of a step, which has nothing to save
 _API_SECONDS = 60.0
+_OPTIONAL_SECONDS = 5.0  # after these 60, if the cluster does not answer
 _SHOWN_LINES = 12
 
 
@@ -100,12 +101,12 @@ def end_jobs(run_id: str) -> Left:
         log.warning("cannot reach the cluster: %s", error)
         return Left(trouble=str(error))
     with KubernetesBackend(api) as backend:
-        ended = _end_step_jobs(api.of(STEP_JOB), run_id)
         try:
             left = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
             log.warning("cannot list the jobs of the run: %s", error)
             left = Left(trouble=str(error))
+        ended = _end_step_jobs(api.of(STEP_JOB).within(_OPTIONAL_SECONDS), run_id)
         left = replace(left, cancelled=[*left.cancelled, *ended])
         return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
 
