@@ -41,9 +41,7 @@ class S3Address:
                     f"{name} is not an address in S3",
                     received=repr(uri),
                     expected="s3://BUCKET or s3://BUCKET/PREFIX"
-                    + (
-                        ", with 3 to 63 letters, digits, '.', '-' or '_' as BUCKET" if named else ""
-                    ),
+                    + (rule if scheme == "s3" and bucket else ""),
                     fix=f"set {name} to an address in an existing bucket",
                     path=name,
                 )
