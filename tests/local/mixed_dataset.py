@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.trainer import coding
 from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
 from kfp_tfjob.trainer.text_hash import bins_of
@@ -37,14 +37,15 @@ def write(folder: Path, task: str = "classification") -> Path:
     raw = {split: people(random, rows) for split, rows in ROWS.items()}
     declared = learned(raw["train"])
     splits: dict[str, Any] = {}
+    classes = len(CLASSES) if task == "classification" else None
     packed, labels = {}, {}
     for split, columns in raw.items():
         labels[split] = _labels(columns, random, task)
         floats, codes, dates = stored(declared, columns)
         packed[split] = declared.pack(floats, codes, dates)
         name = f"{split}-00000.tfrecord"
-        parts = zip(floats, codes, dates, labels[split], strict=True)
-        (folder / name).write_bytes(b"".join(record(*part) for part in parts))
+        encoder = Encoder(floats.shape[1], classes, codes.shape[1], dates.shape[1])
+        (folder / name).write_bytes(encoder.encode(floats, labels[split], codes, dates))
         splits[split] = {"rows": ROWS[split], "shards": [name]}
     parquet.write_table(pa.table(raw["test"] | {"income": labels["test"]}), folder / "test.parquet")
     schema = {
@@ -154,38 +155,6 @@ def moments(declared: Coding, rows: np.ndarray) -> list[dict[str, Any]]:
         {"name": name, "mean": float(mean[at]), "std": float(std[at])}
         for at, name in enumerate(declared.names)
     ]
-
-
-def record(
-    floats: Sequence[float], codes: Sequence[int], dates: Sequence[int], label: Any
-) -> bytes:
-    """Return a framed tf.train.Example with varints of fixed length."""
-    is_class = isinstance(label, np.integer)
-    lists = {
-        "features": (2, np.asarray(floats, "<f4").tobytes()),
-        "codes": (3, b"".join(_varint(code, 4) for code in codes)),
-        "dates": (3, b"".join(_varint(date, 10) for date in dates)),
-        "label": (3, _varint(label, 1)) if is_class else (2, struct.pack("<f", label)),
-    }
-    entries = b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, _field(kind, _field(1, values))))
-        for name, (kind, values) in lists.items()
-        if values
-    )
-    example = _field(1, entries)
-    return struct.pack("<QI", len(example), 0) + example + bytes(4)
-
-
-def _varint(value: int, width: int) -> bytes:
-    groups = [int(value) % 2**64 >> 7 * at & 0x7F for at in range(width)]
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
-
-
-def _field(number: int, content: bytes) -> bytes:
-    size, length = len(content), b""
-    while size >= 0x80:
-        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
 
 def _labels(

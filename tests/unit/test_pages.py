@@ -31,8 +31,11 @@ ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
 ROOT = Path(__file__).parents[2]
 
 
-def data_page(features: int, classes: int) -> str:
-    """Return the page of a dataset in which every name is hostile."""
+def data_page(features: int, classes: int, kinds: bool = False) -> str:
+    """Return the page of a dataset in which every name is hostile.
+
+    With `kinds`, the columns are of every kind.
+    """
     names = [f"{HOSTILE} {index}" for index in range(classes)]
     splits = {"train": {"rows": 80}, "validation": {"rows": 10}, "test": {"rows": 10}}
     numbers = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=0.5)
@@ -54,6 +57,24 @@ def data_page(features: int, classes: int) -> str:
         "label": label,
         "features": {name: numbers | {"histogram": [1] * 20} for name in schema["features"]},
     }
+    if kinds:
+        head = {"count": 9, "missing": 1_234}
+        top = [[f"{HOSTILE} {at}", 10 - at] for at in range(10)]
+        histogram = {"histogram": [1] * 20}
+        dates = {"min": "2015-01-02", "max": "2024-12-28"}
+        statistics["features"] = {
+            f"{HOSTILE} {at}": head | column
+            for at, column in enumerate(
+                [
+                    {"kind": "number"} | numbers | histogram,
+                    {"kind": "category", "distinct": 99, "vocabulary": 9, "rare": 2, "top": top},
+                    {"kind": "boolean", "true": 4, "false": 5},
+                    {"kind": "date"} | dates | histogram,
+                    {"kind": "date", "count": 0, "min": None, "max": None, "histogram": []},
+                    {"kind": "text", "bins": 7},
+                ]
+            )
+        }
     return dataset.render(schema, statistics, reused=bool(classes))
 
 
@@ -77,6 +98,7 @@ PAGES = {
     **{f"evaluation of {case}": lambda _, case=case: evaluation_page(case) for case in CASES},
     "dataset, classification": lambda _: data_page(250, 120),
     "dataset, regression": lambda _: data_page(3, 0),
+    "dataset, every kind": lambda _: data_page(0, 2, kinds=True),
     "training": lambda _: training_page(),
     "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
     "job": lambda _: job_html(
@@ -178,3 +200,10 @@ def test_templates_do_not_go_around_what_makes_text_safe() -> None:
 def test_html_and_svg_are_written_in_one_place(sources: dict[str, str]) -> None:
     own = [path for path, text in sources.items() if re.search(r"<(html|style|svg|table)\b", text)]
     assert own == []
+
+
+def test_the_columns_of_every_kind_are_described() -> None:
+    page = data_page(0, 2, kinds=True)
+    for words in ("1,234", "99 texts", "2 rows with rare ones", "true in 44.4%", "7 bins"):
+        assert words in page
+    assert "2015-01-02 to 2024-12-28" in page
