@@ -78,5 +78,5 @@ def _words(column: Mapping[str, Any]) -> str:
     if column["kind"] == TEXT:
         return f"hashed into {counted(column['bins'], 'bin')}"
     most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_TEXTS])
-    rare = f"; {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
-    return f"{counted(column['distinct'], 'text')}: {most}{rare}"
+    rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
+    return f"{counted(column['distinct'], 'text')}{rare}: {most}"
