@@ -115,7 +115,7 @@ class Follower:
         mask = Mask()
         for line in self._backend.logs(self._name):
             text = mask(line.text)
-            if _SUPERVISOR not in text:
+            if line.stamp and _SUPERVISOR not in text:  # without one, it is the kubelet that speaks
                 self._lines[line.where].append(text)
             if self._keep:
                 self._keep.put(line if text == line.text else line._replace(text=text))

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_buffer import ReplicaLog
 from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut, stamp_of
 from kfp_tfjob.cluster.log_parts import Count, Part, read
@@ -27,6 +28,22 @@ def test_a_message_of_the_kubelet_has_no_stamp():
     for said in (b"failed to open log", b"unable to retrieve container logs", b"", b"a T b"):
         assert cut(said) == ("", said.decode())
     assert cut(b"2026-13-01T10:00:01Z x")[0] == ""
+
+
+class _Lines:
+    """A back end that has the lines of one job and nothing else."""
+
+    def logs(self, _: str) -> list[LogLine]:
+        gone = "unable to retrieve container logs for containerd://d67772"
+        return [LogLine("chief-0", "u", stamp(0), "step 1"), LogLine("chief-0", "u", "", gone)]
+
+
+def test_the_last_lines_of_a_container_are_its_own():
+    """The kubelet says that a container is gone; that is no line of the container."""
+    follower = Follower(_Lines(), "job")
+    follower.start()
+    follower.finish(10)
+    assert follower.last_lines("chief-0", 5) == ["step 1"]
 
 
 @given(
