@@ -16,6 +16,7 @@ _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
 # Keys that are in no digest at their default, so that datasets keep the names they had before them.
 _LATER_KEYS = ("encoding", "types", "missing", "min_count", "hash_bins")
+_LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
@@ -86,6 +87,21 @@ class Split(Group):
         " existing row to another split.",
     )
 
+    column: Text | None = option(
+        None, "A column that names the split of each row: `train`, `validation` or `test`."
+    )
+    group: Text | None = option(
+        None, "A column whose equal values stay in one split, for instance a patient."
+    )
+    time: Text | None = option(
+        None,
+        "A column of dates or numbers: the newest rows are the test split, those before them"
+        " validation; rows of the same time stay together.",
+    )
+    folders: bool = option(
+        True, "Whether the folders `train`, `validation` and `test` of `data_uri` are the splits."
+    )
+
     @field_validator("salt")
     @classmethod
     def _key(cls, salt: str) -> str:
@@ -102,6 +118,18 @@ class Split(Group):
                 f" {self.train:g} + {self.validation:g} + {self.test:g} = {total:g}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Split:
+        if len(self.extra) > 1:
+            raise ValueError(f"one of {', '.join(self.extra)}")
+        return self
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """The column that decides about the split, by the key that names it."""
+        named = {"column": self.column, "group": self.group, "time": self.time}
+        return {key: name for key, name in named.items() if name is not None}
 
     @property
     def fractions(self) -> dict[str, float]:
@@ -288,6 +316,9 @@ class DataOptions(Group):
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]
+        for key, declared in Split.model_fields.items():
+            if key in _LATER_SPLIT_KEYS and getattr(self.split, key) == declared.default:
+                del options["split"][key]
         options["drop"] = sorted(options["drop"])
         options["null_values"] = sorted(set(options["null_values"]))
         body = {"source": source_digest, "label": label, "options": options, "codec": CODEC_VERSION}

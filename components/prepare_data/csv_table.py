@@ -86,7 +86,7 @@ class CsvTable:
 
     def _parse(self, block: Block, columns: Columns) -> Chunk:
         where = {name: i for i, name in enumerate(self.schema.names)}
-        at = {name: where[name] for name in (*columns.features, columns.label)}
+        at = {name: where[name] for name in columns.all}
         chunk = self._as_numbers(block, at, columns) or self._as_text(block, at)
         for line, text in block.bad:
             chunk.faults.lost(line, "quotes", text)

@@ -146,6 +146,9 @@ def write(
     schema = _schema(scan, coding, label, options, rows, shards.names)
     faults = scan.faults
     described = statistics.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
+    if scan.crossing:
+        described["also_in_train"] = scan.crossing.count()
+        described["warnings"] += _crossing_warnings(described["also_in_train"], rows)
     details = {
         "rows": rows,
         "task": label.task,
@@ -159,6 +162,15 @@ def write(
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
     return Prepared(str(base), digest, rows, schema, described, reused=False)
+
+
+def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
+    return [
+        f"{count:,} of {rows[split]:,} rows of {split} have the same features as a row of train;"
+        " they stay where they are"
+        for split, count in shared.items()
+        if count
+    ]
 
 
 def _described(scan: Scan, coding: Coding | None) -> Described:
@@ -198,7 +210,11 @@ def _schema(
             "name": label.name,
             "classes": None if label.classes is None else list(label.classes),
         },
-        "split": {"salt": options.split.salt, "fractions": options.split.fractions},
+        "split": {
+            "salt": options.split.salt,
+            "fractions": options.split.fractions,
+            **scan.split_rule,
+        },
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
     more: dict[str, Any] = {"coding": columns["coding"], "test_raw": TEST_RAW} if coding else {}

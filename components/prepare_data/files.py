@@ -65,6 +65,11 @@ class Source:
     store: Store
 
     @property
+    def splits_by_folder(self) -> bool:
+        """Whether files are in folders for train and for another split."""
+        return {"train"} < {file.split for file in self.files if file.split}
+
+    @property
     def size(self) -> int:
         """The size of all files together in bytes, as stored."""
         return sum(file.size for file in self.files)

@@ -55,9 +55,25 @@ def choose(
                 path="data_options.drop",
             )
         )
-    left_out = {label, *drop}
+    extra = options.split.extra
+    problems += [
+        _unknown(f"split.{key}", name, names, file)
+        for key, name in extra.items()
+        if name not in there
+    ]
+    problems += [
+        Problem(
+            f"data_options.split.{key} names the label {label!r}",
+            fix="name a different column",
+            path=f"data_options.split.{key}",
+        )
+        for key, name in extra.items()
+        if name == label
+    ]
+    # A column that names the split or the group says nothing about a row that is new.
+    left_out = {label, *drop, *(name for key, name in extra.items() if key != "time")}
     features = chosen or tuple(name for name in names if name not in left_out)
-    taken = {label, *features}
+    taken = {label, *features, *extra.values()}
     repeated = Counter(name for name in names if name in taken)
     if twice := [name for name, count in repeated.items() if count > 1]:
         problems.append(
@@ -94,7 +110,8 @@ def choose(
                 fix="drop fewer columns, or correct data_options.delimiter",
             )
         )
-    return (None if problems else Columns(tuple(features), label)), problems
+    found = Columns(tuple(features), label, extra=tuple(extra.values()))
+    return (None if problems else found), problems
 
 
 def _elements(wanted: tuple[str, ...] | None, names: list[str]) -> tuple[str, ...] | None:

@@ -47,7 +47,7 @@ class IpcTable:
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` rows at a time."""
-        wanted = (*columns.features, columns.label)
+        wanted = columns.all
         with undamaged(self._name, _EXPECTED):
             reader = self._open([self.schema.get_field_index(name) for name in wanted])
         row = 1

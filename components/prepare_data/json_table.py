@@ -193,7 +193,7 @@ class JsonTable:
         """Parse a block at once; None if a row has a fault or another type than the first rows."""
         if b"\\u0000" in data or b"\0" in data:
             return None
-        names = (*columns.features, columns.label)
+        names = columns.all
         explicit = {}
         for key in dict.fromkeys(self._where.get(name, (name,))[0] for name in names):
             kind = self._keys[key].parsed(label=key == columns.label)
@@ -251,7 +251,7 @@ class JsonTable:
             faults.lost(number, rule, text)
         found: dict[str, pa.Array] = {}
         lists: dict[str, list[list[Any]]] = {}
-        for name in (*columns.features, columns.label):
+        for name in columns.all:
             key, i = self._where.get(name, (name, -1))
             if i < 0:
                 cells = self._singles(key, rows, faults)

@@ -55,7 +55,7 @@ class WithLists:
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a list of another length is a fault of its row."""
-        names = (*columns.features, columns.label)
+        names = columns.all
         for chunk in self._reader.chunks(self._stored(columns), rows):
             lists = {
                 name: self._checked(name, chunk.columns[name], chunk.faults)
@@ -72,7 +72,7 @@ class WithLists:
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""
-        features = dict.fromkeys(self._where.get(name, (name,))[0] for name in columns.features)
+        features = dict.fromkeys(self._where.get(name, (name,))[0] for name in columns.all)
         label = self._where.get(columns.label, (columns.label,))[0]
         features.pop(label, None)
         return Columns(tuple(features), label)

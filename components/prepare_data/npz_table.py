@@ -112,7 +112,7 @@ class NpzTable:
                 with self._undamaged():
                     parts = {key: self._read(streams[key], key, count) for key in keys}
                 found = {}
-                for name in (*columns.features, columns.label):
+                for name in columns.all:
                     key, i = self._where[name]
                     found[name] = pa.array(np.ascontiguousarray(parts[key][:, i]))
                 lines = np.arange(start + 1, start + count + 1)
@@ -123,8 +123,7 @@ class NpzTable:
                     stream.read(1)  # at its end, the checksum of the array is compared
 
     def _keys(self, columns: Columns) -> list[str]:
-        names = (*columns.features, columns.label)
-        return list(dict.fromkeys(self._where[name][0] for name in names))
+        return list(dict.fromkeys(self._where[name][0] for name in columns.all))
 
     def _of_array(self, key: str) -> Iterator[Problem]:
         array, received = self._arrays[key], ""

@@ -53,7 +53,7 @@ class ParquetTable:
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column with too much data to unpack at once."""
-        wanted = {columns.label, *columns.features}
+        wanted = set(columns.all)
         where = dict(enumerate(self._leaves))
         largest: dict[str, int] = {}
         for group in range(self._metadata.num_row_groups):
@@ -80,7 +80,7 @@ class ParquetTable:
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns batch by batch."""
-        wanted = [*columns.features, columns.label]
+        wanted = list(columns.all)
         row = 1
         with undamaged(self._name, _EXPECTED):
             file = pa.parquet.ParquetFile(

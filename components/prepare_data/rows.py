@@ -18,15 +18,22 @@ class Columns:
         features: Names, in the order of the model's input.
         label: Name.
         numbers: The features that a reader of text may parse as numbers; None for all.
+        extra: Columns that decide about the split; a reader of text leaves them as they are.
     """
 
     features: tuple[str, ...]
     label: str
     numbers: frozenset[str] | None = None
+    extra: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every column to read, each once."""
+        return tuple(dict.fromkeys((*self.features, self.label, *self.extra)))
 
     def parsed(self, name: str) -> bool:
         """Tell whether a reader of text may parse a feature as numbers."""
-        return self.numbers is None or name in self.numbers
+        return name not in self.extra and (self.numbers is None or name in self.numbers)
 
 
 @dataclass(frozen=True)

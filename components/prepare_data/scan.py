@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,13 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
 from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.crossing import Crossing
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, Seen
+from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
@@ -49,6 +52,8 @@ class Scan:
         spill: The good rows, on local disk.
         dictionaries: The texts of each category, by name.
         texts: The texts of columns that are hashed, of the test split; None if there are none.
+        split_rule: What decides about the split besides salt and fractions.
+        crossing: The splits of equal rows, if not their hash decides.
     """
 
     columns: Columns
@@ -58,6 +63,14 @@ class Scan:
     spill: Spill
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     texts: TextSpill | None = None
+    split_rule: dict[str, Any] = field(default_factory=dict)
+    crossing: Crossing | None = None
+
+    def close(self) -> None:
+        """Finish writing to local disk."""
+        for item in (self.spill, self.texts, self.crossing):
+            if item:
+                item.close()
 
     def rows(self, label: Label) -> dict[str, int]:
         """Return the number of good rows in each split, given the label."""
@@ -126,6 +139,8 @@ class _Reading:
         self._folder, self._block = folder, block
         self._fractions = list(options.split.fractions.values())
         self._nulls = pa.array(sorted({*options.null_values, ""}))
+        self._placing = Placing(source, options, folder, block)
+        self._file = source.files[0]
 
     def numbers(self, kinds: Kinds | None) -> Scan:
         """Read a table of numbers.
@@ -144,14 +159,15 @@ class _Reading:
                     spill = Spill(self._folder, len(columns.features))
                     vocabulary = Vocabulary(self._label)
                     known = kinds or columns_kinds.of_numbers(columns.features, self._options)
-                    scan = Scan(columns, known, Faults(), vocabulary, spill)
-                for rows in self._number_rows(table, scan.columns, strict=kinds is None):
+                    scan = self._scan(columns, known, vocabulary, spill)
+                for rows, splits in self._number_rows(table, scan.columns, strict=kinds is None):
                     hashes = row_hashes(rows.features, self._options.split.salt)
+                    hashes = self._placed(scan, hashes, splits)
                     self._add(scan, rows, hashes)
                     progress.add(rows.faults.seen, rows.size)
         finally:
             if scan:
-                scan.spill.close()
+                scan.close()
         progress.log()
         return scan
 
@@ -201,14 +217,18 @@ class _Reading:
                     dictionaries = {name: texts[name] for name in kinds.of(CATEGORY)}
                     names = kinds.of(TEXT)
                     test = TextSpill(self._folder, names) if names else None
-                    scan = Scan(columns, kinds, Faults(), vocabulary, spill, dictionaries, test)
-                wanted = Columns(scan.columns.features, self._label, numbers)
+                    scan = self._scan(columns, kinds, vocabulary, spill, dictionaries, test)
+                wanted = Columns(scan.columns.features, self._label, numbers, columns.extra)
                 for chunk in table.chunks(wanted):
                     chunk.faults.dropping = self._dropping(chunk)
+                    splits = self._splits(chunk)
                     rows = converter.rows(table, chunk)
                     codes, hashed = _coded(rows, texts)
                     salt = self._options.split.salt
                     hashes = row_hashes(rows.features, salt, hashed, rows.dates)
+                    hashes = self._placed(
+                        scan, hashes, None if splits is None else splits[chunk.faults.good]
+                    )
                     self._add(scan, rows, hashes, codes)
                     if scan.texts:
                         mask = split_of(hashes, self._fractions) == SPLITS.index("test")
@@ -218,9 +238,7 @@ class _Reading:
                     progress.add(rows.faults.seen, rows.size)
         finally:
             if scan:
-                scan.spill.close()
-                if scan.texts:
-                    scan.texts.close()
+                scan.close()
         progress.log()
         lost = [
             LeftOut(name, columns_kinds.ALL_DIFFERENT)
@@ -244,20 +262,47 @@ class _Reading:
                     name = self._source.files[0].name
                     problems.append(_other_columns(file.name, name, columns, first))
                 DataError.raise_if(problems)
-                first = first or columns
+                first, self._file = first or columns, file
                 if kinds is None:
                     yield table, columns
                     continue
                 if not kinds.features:
                     raise DataError(_no_feature(file.name, kinds))
-                yield table, Columns(tuple(item.name for item in kinds.features), self._label)
+                names = tuple(item.name for item in kinds.features)
+                yield table, Columns(names, self._label, extra=columns.extra)
 
-    def _number_rows(self, table: ArrowTable, columns: Columns, strict: bool) -> Iterator[Rows]:
+    def _scan(self, columns: Columns, kinds: Kinds, *more: Any) -> Scan:
+        """Return a scan without rows; `more` are the fields from the vocabulary on."""
+        vocabulary, *others = more
+        rule = self._placing.rule
+        crossing = Crossing(self._folder) if self._placing.is_needed else None
+        found = (columns, kinds, Faults(), vocabulary, *others)
+        return Scan(*found, split_rule=rule, crossing=crossing)
+
+    def _splits(self, chunk: Chunk) -> np.ndarray | None:
+        """Return the split of each row of a chunk; None if the hash of the row decides."""
+        if not self._placing.is_needed:
+            return None
+        return self._placing.splits(self._file, chunk)
+
+    def _placed(self, scan: Scan, hashes: np.ndarray, splits: np.ndarray | None) -> np.ndarray:
+        """Return hashes that lead to the splits."""
+        if splits is None:
+            return hashes
+        placed = self._placing.place(hashes, splits)
+        scan.crossing.add(hashes, split_of(placed, self._fractions))
+        return placed
+
+    def _number_rows(
+        self, table: ArrowTable, columns: Columns, strict: bool
+    ) -> Iterator[tuple[Rows, np.ndarray | None]]:
         for chunk in table.chunks(columns):
             if strict and not _numbers_only(chunk, columns):
                 raise _NotPlainError
             chunk.faults.dropping = self._dropping(chunk)
-            yield table.number_rows(chunk, columns)
+            splits = self._splits(chunk)
+            rows = table.number_rows(chunk, columns)
+            yield rows, None if splits is None else splits[chunk.faults.good]
 
     def _dropping(self, chunk: Chunk) -> frozenset[str]:
         """Return the columns whose gaps leave a row out."""
@@ -355,22 +400,26 @@ def decide(scan: Scan, options: DataOptions) -> Label:
         raise DataError(limit, *faults.problems())
     if faults.bad:
         log.warning("%s", "\n  ".join(map(str, faults.problems())))
-    _enough(scan.rows(label), vocabulary, label, options)
+    _enough(scan, label, options)
     return label
 
 
-def _enough(
-    rows: Mapping[str, int], vocabulary: Vocabulary, label: Label, options: DataOptions
-) -> None:
+def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
     """Refuse data that leaves a split without rows, or train without a row of a class."""
+    rows, vocabulary = scan.rows(label), scan.vocabulary
+    rule = ", ".join(f"{key} {value!r}" for key, value in scan.split_rule.items())
     shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     if not all(rows.values()):
         raise DataError(
             Problem(
                 "a split has no rows",
-                received=f"{shown}, with the fractions {options.split.fractions}",
+                received=f"{shown}, with the fractions {options.split.fractions}"
+                + (f", divided by {rule}" if rule else ""),
                 expected="rows in train, validation and test",
-                fix="provide more rows, larger fractions or a different data_options.split.salt;"
+                fix="provide rows for it, or let the hash of the rows divide them: see"
+                " data_options.split"
+                if rule
+                else "provide more rows, larger fractions or a different data_options.split.salt;"
                 " rows with equal features always go to the same split",
             )
         )

@@ -12,6 +12,7 @@ from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, Seen, decide, see
 from kfp_tfjob.components.prepare_data.listing import files_at
+from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import DataOptions
@@ -45,6 +46,8 @@ def source_digest(source: Source) -> str:
     For a local file, the digest of its content replaces the tag, so the whole file is read.
     """
     digest = sha256()
+    if source.splits_by_folder:  # before version 0.3, they were folders like any other
+        digest.update(b"folders are splits\n")
     for file in source.files:
         content = file.tag if isinstance(file.location, S3Address) else file_sha256(file.location)
         digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
@@ -70,7 +73,7 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     """
     try:
         _, problems = _first_block(source, data_label, options)
-        return problems
+        return [*folder_problems(source, options), *problems]
     except DataError as error:
         return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]
 

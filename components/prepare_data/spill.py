@@ -70,8 +70,12 @@ def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
     Returns:
         int64 of shape [rows].
     """
-    limits = [int(sum(fractions[: i + 1]) * 2**64) for i in range(len(fractions) - 1)]
-    return np.searchsorted(np.array(limits, np.uint64), hashes, side="right")
+    return np.searchsorted(np.array(limits_of(fractions), np.uint64), hashes, side="right")
+
+
+def limits_of(fractions: list[float]) -> list[int]:
+    """Return the first hash of each split but the first."""
+    return [int(sum(fractions[: i + 1]) * 2**64) for i in range(len(fractions) - 1)]
 
 
 class Spill:

@@ -94,7 +94,7 @@ class TFRecordTable:
         for records in self._batches(rows):
             faults = BlockFaults(self._name, np.arange(row, row + len(records)))
             parsed = [self._parsed(record, row + i) for i, record in enumerate(records)]
-            names = (*columns.features, columns.label)
+            names = columns.all
             keys = dict.fromkeys(self._where[name][0] for name in names)
             lists = {key: self._values(key, parsed, faults) for key in keys}
             found = {}

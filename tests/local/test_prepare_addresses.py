@@ -3,6 +3,7 @@
 import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -68,3 +69,26 @@ def test_an_address_without_a_file_is_named(store: Store, data: S3Address, step:
     with pytest.raises(DataError, match=r"no file matches the pattern.*2027") as caught:
         run(step, f"{data}/2026-01, {data}/2027-*", "y", {})
     assert "2026-01" not in str(caught.value)
+
+
+def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> None:
+    """Rows of test that are also in train stay, and the report says how many they are."""
+    for i, name in enumerate(("train", "validation", "test")):
+        store.write(base / "in" / name / "part.csv", rows(1_000 * i) + rows(0, i)[6:])
+    done = run(step, f"{base}/in/", "y", {})
+    assert done.rows == {"train": 60, "validation": 61, "test": 62}
+    assert done.schema["split"]["folders"] is True
+    assert done.statistics["also_in_train"] == {"validation": 1, "test": 2}
+    assert "2 of 62 rows of test have the same features" in str(done.statistics["warnings"])
+    assert "2 of 62 rows of test" in render(done.schema, done.statistics, reused=False)
+    again = run(step, f"{base}/in/train, {base}/in/validation, {base}/in/test", "y", {})
+    assert again.rows == done.rows and again.schema["schema_digest"] == done.schema["schema_digest"]
+
+
+def test_mixed_columns_with_a_split_by_group(store: Store, base: S3Address, step: Step) -> None:
+    lines = [f"{i},{'red' if i % 3 else 'blue'},p{i // 4},{'uv'[i % 2]}\n" for i in range(400)]
+    store.write(base / "in" / "f.csv", ("a,color,patient,y\n" + "".join(lines)).encode())
+    done = run(step, f"{base}/in/f.csv", "y", {"split": {"group": "patient"}})
+    assert [item["type"] for item in done.schema["features"]] == ["float32", "category"]
+    assert done.schema["split"]["group"] == "patient"
+    assert all(count and count % 4 == 0 for count in done.rows.values())

@@ -256,7 +256,7 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     _, labels = _records(store, done.dataset_uri, "train")
     assert label["mean"] == label["train"]["mean"] == pytest.approx(labels.mean())
 
-    nested = table.drop(["y"]).append_column("t", pa.array([[1]] * rows))
+    nested = table.drop(["y"]).append_column("t", pa.array([["x"]] * rows))
     pa.parquet.write_table(nested, tmp_path / "x.parquet")
     with pytest.raises(DataError, match="column 't' of x.parquet has a type that a model cannot"):
         run(step, str(tmp_path / "x.parquet"), "f", {})

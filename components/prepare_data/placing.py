@@ -1,0 +1,224 @@
+"""Decides which split a row belongs to, where its hash alone does not.
+
+The split can come from a folder (`train/`, `validation/`, `test/`), from a column that names it,
+from the hash of a group, or from a time. The row then gets a new hash: its own, scaled into the
+range of its split. So the order within a split stays that of the hashes.
+"""
+
+from __future__ import annotations
+
+import logging
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk, as_texts, numeric, temporal
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.files import SPLITS as WORDS
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.spill import limits_of, split_of
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+
+log = logging.getLogger(__name__)
+
+_BY_HASH = -1
+_TRAIN, _VALIDATION, _TEST = range(3)
+
+
+class Placing:
+    """Places the rows of a source.
+
+    Args:
+        source: The files.
+        options: The typed `data_options`.
+        folder: A folder on local disk, with room for 8 bytes for each row if a time decides.
+        block: Bytes of text to parse at a time.
+
+    Attributes:
+        is_needed: Whether anything else than the hash of a row decides.
+        rule: The keys of data_options.split that decide.
+
+    Raises:
+        DataError: Only some files are in folders that name a split, or a file cannot be read.
+    """
+
+    def __init__(self, source: Source, options: DataOptions, folder: Path, block: int) -> None:
+        self._options = options.split
+        self._nulls = pa.array(sorted({*options.null_values, ""}))
+        self._fractions = list(options.split.fractions.values())
+        self._limits = np.empty(0)
+        DataError.raise_if(folder_problems(source, options))
+        by_folder = _by_folder(source, options)
+        self._given = {file.name: file.split for file in source.files} if by_folder else {}
+        self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
+        self.is_needed = bool(self.rule)
+        if options.split.time:
+            self._limits = self._times(source, options, folder / "times", block)
+
+    def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
+        """Return the split of each row, -1 for that of its hash; mark rows that have none.
+
+        Args:
+            file: The file of the chunk.
+            chunk: It has the column that decides.
+        """
+        by, rows = self._options, len(chunk.faults.lines)
+        if by.column:
+            return self._named(chunk.columns[by.column], by.column, chunk.faults)
+        if by.group:
+            return self._grouped(chunk.columns[by.group], by.group, chunk.faults)
+        if by.time:
+            times = self._as_times(chunk.columns[by.time], by.time, chunk.faults)
+            return np.searchsorted(self._limits, times, side="right").astype(np.int8)
+        word = self._given.get(file.name)
+        return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
+
+    def place(self, hashes: np.ndarray, splits: np.ndarray) -> np.ndarray:
+        """Return hashes that lead to these splits.
+
+        Args:
+            hashes: uint64 of shape [rows].
+            splits: Of shape [rows].
+        """
+        splits = splits.copy()
+        absent = {SPLITS.index(word) for word in SPLITS} - {
+            SPLITS.index(word) for word in self._given.values()
+        }
+        if self._given and absent:
+            splits = self._divided(hashes, splits, sorted({_TRAIN, *absent}))
+        limits = [0, *limits_of(self._fractions), 2**64]
+        placed = hashes.copy()
+        for i in range(len(SPLITS)):
+            mask = splits == i
+            width = limits[i + 1] - limits[i]
+            placed[mask] = np.uint64(limits[i]) + _scaled(hashes[mask], width)
+        return placed
+
+    def _divided(self, hashes: np.ndarray, splits: np.ndarray, among: list[int]) -> np.ndarray:
+        """Divide the rows of train among the splits that have no folder."""
+        shares = [self._fractions[i] for i in among]
+        found = split_of(hashes, [share / sum(shares) for share in shares])
+        return np.where(splits == _TRAIN, np.array(among, np.int8)[found], splits)
+
+    def _named(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+        texts, codes = self._texts(column, name, faults)
+        words = [WORDS.get(text.strip().lower()) for text in texts]
+        known = np.array([SPLITS.index(word) if word else _BY_HASH for word in words], np.int8)
+        found = known[codes]
+        faults.mark(found == _BY_HASH, "split", name, lambda i: texts[codes[i]])
+        return np.maximum(found, 0)
+
+    def _grouped(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+        texts, codes = self._texts(column, name, faults)
+        key = self._options.salt.encode()
+        digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts]
+        hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+        return split_of(hashes, self._fractions).astype(np.int8)[codes]
+
+    def _texts(
+        self, column: pa.Array, name: str, faults: BlockFaults
+    ) -> tuple[list[str], np.ndarray]:
+        """Return the distinct texts of a column and the index of each row; gaps are faults."""
+        if temporal(column.type):
+            column = column.cast(pa.string())
+        if pa.types.is_binary(column.type):
+            column = values.strings(column, name, faults).dictionary_encode()
+        else:
+            column, wrong = as_texts(column)
+            if wrong is not None:
+                faults.mark(wrong, "encoding", name, lambda i: "")
+        texts = column.dictionary.to_pylist()
+        codes = column.indices.to_numpy(zero_copy_only=False)
+        nulls = set(self._nulls.to_pylist())
+        gaps = np.array([not text or text in nulls for text in texts], bool)
+        if gaps.any():
+            faults.mark(gaps[codes], "missing", name, lambda i: texts[codes[i]])
+        return texts, codes
+
+    def _as_times(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+        """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
+        if temporal(column.type):
+            found, beyond = dates.of_typed(column)
+            faults.mark(beyond, "date", name, lambda i: str(column[i]))
+            times = np.where(found == dates.NO_DATE, np.nan, found.astype(float))
+        elif numeric(column.type):
+            times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        else:
+            texts, codes = self._texts(column, name, faults)
+            parsed, good = dates.parse_all(pa.array(texts, pa.string()))
+            numbers = [values.number(text) for text in texts]
+            known = np.array(
+                [
+                    float(day) if is_day else np.nan if number is None else number
+                    for day, is_day, number in zip(
+                        parsed.tolist(), good.tolist(), numbers, strict=True
+                    )
+                ]
+            )
+            times = known[codes]
+            faults.mark(np.isnan(times), "date", name, lambda i: texts[codes[i]])
+            return np.nan_to_num(times)
+        faults.mark(np.isnan(times), "missing", name, lambda i: "")
+        return np.nan_to_num(times)
+
+    def _times(self, source: Source, options: DataOptions, path: Path, block: int) -> np.ndarray:
+        """Return the times from which rows belong to validation and to test."""
+        name, rows = options.split.time, 0
+        with open(path, "wb") as spill:
+            for file in source.files:
+                with open_table(source, file, options, block) as table:
+                    if name not in table.names:
+                        return np.empty(0)  # `choose` says so
+                    for chunk in table.chunks(Columns((), name)):
+                        times = self._as_times(chunk.columns[name], name, chunk.faults)
+                        times = times[chunk.faults.good]
+                        times.tofile(spill)
+                        rows += len(times)
+        if not rows:
+            return np.zeros(2)
+        found = np.memmap(path, np.float64, "r+", shape=(rows,))
+        found.sort()  # on local disk
+        places = [sum(self._fractions[: i + 1]) * rows for i in range(2)]
+        limits = found[[min(int(round(place)), rows - 1) for place in places]].copy()
+        del found
+        path.unlink()
+        log.info("validation begins at %s of %r, test at %s", limits[0], name, limits[1])
+        return limits
+
+
+def _by_folder(source: Source, options: DataOptions) -> bool:
+    return source.splits_by_folder and options.split.folders and not options.split.extra
+
+
+def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
+    """Return a problem if only some of the files are in folders that name a split."""
+    outside = [file.name for file in source.files if not file.split]
+    if not outside or not _by_folder(source, options):
+        return []
+    inside = sorted({file.split for file in source.files if file.split})
+    return [
+        Problem(
+            "only some of the files are in folders that name a split",
+            received=f"folders for {', '.join(inside)}, and for instance {outside[0]}",
+            expected="every file in train/, validation/ or test/",
+            fix="move the files, name the files with a pattern in data_uri, or set"
+            ' data_options.split={"folders": false} to divide the rows of all of them',
+            path="data_uri",
+        )
+    ]
+
+
+def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:
+    """Return hashes * width / 2**64, rounded down: the high half of the product."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a1, a0 = hashes >> half, hashes & low
+    b1, b0 = np.uint64(width >> 32), np.uint64(width & 0xFFFFFFFF)
+    middle = a1 * b0 + ((a0 * b0) >> half)
+    return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)

@@ -1,0 +1,191 @@
+"""Splits that something else than the hash of a row decides."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data import scan as scan_module
+from kfp_tfjob.components.prepare_data.placing import Placing
+from kfp_tfjob.components.prepare_data.source import list_source, source_digest
+from kfp_tfjob.components.prepare_data.spill import split_of
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.store import Store
+from tests.unit.prepared_files import check, options
+
+STORE = Store("http://127.0.0.1:1")
+
+
+def scanned(path: Path, **given: object) -> tuple[scan_module.Scan, list[list[tuple]]]:
+    """Read a source; return the scan, and the features of the rows of each split, sorted."""
+    folder = path.parent / "spill"
+    folder.mkdir(exist_ok=True)
+    typed = options(**given)
+    found = scan_module.read(list_source(STORE, str(path)), "y", typed, folder, 1 << 12)
+    splits: list[list[tuple]] = [[], [], []]
+    for part in found.spill.bins():
+        numbers = split_of(part["hash"], list(typed.split.fractions.values()))
+        for row, number in zip(part["features"].tolist(), numbers.tolist(), strict=True):
+            splits[number].append(tuple(row))
+    return found, [sorted(rows) for rows in splits]
+
+
+def write(path: Path, header: str, rows: list[tuple]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(header + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+
+
+def test_a_column_names_the_split(tmp_path: Path) -> None:
+    words = ["train", "Validation", "TEST", "train", "val"]
+    rows = [(i, words[i % 5], i % 2) for i in range(500)]
+    write(tmp_path / "f.csv", "a,part,y", rows)
+    split = {"column": "part"}
+    assert check(tmp_path / "f.csv", split=split) == []
+    found, splits = scanned(tmp_path / "f.csv", split=split)
+    assert found.columns.features == ("a",) and found.split_rule == {"column": "part"}
+    assert splits[0] == [(i,) for i in range(500) if i % 5 in (0, 3)]
+    assert splits[1] == [(i,) for i in range(500) if i % 5 in (1, 4)]
+    assert splits[2] == [(i,) for i in range(500) if i % 5 == 2]
+
+
+def test_a_word_that_is_no_split_is_a_fault(tmp_path: Path) -> None:
+    rows = [(i, ["train", "test", "val"][i % 3], i % 2) for i in range(90)]
+    rows[7], rows[9] = (7, "holdout", 0), (9, "", 1)
+    write(tmp_path / "f.csv", "a,part,y", rows)
+    found, splits = scanned(tmp_path / "f.csv", split={"column": "part"})
+    assert [(f.line, f.column, f.value, f.rule) for f in found.faults.examples] == [
+        (9, "part", "holdout", "split"),
+        (11, "part", "", "missing"),
+    ]
+    assert sum(map(len, splits)) == 88
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_rows_of_a_group_stay_together(tmp_path: Path, kind: str) -> None:
+    groups = np.arange(3_000) // 10
+    table = pa.table({"a": np.arange(3_000), "patient": groups, "y": np.arange(3_000) % 2})
+    path = tmp_path / f"f.{kind}"
+    if kind == "csv":
+        pa.csv.write_csv(table, path)
+    else:
+        pa.parquet.write_table(table, path)
+    found, splits = scanned(path, split={"group": "patient"})
+    assert found.columns.features == ("a",)
+    seen = [{int(row[0]) // 10 for row in rows} for rows in splits]
+    assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
+    assert [len(rows) for rows in splits] == [10 * len(found) for found in seen]
+    assert np.abs(np.array([len(found) for found in seen]) / 300 - [0.7, 0.15, 0.15]).max() < 0.08
+    # A group keeps its split when others are added, and the column may be a feature.
+    found, again = scanned(path, split={"group": "patient"}, columns=["a", "patient"])
+    assert [[row[:1] for row in rows] for rows in again] == splits
+
+
+@pytest.mark.parametrize("form", ["number", "date", "text"])
+def test_the_newest_rows_are_the_test(tmp_path: Path, form: str) -> None:
+    random = np.random.default_rng(1)
+    days = random.permutation(np.repeat(np.arange(500), 4))
+    when = {
+        "number": days,
+        "date": (days * 86_400_000_000 - 10**15).astype("M8[us]"),
+        "text": pa.array((days * 86_400 - 10**9).astype("M8[s]")).cast(pa.string()),
+    }[form]
+    path = tmp_path / "f.parquet"
+    table = pa.table({"a": days, "when": when, "y": np.arange(2_000) % 2})
+    pa.parquet.write_table(table, path, row_group_size=300)
+    _, splits = scanned(path, split={"time": "when"}, drop=["when"])
+    seen = [sorted({int(row[0]) for row in rows}) for rows in splits]
+    assert seen == [list(range(350)), list(range(350, 425)), list(range(425, 500))]
+
+
+def test_rows_of_one_time_stay_together_and_bad_times_are_faults(tmp_path: Path) -> None:
+    rows = [(i, f"2026-01-{1 + i // 25:02d}", i % 2) for i in range(500)]
+    rows[3] = (3, "soon", 1)
+    write(tmp_path / "f.csv", "a,when,y", rows)
+    found, splits = scanned(tmp_path / "f.csv", split={"time": "when"}, drop=["when"])
+    assert [(f.line, f.value, f.rule) for f in found.faults.examples] == [(5, "soon", "date")]
+    days = [{int(row[0]) // 25 for row in rows} for rows in splits]
+    assert days == [set(range(14)), set(range(14, 17)), set(range(17, 20))]
+
+
+FOLDERS = ("train", "validation", "test")
+
+
+def test_folders_are_splits_and_duplicates_are_counted_and_not_moved(tmp_path: Path) -> None:
+    for i, name in enumerate(FOLDERS):
+        rows = [(100 * i + j, j % 2) for j in range(50)] + [(7, 1)] * i
+        write(tmp_path / "data" / name / "f.csv", "a,y", rows)
+    found, splits = scanned(tmp_path / "data")
+    assert found.split_rule == {"folders": True}
+    assert [len(rows) for rows in splits] == [50, 51, 52]
+    assert found.crossing.count() == {"validation": 1, "test": 2}
+    _, by_hash = scanned(tmp_path / "data", split={"folders": False})
+    assert [len(rows) for rows in by_hash] != [50, 51, 52]
+    assert sum(map(len, by_hash)) == 153
+
+
+def test_without_a_folder_for_validation_rows_of_train_are_taken(tmp_path: Path) -> None:
+    write(tmp_path / "data/train/f.csv", "a,y", [(i, i % 2) for i in range(1_000)])
+    write(tmp_path / "data/test/f.csv", "a,y", [(i, i % 2) for i in range(2_000, 2_100)])
+    _, splits = scanned(tmp_path / "data")
+    assert splits[2] == [(i,) for i in range(2_000, 2_100)]
+    assert sorted([*splits[0], *splits[1]]) == [(i,) for i in range(1_000)]
+    assert 0.1 < len(splits[1]) / 1_000 < 0.25
+
+
+def test_files_outside_of_these_folders_are_refused(tmp_path: Path) -> None:
+    for name in (*FOLDERS, "more"):
+        write(tmp_path / "data" / name / "f.csv", "a,y", [(i, i % 2) for i in range(20)])
+    with pytest.raises(DataError, match="only some of the files are in folders") as caught:
+        scanned(tmp_path / "data")
+    assert check(tmp_path / "data") == [str(problem) for problem in caught.value.problems]
+    assert "more/f.csv" in str(caught.value) and '"folders": false' in str(caught.value)
+
+
+def test_a_source_with_such_folders_has_another_digest(tmp_path: Path) -> None:
+    """The dataset of an earlier version divided the rows by their hash."""
+    for name in FOLDERS:
+        write(tmp_path / "data" / name / "f.csv", "a,y", [(1, 2)])
+    source = list_source(STORE, str(tmp_path / "data"))
+    assert source.splits_by_folder
+    before = source_digest(source)
+    (tmp_path / "data/train").rename(tmp_path / "data/other")
+    assert before != source_digest(list_source(STORE, str(tmp_path / "data")))
+
+
+def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="one of group, time"):
+        options(split={"group": "a", "time": "b"})
+    write(tmp_path / "f.csv", "a,y", [(1, 2)] * 9)
+    (said,) = check(tmp_path / "f.csv", split={"group": "gone"})
+    assert "data_options.split.group names 'gone'" in said
+    (said,) = check(tmp_path / "f.csv", split={"time": "y"})
+    assert "names the label" in said
+
+
+def test_defaults_change_no_name_of_a_dataset() -> None:
+    assert options().dataset_digest("s", "y") == "6a653cd60e5bd3ce5810abf51f019180"
+    names = {options(split={key: "a"}).dataset_digest("s", "y") for key in ("group", "time")}
+    assert len(names) == 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    hashes=st.lists(st.integers(0, 2**64 - 1), min_size=1),
+    fractions=st.sampled_from([(0.7, 0.15, 0.15), (0.98, 0.01, 0.01), (0.2, 0.3, 0.5)]),
+    seed=st.integers(0, 99),
+)
+def test_a_placed_hash_leads_to_its_split_and_keeps_the_order(hashes, fractions, seed) -> None:
+    given_ = dict(zip(("train", "validation", "test"), fractions, strict=True))
+    placing = Placing.__new__(Placing)
+    placing._fractions, placing._given = list(fractions), {}
+    hashes = np.sort(np.array(hashes, np.uint64))
+    splits = np.random.default_rng(seed).integers(0, 3, len(hashes)).astype(np.int8)
+    placed = placing.place(hashes, splits)
+    assert split_of(placed, list(given_.values())).tolist() == splits.tolist()
+    for i in range(3):
+        assert (np.diff(placed[splits == i].astype(object)) >= 0).all()
