@@ -18,6 +18,7 @@ from kfp_tfjob.storage.errors import LABELS
 
 _FIX = LABELS["fix"]
 _LINES = 12  # of a log
+_LAST_LINES = " Its last lines:"  # as launch_tfjob and the Jobs of steps end their message
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
     reason, remedy = _parts(Mask()(failure.message))
     last = attempts[-1] if attempts else None
-    if last and failure.step == "launch_tfjob" and not remedy:
+    # The attempts of another launch of the run may all have succeeded.
+    if last and last.verdict != "succeeded" and failure.step == "launch_tfjob" and not remedy:
         remedy = last.remedy
     step = "" if failure.step == "run" else failure.step
     return Why(
@@ -298,10 +300,11 @@ def _checks(verdict: Mapping[str, Any]) -> tuple[Check, ...]:
 
 def _parts(message: str) -> tuple[str, str]:
     """Return what happened and what to do; several problems stay one text."""
-    if "\n" in message or message.count(_FIX) != 1:
+    said, marker, last_lines = message.partition(_LAST_LINES)
+    if "\n" in said or said.count(_FIX) != 1:
         return message, ""
-    reason, _, remedy = message.partition(_FIX)
-    return reason.strip(), remedy.strip()
+    reason, _, remedy = said.partition(_FIX)
+    return reason.strip() + marker + last_lines, remedy.strip()
 
 
 def _notes(records: Records) -> tuple[str, ...]:
