@@ -7,19 +7,19 @@ import keras
 
 
 def build_model(dataset, units: int = 64, learning_rate: float = 1e-3) -> keras.Model:
-    """Build a wide and deep network for rows of numbers.
+    """Build a wide and deep network for a table, with columns of any kind.
 
     Args:
-        dataset: Facts about the data: num_features, mean, std, num_classes, task.
+        dataset: Facts about the data: num_features, columns, mean, std, num_classes, task.
         units: Units of the deep part.
         learning_rate: The learning rate of Adam.
 
     Returns:
-        A compiled model; its input is (batch, num_features), with the raw values of the file.
+        A compiled model; its input is (batch, num_features), rows as the training reads them.
     """
     classes = dataset.num_classes
     inputs = keras.Input((dataset.num_features,))
-    scaled = keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)(inputs)
+    scaled = dataset.encode(inputs)  # normalised numbers, one-hot vectors, embeddings
     deep = keras.layers.Dense(units, activation="relu")(scaled)
     deep = keras.layers.Dropout(0.1)(deep)
     both = keras.layers.Concatenate()([scaled, deep])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +169,16 @@ _VECTORS = {
 def test_the_hash_has_the_published_values() -> None:
     found = text_hash.siphash([bytes(range(length)) for length in _VECTORS])
     assert [hex(value) for value in found.tolist()] == [hex(value) for value in _VECTORS.values()]
+
+
+def test_the_hashes_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    for text in ("London", "london", "München", "東京"):
+        hashed, place = (
+            text_hash.siphash([text.encode()])[0],
+            text_hash.bins_of([text.encode()], 1024),
+        )
+        assert f"| `{text}` | {hashed:016x} | {place[0]} |" in page
 
 
 def test_bins() -> None:
