@@ -138,7 +138,7 @@ class Split(Group):
 
 
 class Gaps(Group):
-    """What happens to the gaps of a column."""
+    """The rule, the value of the rule `constant`, and whether a column of 0 and 1 marks gaps."""
 
     rule: Literal[_RULES] = option(
         ...,

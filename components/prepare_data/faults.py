@@ -50,6 +50,8 @@ _COLUMN_RULES = {
     "date": "is not a date",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
+_GAP = "name a text that means a gap in data_options.null_values"
+_MAY_BE_GAPS = ("text", "boolean", "date")
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
 
@@ -250,6 +252,8 @@ class Faults:
         if rest or not columns:
             counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
             other = f", {_ENCODING}" if self.rows["encoding"] else ""
+            if any(self.rows[rule] for rule in _MAY_BE_GAPS):
+                other += f", {_GAP}"
             where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
             shown.append(
                 Problem(

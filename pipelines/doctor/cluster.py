@@ -14,6 +14,7 @@ from kfp_tfjob.components.preflight.step_jobs import asked_for, too_large
 from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
+from kfp_tfjob.pipelines.kubeflow.nodes import FIX
 from kfp_tfjob.storage.words import counted
 
 Object = Mapping[str, Any]
@@ -94,9 +95,8 @@ def room(subject: Subject, found: Sequence[Object] | None) -> Iterator[Finding]:
         return
     yield ok(f"{counted(len(found), 'node')}; the largest can allocate {_largest(found)}")
     yield from failures(shared_gpus(subject.spec, list(found)))
-    fix = "lower train_workers, train_gpus or pod, or add nodes"
     for text in too_small(subject.spec, list(found)):
-        yield warn(text, fix)
+        yield warn(text, FIX)
     for job in asked_for(subject.spec.pod):
         for text in too_large(job, job.manifest("doctor", 1, {}), list(found)):
             yield warn(text, f"lower pod.{job.name}, or add nodes")

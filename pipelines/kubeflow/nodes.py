@@ -11,7 +11,7 @@ from kfp_tfjob.pipelines.kubeflow.inputs import first
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
 _SECONDS = 2.0  # of retries; an optional check must not hold up a person
-_FIX = "ask for less, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
+FIX = "ask for less, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
 
 
 def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
@@ -38,7 +38,7 @@ def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
     except StepError as error:
         return (), [f"{unknown}: {first(error)}"]
     where = f" (cluster {api.server.address})"
-    warnings = [f"{text}{where}. Fix: {_FIX}" for text in too_small(spec, found)]
+    warnings = [f"{text}{where}. Fix: {FIX}" for text in too_small(spec, found)]
     for job in asked_for(spec.pod):
         fix = f"lower pod.{job.name}, or add nodes"
         texts = too_large(job, job.manifest("run", 1, {}), found)
