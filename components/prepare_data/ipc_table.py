@@ -8,6 +8,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk, undamaged
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -18,6 +19,11 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _EXPECTED = "an Arrow or Feather file that can be read to its end"
+_AS_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
 _FILE_HEAD = 8  # bytes before the stream that a file contains
 _LONGEST_METADATA = 64 << 20  # bytes
 # Of one record batch, unpacked: it is in memory as a whole.
@@ -55,6 +61,8 @@ class IpcTable:
             try:
                 with undamaged(self._name, _EXPECTED):
                     batch = reader.read_next_batch()
+                    for column in batch.columns:
+                        _validate(column)
             except StopIteration:
                 return
             for start in range(0, batch.num_rows, rows):
@@ -105,6 +113,26 @@ class IpcTable:
                     fix="write the file with smaller record batches, or as Parquet",
                 )
             )
+
+
+def _validate(column: pa.Array) -> None:
+    """Refuse a column that points outside its buffers; Arrow has no checksums and checks nothing.
+
+    A text that is not UTF-8 passes: it is a fault of its row.
+
+    Raises:
+        pa.ArrowInvalid: It does.
+    """
+    if isinstance(column, pa.DictionaryArray):
+        _validate(column.dictionary)
+        _validate(column.indices)
+        most = pc.max(column.indices).as_py()
+        least = pc.min(column.indices).as_py()
+        if most is not None and not 0 <= least <= most < len(column.dictionary):
+            raise pa.ArrowInvalid(f"indices from {least} to {most} into {len(column.dictionary)}")
+        return
+    as_bytes = _AS_BYTES.get(column.type)
+    (column.view(as_bytes) if as_bytes else column).validate(full=True)
 
 
 class _Flat:

@@ -29,6 +29,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 _LOOKED = 1 << 20  # bytes in which every key occurs; not the size of a block, which may vary
 _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
 _LONGEST_NUMBER = 300  # characters; int() refuses some thousand
+_DEEPEST = 1000  # lists and objects that a line opens; ten thousand inside each other crash
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 
 
@@ -111,7 +112,7 @@ class JsonTable:
         columns: dict[str, pa.DataType] = {}
         for key, found in self._keys.items():
             if found.form == "list":
-                names = element_names(key, found.length)
+                names = element_names(key, found.length, name)
                 self._where.update({name: (key, i) for i, name in enumerate(names)})
                 columns.update(dict.fromkeys(names, pa.binary()))
             else:
@@ -191,7 +192,7 @@ class JsonTable:
 
     def _quick(self, data: bytes, line: int, columns: Columns) -> Chunk | None:
         """Parse a block at once; None if a row has a fault or another type than the first rows."""
-        if b"\\u0000" in data or b"\0" in data:
+        if b"\\u0000" in data or b"\0" in data or _is_deep(data):
             return None
         names = columns.all
         explicit = {}
@@ -351,6 +352,15 @@ def _nested_type(value: Any) -> pa.DataType:
 
 def _as_bytes(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_null(kind)
+
+
+def _is_deep(data: bytes) -> bool:
+    """Tell whether a line may be nested so deeply that Arrow's parser would overflow the stack."""
+    if data.count(b"[") + data.count(b"{") - data.count(b"\n") <= _DEEPEST:
+        return False
+    text = np.frombuffer(data, np.uint8)
+    opened = np.cumsum((text == ord("[")) | (text == ord("{")))
+    return bool((np.diff(opened[text == ord("\n")], prepend=0) > _DEEPEST).any())
 
 
 def _filled_lines(data: bytes) -> np.ndarray:

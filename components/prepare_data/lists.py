@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk, Reader, numeric
+from kfp_tfjob.components.prepare_data.arrow_table import CHUNK_VALUES, Chunk, Reader, numeric
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -17,8 +17,14 @@ from kfp_tfjob.storage.errors import DataError, Problem
 _LOOKED = 64  # rows
 
 
-def element_names(name: str, length: int) -> list[str]:
-    """Return the names of the columns of a list: name[0], name[1], and so on."""
+def element_names(name: str, length: int, file: str) -> list[str]:
+    """Return the names of the columns of a list: name[0], name[1], and so on.
+
+    Raises:
+        DataError: The list alone has more than MOST_COLUMNS; a few bytes can claim any length.
+    """
+    if length > MOST_COLUMNS:
+        raise DataError(too_many_columns(file, length))
     return [f"{name}[{i}]" for i in range(length)]
 
 
@@ -42,11 +48,11 @@ class WithLists:
             if length is None:
                 fields.append(field)
                 continue
-            for i, element in enumerate(element_names(field.name, length)):
+            for i, element in enumerate(element_names(field.name, length, name)):
                 self._where[element] = (field.name, i)
                 fields.append(pa.field(element, field.type.value_type))
-        if len(fields) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(fields)))
+            if len(fields) > MOST_COLUMNS:
+                raise DataError(too_many_columns(name, len(fields)))
         self.schema = pa.schema(fields)
 
     def problems(self, columns: Columns) -> list[Problem]:
@@ -55,8 +61,11 @@ class WithLists:
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a list of another length is a fault of its row."""
-        names = columns.all
-        for chunk in self._reader.chunks(self._stored(columns), rows):
+        names, wanted = columns.all, self._stored(columns)
+        # A list is read as a whole, also if only some of its elements are wanted.
+        values = sum(self._lengths.get(name, 1) for name in wanted.all)
+        rows = max(1, min(rows, CHUNK_VALUES // values))
+        for chunk in self._reader.chunks(wanted, rows):
             lists = {
                 name: self._checked(name, chunk.columns[name], chunk.faults)
                 for name in {self._where[name][0] for name in names if name in self._where}

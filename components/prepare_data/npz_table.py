@@ -26,6 +26,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 _SUFFIX = ".npy"
 _WIDEST = 1 << 20  # bytes of a row of one array
+_MOST_BYTES = 16 << 20  # of all arrays in a chunk
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class _Array:
     @property
     def width(self) -> int:
         return prod(self.shape[1:])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.kind.itemsize
 
 
 class NpzTable:
@@ -74,14 +79,13 @@ class NpzTable:
         fields = []
         for key, array in self._arrays.items():
             flat = len(array.shape) < 2
-            if not flat and array.width > MOST_COLUMNS:
-                raise DataError(too_many_columns(name, array.width))
-            for i, column in enumerate([key] if flat else element_names(key, array.width)):
+            names = [key] if flat else element_names(key, array.width, name)
+            for i, column in enumerate(names):
                 self._where[column] = (key, i)
                 # `problems` says why an array without a type cannot be read.
                 fields.append(pa.field(column, _type(array.kind) or pa.binary()))
-        if len(fields) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(fields)))
+            if len(fields) > MOST_COLUMNS:
+                raise DataError(too_many_columns(name, len(fields)))
         self.schema = pa.schema(fields)
 
     def problems(self, columns: Columns) -> list[Problem]:
@@ -104,6 +108,8 @@ class NpzTable:
         """Yield the columns, at most `rows` rows at a time."""
         keys = self._keys(columns)
         total = self._arrays[keys[0]].shape[0]
+        # An array is read as a whole, also if few of its columns are wanted, or its texts are long.
+        rows = max(1, min(rows, _MOST_BYTES // sum(self._arrays[key].row_bytes for key in keys)))
         with ExitStack() as stack:
             with self._undamaged():
                 streams = {key: self._open(key, stack) for key in keys}
@@ -137,8 +143,8 @@ class NpzTable:
         elif array.by_column and array.width > 1:
             received = "an array that is stored column by column"
             fix = "write np.ascontiguousarray(array)"
-        elif array.width * array.kind.itemsize > _WIDEST:
-            received = f"{array.width * array.kind.itemsize:,} bytes in each row"
+        elif array.row_bytes > _WIDEST:
+            received = f"{array.row_bytes:,} bytes in each row"
         if received:
             yield Problem(
                 f"the array {key!r} of {self._name} cannot be read as columns",
@@ -158,7 +164,7 @@ class NpzTable:
 
     def _read(self, stream: IO[bytes], key: str, rows: int) -> np.ndarray:
         array = self._arrays[key]
-        wanted = rows * array.width * array.kind.itemsize
+        wanted = rows * array.row_bytes
         data = stream.read(wanted)
         if len(data) < wanted:
             raise ValueError(f"the array {key!r} ends early")

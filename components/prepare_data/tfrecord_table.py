@@ -77,7 +77,7 @@ class TFRecordTable:
             if found.length > 1 and found.kind == "bytes_list":
                 fields.append(pa.field(key, pa.list_(pa.binary())))
                 continue
-            names = [key] if found.length == 1 else element_names(key, found.length)
+            names = [key] if found.length == 1 else element_names(key, found.length, name)
             self._where.update({column: (key, i) for i, column in enumerate(names)})
             fields += [pa.field(column, _KINDS[found.kind]) for column in names]
             if len(fields) > MOST_COLUMNS:

@@ -87,6 +87,40 @@ def test_a_stream_that_is_cut_between_two_batches_is_damaged(path: Path) -> None
         data_of(path)
 
 
+OUTSIDE = {
+    # A column, the bytes of its offsets, indices or length to find, and those to put there.
+    "text": (pa.array(["x"] * 99), [40, 41], [40, 1 << 30], "<i4"),
+    "dictionary": (
+        pa.array(["x", "y", "z"] * 33).dictionary_encode(),
+        [0, 1, 2],
+        [0, 99, 2],
+        "<i4",
+    ),
+    "list": (pa.array([[1.0]] * 99), [40, 41], [40, 1 << 28], "<i4"),
+    "length": (pa.array([1.0] * 99), [99], [1 << 24], "<i8"),
+}
+
+
+@pytest.mark.parametrize("name", list(OUTSIDE))
+def test_a_column_that_points_outside_its_buffers_is_damaged(path: Path, name: str) -> None:
+    """Arrow would read the memory there, or crash."""
+    column, found, put, kind = OUTSIDE[name]
+    data = write(pa.table({"a": column, "y": [1, 2, 3] * 33}), path, "file").read_bytes()
+    old, new = (np.array(values, kind).tobytes() for values in (found, put))
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    for reading in (check, read):
+        with pytest.raises(DataError, match=r"f\.arrow is damaged"):
+            DataError.raise_if(reading(path))
+
+
+def test_a_type_that_claims_a_long_list_costs_nothing(path: Path) -> None:
+    kind = pa.list_(pa.float32(), 500_000_000)
+    write(pa.schema({"a": kind, "y": pa.int64()}).empty_table(), path, "file")
+    with bounded(seconds=3, memory=100 << 20), pytest.raises(DataError, match="too many columns"):
+        header_of(path)
+
+
 @pytest.mark.parametrize("kind", ["file", "zstd"])
 def test_a_batch_that_may_not_fit_in_memory_is_refused(path: Path, kind: str) -> None:
     rows = pa.table({"a": np.zeros(40 << 20), "y": np.zeros(40 << 20)})

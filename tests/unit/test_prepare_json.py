@@ -153,6 +153,22 @@ def test_lines_made_to_hurt_cost_bounded_memory(path: Path, line: str, rule: str
     assert faults.counts() == {rule: 1} and faults_of(faults)[0][0] == 2
 
 
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"b":', "}")], ids=["list", "object"])
+def test_a_value_that_is_nested_very_deeply_is_a_fault(path: Path, start: str, end: str) -> None:
+    """Arrow's parser would overflow the stack."""
+    deep = '{"a": 1, "y": "u", "z": ' + start * 50_000 + "1" + end * 50_000 + "}"
+    write(path, [*[{"a": 1, "y": "u"}] * 60_000, deep])  # behind the lines in which keys are found
+    *_, faults = data_of(path)
+    assert faults.counts() == {"json": 1} and faults_of(faults)[0][0] == 60_001
+
+
+def test_many_objects_in_a_dropped_key_are_no_fault(path: Path) -> None:
+    many = {"a": 1, "y": "u", "z": [{"b": 1}] * 2_000}
+    write(path, [many] * 3)
+    features, _, faults = data_of(path, drop=["z"])
+    assert features.tolist() == [[1.0]] * 3 and not faults.bad
+
+
 def test_a_line_without_an_end_is_refused(path: Path) -> None:
     write(path, [{"a": 1, "y": "u"}, '{"a": "' + "x" * (20 << 20)])
     with bounded(seconds=10, memory=300 << 20), pytest.raises(DataError, match="line is too long"):

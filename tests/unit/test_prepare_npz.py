@@ -111,6 +111,33 @@ def test_a_header_that_asks_for_much_costs_nothing(path: Path, header: dict) -> 
         data_of(path)
 
 
+def test_many_wide_arrays_without_rows_cost_nothing(path: Path) -> None:
+    np.savez(path, **{f"a{i}": np.zeros((0, 60_000), np.uint8) for i in range(50)})
+    with bounded(seconds=3, memory=200 << 20), pytest.raises(DataError, match="too many columns"):
+        header_of(path)
+
+
+def test_one_column_of_a_wide_array_is_read_in_bounded_memory(path: Path) -> None:
+    rows = 2_000
+    x = np.zeros((rows, 20_000), np.float32)
+    x[:, 7] = np.arange(rows)
+    np.savez_compressed(path, x=x, y=np.arange(rows) % 2)
+    del x
+    with bounded(seconds=10, memory=120 << 20):  # all of it has 153 MiB
+        features, _, faults = data_of(path, columns=["x[7]"])
+    assert features[:, 0].tolist() == list(range(rows)) and not faults.bad
+
+
+def test_long_texts_are_read_in_bounded_memory(path: Path) -> None:
+    rows = 40_000
+    y = np.array(["no", "yes"], "<U1000")[np.arange(rows) % 2]
+    np.savez_compressed(path, x=np.arange(rows), y=y)
+    del y
+    with bounded(seconds=10, memory=120 << 20):  # all of it has 153 MiB
+        features, labels, _ = data_of(path)
+    assert features[-1] == rows - 1 and labels == ["no", "yes"] * (rows // 2)
+
+
 def test_other_zips_are_named(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("xl/workbook.xml", "<x/>")
