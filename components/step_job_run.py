@@ -22,6 +22,8 @@ from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.components.step_job import GRACE_SECONDS, NUMBER_LABEL, StepJob, wanted
 from kfp_tfjob.components.step_job_pod import place_of, told
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL, run_label
+from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.secret_values import secrets_in
 from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
@@ -77,6 +79,7 @@ def in_own_pod(
     job = wanted(name, pod, storage_secret)
     if job is None:
         return None
+    hide(secrets_in(pod))  # the pod has these variables, and its lines are printed
     place = place_of(step, storage_endpoint, storage_region, output_uri)
     return lambda inputs: _run(step, job, {**place, **inputs})
 

@@ -146,21 +146,30 @@ def _end_step_jobs(api: ClusterClient, run_id: str) -> list[str]:
 
     Only runs with pod.prepare or pod.evaluate have some, and only they need the right to list them.
     """
+    from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
     running: list[str] = []
     with KubernetesBackend(api) as backend:
         try:
-            for job in backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}"):
-                name = job["metadata"]["name"]
-                if is_over(job):
-                    backend.discard(name)
-                    continue
-                log.info("Job %s is still running; ending it", name)
-                running.append(name)
-                backend.cancel(name, run_label(run_id), _STEP_SECONDS)
-        except StepError as error:
+            found = backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}")
+        except (ForbiddenError, NotFoundError) as error:
             log.debug("the Jobs of the steps cannot be listed: %s", error)
+            return []
+        except StepError as error:
+            log.warning("cannot list the Jobs of the steps; a deadline ends any: %s", error)
+            return []
+        for job in found:
+            name = job["metadata"]["name"]
+            if is_over(job):
+                backend.discard(name)
+                continue
+            log.info("Job %s is still running; ending it", name)
+            running.append(name)
+            try:
+                backend.cancel(name, run_label(run_id), _STEP_SECONDS)
+            except StepError as error:
+                log.warning("Job %s is not ended, its deadline does that: %s", name, error)
     return running
 
 

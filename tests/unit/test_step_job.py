@@ -7,8 +7,11 @@ Write the golden file again, and read the difference before it is committed:
 
 import json
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -283,3 +286,59 @@ def test_the_pods_of_a_job_are_found_by_its_labels_alone() -> None:
         "gracePeriodSeconds": "10",
     }
     assert job.path == "/apis/batch/v1/namespaces/team-a/jobs/prepare-x-1"
+
+
+def test_secrets_in_the_variables_of_its_pod_are_hidden(monkeypatch) -> None:
+    from kfp_tfjob.components.step_job_run import in_own_pod
+    from kfp_tfjob.jobs import masking
+
+    monkeypatch.setattr(masking, "_hidden", set())
+    pod = {"all": {"env": {"API_TOKEN": "t0p-s3cret"}}, "prepare": {}}
+    step = SimpleNamespace(run_id="r", task_key="")
+    assert in_own_pod(step, "prepare", pod, "objstore-cred", "s3://b/o", "", "")
+    assert masking.Mask()("a line with t0p-s3cret") == "a line with ******"
+
+
+class _Api(BaseHTTPRequestHandler):
+    """An API server with three Jobs, which lets nobody delete the first."""
+
+    deleted: ClassVar[list[str]] = []
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        over = {"conditions": [{"type": "Complete", "status": "True"}]}
+        items = [{"metadata": {"name": name}, "status": {}} for name in ("a-1", "b-1")]
+        items.append({"metadata": {"name": "c-1"}, "status": over})
+        self._answer(200, {"items": items if "/jobs" in self.path else []})
+
+    def do_DELETE(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        refused = "/jobs/a-1" in self.path
+        if "/jobs/" in self.path and not refused:
+            self.deleted.append(self.path.partition("/jobs/")[2].partition("?")[0])
+        self._answer(403 if refused else 200, {})
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def test_the_exit_task_ends_the_other_jobs_if_one_cannot_be_ended(caplog) -> None:
+    from kfp_tfjob.cluster.client import ClusterClient
+    from kfp_tfjob.cluster.server import ApiServer
+    from kfp_tfjob.components.finish.cluster import _end_step_jobs
+
+    _Api.deleted.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        api = ClusterClient(ApiServer(address), "team-a", kind=STEP_JOB)
+        assert _end_step_jobs(api, "r") == ["a-1", "b-1"]
+        server.shutdown()
+    assert _Api.deleted == ["b-1", "c-1"]
+    assert "Job a-1 is not ended" in caplog.text
