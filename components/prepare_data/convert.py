@@ -35,6 +35,8 @@ from kfp_tfjob.trainer.coding import (
     TRUE_TEXTS,
 )
 
+_Found = dict[str, np.ndarray]  # bool of shape [values], by rule
+
 
 class Converter:
     """Converts the chunks of a source.
@@ -101,14 +103,16 @@ class Converter:
             large = np.abs(numbers) > values.LARGEST
             faults.mark(large, "not finite", name, lambda i: str(numbers[i]))
             return np.where(large, 0, numbers)
-        text, gaps = self._text(column, name, faults)
-        present = pc.if_else(pa.array(gaps), None, text) if gaps.any() else text
-        if (quick := values.parse_quickly(present)) is not None:
-            return quick
+        return self._parsed(column, name, faults, self._parse_numbers, np.nan)
+
+    def _parse_numbers(self, text: pa.Array, gaps: np.ndarray) -> tuple[np.ndarray, _Found]:
+        """Return texts as numbers, NaN for a gap, and the faults."""
+        if (quick := values.parse_quickly(_present(text, gaps))) is not None:
+            return quick, {}
         numbers, found = values.numbers(text, self._nulls, np.float64)
-        for rule in ("not finite", "text"):
-            faults.mark(found[rule] & ~gaps, rule, name, lambda i: _shown(column, i))
-        return np.where(gaps, np.nan, numbers)
+        return np.where(gaps, np.nan, numbers), {
+            rule: found[rule] & ~gaps for rule in ("not finite", "text")
+        }
 
     def _booleans(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
         """Return 0, 1 or NaN of shape [rows]; 0 for a fault."""
@@ -132,17 +136,41 @@ class Converter:
         elif numeric(column.type):
             return self._refused(column, name, "date", faults).astype(np.int64)
         else:
-            text, gaps = self._text(column, name, faults)
-            present = pc.if_else(pa.array(gaps), None, text) if gaps.any() else text
-            if (quick := dates.parse_quickly(present)) is not None:
-                return quick
-            encoded = present.dictionary_encode()
-            parsed, good = dates.parse_all(encoded.dictionary)
-            codes = encoded.indices.fill_null(len(good)).to_numpy(zero_copy_only=False)
-            found = np.append(parsed, NO_DATE)[codes]
-            wrong = ~np.append(good, True)[codes]
+            return self._parsed(column, name, faults, self._parse_dates, NO_DATE)
         faults.mark(wrong, "date", name, lambda i: _shown(column, i))
         return np.where(wrong, 0, found)
+
+    def _parse_dates(self, text: pa.Array, gaps: np.ndarray) -> tuple[np.ndarray, _Found]:
+        """Return texts as dates, NO_DATE for a gap, and the faults."""
+        present = _present(text, gaps)
+        if (quick := dates.parse_quickly(present)) is not None:
+            return quick, {}
+        encoded = present.dictionary_encode()
+        parsed, good = dates.parse_all(encoded.dictionary)
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        wrong = ~np.append(good, True)[codes]
+        return np.where(wrong, 0, np.append(parsed, NO_DATE)[codes]), {"date": wrong}
+
+    def _parsed(
+        self,
+        column: pa.Array,
+        name: str,
+        faults: BlockFaults,
+        parse: Callable[[pa.Array, np.ndarray], tuple[np.ndarray, _Found]],
+        gap: float,
+    ) -> np.ndarray:
+        """Parse a column of text; a text that a dictionary repeats is parsed once."""
+        codes = None
+        if isinstance(column, pa.DictionaryArray):
+            text, codes, wrong = values.distinct(column)
+        else:
+            text, wrong = values.text_of(column)
+        gaps = pc.is_in(text, value_set=self._nulls).to_numpy(zero_copy_only=False)
+        numbers, found = parse(text, gaps)
+        for rule, mask in {"encoding": wrong, **found}.items():
+            rows = mask if codes is None else np.append(mask, False)[codes]
+            faults.mark(rows, rule, name, lambda i: _shown(column, i))
+        return numbers if codes is None else np.append(numbers, numbers.dtype.type(gap))[codes]
 
     def _texts(self, column: pa.Array, name: str, faults: BlockFaults) -> Texts:
         texts, codes = self._distinct(column, name, faults)
@@ -168,25 +196,31 @@ class Converter:
             encoded, _ = as_texts(column)
             text = encoded.dictionary.take(encoded.indices)
             text = pc.if_else(pc.equal(text, ""), None, text)
+        elif isinstance(column, pa.DictionaryArray):
+            text, codes, wrong = values.distinct(column)
+            faults.mark(np.append(wrong, False)[codes], "encoding", name, lambda i: "")
+            gaps = pc.is_in(text, value_set=self._nulls).to_numpy(zero_copy_only=False)
+            encoded = _present(text, gaps).dictionary_encode()  # blanks are gone
+            places = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            return encoded.dictionary, np.append(places, -1)[codes]
         else:
-            text, gaps = self._text(column, name, faults)
-            text = pc.if_else(pa.array(gaps), None, text) if gaps.any() else text
+            text, wrong = values.text_of(column)
+            faults.mark(wrong, "encoding", name, lambda i: _shown(column, i))
+            gaps = pc.is_in(text, value_set=self._nulls).to_numpy(zero_copy_only=False)
+            text = _present(text, gaps)
         encoded = text.dictionary_encode()
         return encoded.dictionary, encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-
-    def _text(
-        self, column: pa.Array, name: str, faults: BlockFaults
-    ) -> tuple[pa.Array, np.ndarray]:
-        """Return a column of text as strings, and bool of shape [rows]: which are gaps."""
-        text, wrong = values.text_of(column)
-        faults.mark(wrong, "encoding", name, lambda i: _shown(column, i))
-        return text, pc.is_in(text, value_set=self._nulls).to_numpy(zero_copy_only=False)
 
     def _refused(self, column: pa.Array, name: str, rule: str, faults: BlockFaults) -> np.ndarray:
         """Mark every value of a column whose type cannot be of its kind."""
         present = column.is_valid().to_numpy(zero_copy_only=False)
         faults.mark(present, rule, name, lambda i: _shown(column, i))
         return np.zeros(len(column))
+
+
+def _present(text: pa.Array, gaps: np.ndarray) -> pa.Array:
+    """Return texts with null for each gap."""
+    return pc.if_else(pa.array(gaps), None, text) if gaps.any() else text
 
 
 def _boolean(text: str) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 
@@ -37,7 +37,13 @@ def choose(
         problems.append(_no_label(names, label, options, file))
     there = set(names)
     chosen, drop = _elements(options.columns, names), _elements(options.drop, names) or ()
-    for key, wanted in (("columns", chosen or ()), ("drop", drop)):
+    said = {
+        "columns": chosen or (),
+        "drop": drop,
+        "types": options.types,
+        "missing": [name for name in options.missing if name != EVERY_COLUMN],
+    }
+    for key, wanted in said.items():
         problems += [_unknown(key, name, names, file) for name in wanted if name not in there]
     if options.columns and label in options.columns:
         problems.append(
@@ -45,6 +51,25 @@ def choose(
                 f"data_options.columns names the label {label!r} as a feature",
                 fix="remove it from data_options.columns",
                 path="data_options.columns",
+            )
+        )
+    if label in options.types:
+        problems.append(
+            Problem(
+                f"data_options.types names the label {label!r}",
+                expected="features; data_options.task is the kind of the label",
+                fix="remove it from data_options.types",
+                path="data_options.types",
+            )
+        )
+    if label in options.missing and options.missing[label].rule in IMPUTING:
+        problems.append(
+            Problem(
+                f"data_options.missing has a value for the label {label!r}",
+                received=options.missing[label].rule,
+                expected="fail or drop",
+                fix="correct data_options.missing: a label that is missing cannot be learned",
+                path=f"data_options.missing.{label}",
             )
         )
     if label in options.drop:

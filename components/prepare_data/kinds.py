@@ -191,6 +191,13 @@ class Seen:
             self._track({"true", "false"} if self.count else set())
         elif numeric(column.type):
             self._add_numbers(column)
+        elif isinstance(column, pa.DictionaryArray):
+            texts, codes, wrong = values.distinct(column)
+            good = ~np.append(wrong, False)[codes]  # other rows are bad, whatever the kind
+            gap = pc.is_in(texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
+            codes = np.where(np.append(gap, True)[codes], -1, codes)[good]
+            self.gaps += int((codes < 0).sum())
+            self._add_distinct(texts, codes, file, lines[good])
         else:
             text, wrong = values.text_of(column)
             if wrong.any():  # such a row is bad, whatever the kind
@@ -231,11 +238,16 @@ class Seen:
             self.counts[_DATE] += len(text) - gaps
             self._untracked += len(text) - gaps
         elif gaps < len(text):
-            self._add_distinct(present.dictionary_encode(), file, lines)
+            encoded = present.dictionary_encode()
+            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            self._add_distinct(encoded.dictionary, codes, file, lines)
 
-    def _add_distinct(self, encoded: pa.DictionaryArray, file: str, lines: np.ndarray) -> None:
-        texts = encoded.dictionary
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    def _add_distinct(
+        self, texts: pa.Array, codes: np.ndarray, file: str, lines: np.ndarray
+    ) -> None:
+        """Count texts by the index of the text in each row, -1 for a gap."""
+        if not (codes >= 0).any():
+            return
         found, bits = _classes(texts)
         rows = np.bincount(codes[codes >= 0], minlength=len(texts))
         by_class = np.bincount(found, rows, len(_CLASSES)).astype(np.int64)
@@ -248,7 +260,7 @@ class Seen:
         self._zero_or_one += int(rows[bits].sum())
         self._last = _CLASSES[int(by_class.argmax())]
         if self._texts is not None:
-            self._track(set(texts.to_pylist()))
+            self._track({text for text, some in zip(texts.to_pylist(), rows, strict=True) if some})
 
     def _track(self, texts: set[str]) -> None:
         """Remember different values while they may be those of a category."""

@@ -51,7 +51,7 @@ def in_order(part: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
 
 
 def learn(scan: Scan, label: Label, options: DataOptions) -> Coding:
-    """Return the coding, and leave the rows of the spill in the order of their hashes.
+    """Return the coding.
 
     Args:
         scan: The rows; not those of a plain table.
@@ -60,8 +60,9 @@ def learn(scan: Scan, label: Label, options: DataOptions) -> Coding:
     """
     learner = _Learner(scan)
     fractions = list(options.split.fractions.values())
-    for part in scan.spill.rewritten(lambda rows: in_order(rows, label)[0]):
-        learner.add(part[: np.searchsorted(split_of(part["hash"], fractions), 1)])
+    for part in scan.spill.bins(keep=True):
+        rows, _ = in_order(part, label)
+        learner.add(rows[: np.searchsorted(split_of(rows["hash"], fractions), 1)])
     return Coding(tuple(learner.coded(options)))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kfp_tfjob.components.prepare_data import dates
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.text import short
@@ -47,11 +48,53 @@ def render(schema: Mapping[str, Any], statistics: Mapping[str, Any], reused: boo
         all_others=len(others),
         heights=_heights,
         words=_words,
+        dropped=list(_left_out(schema, statistics)),
+        gaps=list(_gaps(schema, statistics)),
+        most_features=MOST_FEATURES,
         most_classes=_MOST_CLASSES,
         number=_number,
         bars=charts.bars,
         bar=charts.bar,
     )
+
+
+def _left_out(
+    schema: Mapping[str, Any], statistics: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield what the model does not get, and why."""
+    for item in schema.get("left_out", ()):
+        yield f"column {item['name']}", item["reason"]
+    for name, rows in statistics.get("rows_left_out", {}).items():
+        yield f"{rows:,} rows", f"a gap in {name}, and the rule drop in data_options.missing"
+    for rule, rows in statistics["bad_rows"].get("rules", {}).items():
+        yield f"{rows:,} bad rows", rule
+
+
+def _gaps(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the columns with gaps in train, those with the most gaps first."""
+    found = []
+    for feature, coding in zip(schema["features"], schema.get("coding", ()), strict=False):
+        column = statistics["features"][feature["name"]]
+        if not column["missing"]:
+            continue
+        rule = coding.get("missing", {"rule": "a code of its own", "value": None})
+        value = rule["value"]
+        if value is None:
+            shown = ""
+        elif column["kind"] == DATE:
+            shown = dates.shown(value)
+        else:
+            shown = str(bool(value)).lower() if column["kind"] == BOOLEAN else _number(value)
+        found.append(
+            {
+                "name": feature["name"],
+                "missing": column["missing"],
+                "share": column["missing"] / (column["count"] + column["missing"]),
+                "rule": rule["rule"],
+                "value": shown,
+            }
+        )
+    yield from sorted(found, key=lambda gap: -gap["missing"])
 
 
 def _number(value: float) -> str:

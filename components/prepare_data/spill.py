@@ -12,7 +12,7 @@ copies of a row are in one file, so a row that makes up a large part of the data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -142,18 +142,15 @@ class Spill:
         for file in self._files:
             file.close()
 
-    def rewritten(self, change: Callable[[np.ndarray], np.ndarray]) -> Iterator[np.ndarray]:
-        """Change the rows of each file, for instance their order, and yield them."""
-        for path in self._paths:
-            rows = change(np.fromfile(path, self.kind))
-            rows.tofile(path)
-            if len(rows):
-                yield rows
+    def bins(self, keep: bool = False) -> Iterator[np.ndarray]:
+        """Yield the rows of each file; rows within a file are not sorted by hash.
 
-    def bins(self) -> Iterator[np.ndarray]:
-        """Yield the rows of each file and delete it; rows within a file are not sorted by hash."""
+        Args:
+            keep: Do not delete the files, so that they can be read again.
+        """
         for path in self._paths:
             rows = np.fromfile(path, self.kind)
-            path.unlink()
+            if not keep:
+                path.unlink()
             if len(rows):
                 yield rows

@@ -92,23 +92,46 @@ def numbers(
 
 
 def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return a column of text in any form as strings without blanks around them.
+    """Return a column of text as strings without blanks around them.
 
     Args:
-        column: Binary, strings, or a dictionary of strings or numbers; null is an empty text.
+        column: Binary or strings of any type; null is an empty text.
 
     Returns:
         Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
     """
-    if isinstance(column, pa.DictionaryArray):
-        places = column.indices.cast(pa.int64()).fill_null(len(column.dictionary))
-        found, wrong = text_of(column.dictionary)
-        places = places.to_numpy(zero_copy_only=False)
-        text = pa.concat_arrays([found, pa.array([""])]).take(pa.array(places))
-        return text, np.append(wrong, False)[places]
-    if pa.types.is_binary(column.type):
-        return decode(column)
-    return decode(column.cast(pa.string()).cast(pa.binary()))
+    return decode(column if pa.types.is_binary(column.type) else column.cast(pa.large_binary()))
+
+
+def distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    """Return the different texts of a dictionary column, each once in memory however often it is.
+
+    Returns:
+        The texts as in `text_of`, in the order in which they occur first; the index of the text of
+        each row, -1 for null; and which texts are not UTF-8.
+    """
+    null = len(column.dictionary)  # which many chunks may share
+    places = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
+    used, first, codes = np.unique(places, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    order = order[used[order] != null]
+    rank = np.full(len(used), -1)
+    rank[order] = np.arange(len(order))
+    found = column.dictionary.take(pa.array(used[order]))
+    if not _is_text(found.type):  # numbers
+        found = found.cast(pa.string())
+    text, wrong = text_of(found)
+    return text, rank[codes], wrong
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return (
+        types.is_binary(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or (types.is_string_view(kind) or types.is_large_binary(kind))
+    )
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

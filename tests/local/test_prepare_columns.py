@@ -16,6 +16,7 @@ import pytest
 
 from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -155,6 +156,9 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
         for row in written
         if _microseconds(row["signed_up"] or "1900-01-01") in days
     )
+    page = render(done.schema, done.statistics)
+    for part in ("<h2>Gaps</h2>", "2015-0", "true in "):
+        assert part in page
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
     assert "test.parquet" in [item.key for item in manifest.objects]
     assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []

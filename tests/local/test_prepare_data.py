@@ -321,6 +321,10 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         (WHOLE.replace(",", ";"), "y", {}, 'data_options.delimiter=";"'),
         ("a,a,y\n1,2,u\n", "y", {}, "several columns with the same name"),
         (WHOLE, "y", {"drop": ["b"], "columns": ["aa"]}, "data_options.columns names 'aa'"),
+        (WHOLE, "y", {"types": {"aa": "date"}}, "data_options.types names 'aa', which"),
+        (WHOLE, "y", {"missing": {"aa": "drop"}}, "data_options.missing names 'aa', which"),
+        (WHOLE, "y", {"types": {"y": "category"}}, "data_options.types names the label 'y'"),
+        (WHOLE, "y", {"missing": {"y": "mean"}}, "has a value for the label 'y'"),
         (WHOLE, "y", {"drop": ["a"]}, "has no feature column"),
         (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y' as a feature"),
         (",a,y\n0,1,u\n", "y", {}, "column 1 of a.csv has no name"),
@@ -336,7 +340,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         ("PK\x03\x04zip", "y", {}, "a zip or an Excel file"),
         (WHOLE, "y", {"format": "parquet"}, "is not what data_options.format says"),
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_what_preflight_sees_prepare_data_refuses_too(
     step, store, tmp_path, content, label, options, said
