@@ -27,6 +27,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 _LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
+_MOST_RECORDS = 8192  # of a chunk: each is an object of Python
 _KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 _ZEROS = {"bytes_list": b"", "float_list": 0.0, "int64_list": 0}
 
@@ -91,7 +92,7 @@ class TFRecordTable:
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""
         row = 1
-        for records in self._batches(rows):
+        for records in self._batches(min(rows, _MOST_RECORDS)):
             faults = BlockFaults(self._name, np.arange(row, row + len(records)))
             parsed = [self._parsed(record, row + i) for i, record in enumerate(records)]
             names = columns.all
