@@ -8,7 +8,6 @@ from typing import Any
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
 from kfp_tfjob.trainer.signature_columns import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
@@ -58,6 +57,9 @@ def _means(statistics: Mapping[str, Any]) -> dict[str, float]:
 
 def _raw_values(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a usual value of each column, as the model takes it."""
+    # Loads numpy, which a table of numbers does not need here.
+    from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
+
     found: dict[str, Any] = {}
     for feature in Coding.of_schema(schema).features:
         value = feature.missing.value if feature.missing else None
