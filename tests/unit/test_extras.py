@@ -46,5 +46,5 @@ def test_an_extra_alone_has_what_its_entry_points_import(extra: str, module: str
 
 
 def test_the_extras_differ() -> None:
-    assert "tensorflow" not in locked("tools") and "pyarrow" not in locked("trainer")
+    assert "tensorflow" not in locked("tools") and "kfp-kubernetes" not in locked("trainer")
     assert locked("local") > locked("tools") | locked("trainer")
