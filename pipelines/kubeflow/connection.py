@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
 _PAGE = 100
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -296,13 +298,23 @@ def _client(connection: Connection) -> kfp.Client:
                 )
             )
         credentials = ServiceAccountTokenVolumeCredentials(connection.token_file)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    # Filters and standard output belong to all threads, and doctor makes clients in several. What
+    # is put back late would stay changed for good; so the filters stay.
+    for said in ("This client only works with", "The host .* does not contain"):
+        warnings.filterwarnings("ignore", said)
+    # Only without a host does the SDK print: what it could not read.
+    with contextlib.nullcontext() if connection.host else _silent():
         return Client(
             host=connection.host or None,
             ssl_ca_cert=connection.ca_file or None,
             credentials=credentials,
         )
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    with _ONE_AT_A_TIME, contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def _wrong_with(file: Path) -> str:
