@@ -185,6 +185,6 @@ def test_codes_and_dates_survive_16_bits(dataset: Dataset, policy: str) -> None:
     values = np.zeros(table.embeddings.shape)
     values[4097], values[4098] = 1, 2
     table.embeddings.assign(values)
-    assert keras.Model(model.inputs, table.output)(rows).numpy()[:, 0, 0].tolist() == [1, 2]
-    for output in keras.Model(model.inputs, [layer.output for layer in model.layers])(rows):
+    assert keras.Model(model.input, table.output)(rows).numpy()[:, 0, 0].tolist() == [1, 2]
+    for output in keras.Model(model.input, [layer.output for layer in model.layers])(rows):
         assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
