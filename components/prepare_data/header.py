@@ -157,7 +157,7 @@ def too_many_columns(file: str, columns: int) -> Problem:
         f"{file} has too many columns",
         received=f"{columns:,}",
         expected=f"at most {MOST_COLUMNS:,}",
-        fix="correct data_options.delimiter, or write fewer columns",
+        fix="write fewer columns; in a CSV, check data_options.delimiter",
     )
 
 
