@@ -86,7 +86,7 @@ def earlier(step: Step, model_name: str, digest: str) -> Trained | None:
         log.info("no judged run of %s has these inputs: this run trains", model_name)
         return None
     if found.run_id == step.run_id:
-        return None  # a retry of a run that trained goes on where it was
+        return None  # a retry of a run that trained continues where it was
     if missing := _missing(step, model_name, found):
         log.info("run %s has the same inputs, but %s: this run trains", found.run_id, missing)
         return None

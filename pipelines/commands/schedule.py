@@ -272,7 +272,7 @@ def show_(connection: Connection, name: str, json_: bool) -> None:
 @as_json
 @_with_connection
 def pause(connection: Connection, name: str, json_: bool) -> None:
-    """Start no more runs; those in flight go on."""
+    """Start no more runs; those in flight continue."""
     from kfp_tfjob.pipelines.kubeflow import schedules
 
     back_end = _open(connection)

@@ -28,7 +28,7 @@ def watch(client: Client, run: str, json_: bool) -> None:
 
     RUN is an id, the beginning of one, a name, or `last`. The progress of the training comes from
     the store, and why pods wait from the cluster; without access to them, the steps are shown
-    alone. Ctrl-C stops watching; the run goes on.
+    alone. Ctrl-C stops watching; the run continues.
 
     Exit codes: 0 the run succeeded, blessed or not; else the code of the step that failed.
     """
@@ -47,7 +47,7 @@ def watch_run(client: Client, run: str, json_: bool = False) -> int:
             last = moment
     except KeyboardInterrupt:
         if not json_:
-            show(f"The run goes on. Follow it again: kfp-tfjob watch {run}")
+            show(f"The run continues. Follow it again: kfp-tfjob watch {run}")
         return 130
     if last.run.state == "succeeded" and json_:
         return 0

@@ -205,7 +205,7 @@ class Client:
         return list(schedules.list_schedules(self.back_end, name))
 
     def pause(self, schedule: str) -> Schedule:
-        """Let a schedule start no more runs; those in flight go on."""
+        """Let a schedule start no more runs; those in flight continue."""
         return schedules.pause(self.back_end, self._schedule(schedule))
 
     def resume(self, schedule: str) -> Schedule:

@@ -2,7 +2,7 @@
 
 The SDK's client decides where the back end is and who asks: `KF_PIPELINES_ENDPOINT`, the
 `KF_PIPELINES_*` variables of Google's Identity-Aware Proxy, a token in a file, the service account
-of a pod, or the kubeconfig. Here its errors become problems with a fix, and nothing waits for ever.
+of a pod, or the kubeconfig. Here its errors become problems with a fix, and nothing waits forever.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
         step = next((it.name for it in run.steps if it.state == "failed"), "")
         reason = f"a person ended it{f' during {step}' if step else ''}"
-        remedy = f"to go on from there: kfp-tfjob retry {run.run_id[:8]}"
+        remedy = f"to continue from there: kfp-tfjob retry {run.run_id[:8]}"
         code = failure.code if failure else None
         said = "The run was cancelled."
         return Why(run, said, reason, remedy, step, code, attempts, notes=notes)

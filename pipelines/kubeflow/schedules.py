@@ -135,7 +135,7 @@ def create(
 
 
 def pause(back_end: BackEnd, schedule: Schedule) -> Schedule:
-    """Start no more runs; those in flight go on."""
+    """Start no more runs; those in flight continue."""
     return _switched(back_end, schedule, active=False)
 
 

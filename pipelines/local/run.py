@@ -321,7 +321,7 @@ class _Signals:
         """Wait until the time is over, unless a signal has arrived.
 
         A handler runs in the thread that waits: with a lock, as an Event has, it could wait for
-        itself for ever.
+        itself forever.
         """
         if not self.number:
             time.sleep(seconds)
