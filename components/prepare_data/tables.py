@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Reader
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
@@ -43,7 +43,8 @@ _JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
 
 class _Reader(NamedTuple):
     recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, unpacked
-    open: Callable[[Source, SourceFile, DataOptions, int], AbstractContextManager[Reader]]
+    stream: Callable[[Source, SourceFile, DataOptions], AbstractContextManager[Any]]
+    read: Callable[[Any, str, DataOptions, int], Reader]  # stream, name, options, block
 
 
 @contextmanager
@@ -64,67 +65,46 @@ def open_table(
     if not file.size:
         raise empty(file.name)
     reader = _READERS[_format_of(source, file, options)]
-    with reader.open(source, file, options, block) as columns:
+    with reader.stream(source, file, options) as stream:
+        columns = reader.read(stream, file.name, options, block)
         yield ArrowTable(columns, file.name, options)
 
 
-@contextmanager
-def _open_csv(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with text_of(source, file, options.encoding) as stream:
-        yield CsvTable(stream, file.name, options, block)
+def _raw(source: Source, file: SourceFile, options: DataOptions) -> AbstractContextManager[Any]:
+    return source.raw(file)
 
 
-@contextmanager
-def _open_jsonl(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with text_of(source, file, options.encoding) as stream:
-        yield JsonTable(stream, file.name, options, block)
+def _unpacked(
+    source: Source, file: SourceFile, options: DataOptions
+) -> AbstractContextManager[Any]:
+    return unpacked(source, file)
 
 
-@contextmanager
-def _open_parquet(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with source.raw(file) as stream:
-        yield WithLists(ParquetTable(stream, file.name), file.name)
-
-
-@contextmanager
-def _open_arrow(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with source.raw(file) as stream:
-        yield WithLists(IpcTable(stream, file.name), file.name)
-
-
-@contextmanager
-def _open_npz(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with source.raw(file) as stream:
-        yield NpzTable(stream, file.name)
-
-
-@contextmanager
-def _open_tfrecord(
-    source: Source, file: SourceFile, options: DataOptions, block: int
-) -> Iterator[Reader]:
-    with unpacked(source, file) as stream:
-        yield TFRecordTable(stream, file.name)
+def _text(source: Source, file: SourceFile, options: DataOptions) -> AbstractContextManager[Any]:
+    return text_of(source, file, options.encoding)
 
 
 _STORED_AS_THEY_ARE = ("parquet", "arrow", "npz")  # never packed with gzip or zstd
 # The reader of each format in FORMATS. The first that recognises a file reads it.
 _READERS = {
-    "parquet": _Reader(lambda head: head.startswith(b"PAR1"), _open_parquet),
-    "arrow": _Reader(lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)), _open_arrow),
-    "npz": _Reader(is_npz, _open_npz),
-    "tfrecord": _Reader(is_tfrecord, _open_tfrecord),
-    "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _open_jsonl),
-    "csv": _Reader(lambda head: True, _open_csv),  # any other text
+    "parquet": _Reader(
+        lambda head: head.startswith(b"PAR1"),
+        _raw,
+        lambda stream, name, options, block: WithLists(ParquetTable(stream, name), name),
+    ),
+    "arrow": _Reader(
+        lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)),
+        _raw,
+        lambda stream, name, options, block: WithLists(IpcTable(stream, name), name),
+    ),
+    "npz": _Reader(is_npz, _raw, lambda stream, name, options, block: NpzTable(stream, name)),
+    "tfrecord": _Reader(
+        is_tfrecord,
+        _unpacked,
+        lambda stream, name, options, block: TFRecordTable(stream, name),
+    ),
+    "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _text, JsonTable),
+    "csv": _Reader(lambda head: True, _text, CsvTable),  # any other text
 }
 
 
