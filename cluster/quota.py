@@ -55,6 +55,19 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
                 continue  # truncated or worded differently: shown, but not used to decide
 
 
+def never(job: Mapping[str, Any], messages: Iterable[str]) -> str:
+    """Return which quota can never admit the job, or "" if the job only has to wait.
+
+    Args:
+        job: The job.
+        messages: Why pods of it were not made, as the API server wrote it.
+    """
+    for refusal in exceeded(messages):
+        if why := refusal.never(job):
+            return f"{why}: {refusal.message}"
+    return ""
+
+
 def left(found: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
     """Return what a ResourceQuota still allows and what it allows in all, by the quota's names."""
     status = found.get("status") or {}

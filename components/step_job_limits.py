@@ -71,7 +71,7 @@ class StepJobLimits:
         refused = [] if pods else waiting.not_made(events)
         secrets = waiting.missing_secrets(pods, events, job)
         unpulled, misconfigured = waiting.image_pull(pods), waiting.misconfigured(pods)
-        never = _never(job, refused)
+        never = quota.never(job, refused)
         yield (
             "quota",
             0,
@@ -183,14 +183,6 @@ class StepJobLimits:
         now = getattr(self.job.settings, key)
         unit = " s" if key.endswith("_seconds") else ""
         return f"raise pod.{self.job.name}.{key} ({now}{unit} now)"
-
-
-def _never(job: Mapping[str, Any], refused: Sequence[str]) -> str:
-    """Return which quota can never admit the pod, or "" if it only has to wait."""
-    for refusal in quota.exceeded(refused):
-        if why := refusal.never(job):
-            return f"{why}: {refusal.message}"
-    return ""
 
 
 def _create(key: str, missing: waiting.MissingSecret) -> str:

@@ -129,7 +129,7 @@ class JobLimits:
         unscheduled, unpulled = waiting.unscheduled(pods), waiting.image_pull(pods)
         misconfigured = waiting.misconfigured(pods)
         secrets = waiting.missing_secrets(pods, events, seen.job)
-        never = _never(seen) if missing else ""
+        never = quota.never(seen.job, waiting.not_made(seen.events())) if missing else ""
         why = unscheduled or not_made[-1:]
         return {
             "no status": Limit(
@@ -221,14 +221,6 @@ def out_of_time(options: TrainOptions) -> Judgement:
         fix="raise train_options.run_deadline_seconds, or start the run again; it continues from"
         " the newest stored checkpoint",
     )
-
-
-def _never(seen: Snapshot) -> str:
-    """Return which quota can never admit the job, or "" if the job only has to wait."""
-    for refusal in quota.exceeded(waiting.not_made(seen.events())):
-        if why := refusal.never(seen.job):
-            return f"{why}: {refusal.message}"
-    return ""
 
 
 def _reasons(seen: Snapshot) -> list[str]:
