@@ -1,0 +1,143 @@
+"""Where tasks leave data for each other: named objects in a local folder, or in the store.
+
+An object appears whole or not at all. Tasks that run twice write the same bytes twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_tfjob.storage import files
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.store import Store
+
+_DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal digits
+
+
+class Exchange(Protocol):
+    """Named objects."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object, or replace it."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes of an object from `start` up to `end`.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+        """
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the objects below a prefix."""
+
+    def clear(self) -> None:
+        """Delete every object."""
+
+    def write_plain(self, name: str, value: Any) -> None:
+        """Write plain values with their digest."""
+        body = json.dumps(value, ensure_ascii=False).encode()
+        self.write(name, sha256(body).hexdigest().encode() + body)
+
+    def read_plain(self, name: str) -> Any:
+        """Return plain values.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+            DataError: The object is damaged.
+        """
+        data = self.read(name)
+        body = data[_DIGEST_BYTES:]
+        if sha256(body).hexdigest().encode() != data[:_DIGEST_BYTES]:
+            raise damaged(name)
+        return json.loads(body)
+
+    @staticmethod
+    def at(place: str, store: Callable[[], Store]) -> Exchange:
+        """Return the exchange in a local folder or at an address in S3."""
+        if place.startswith("s3://"):
+            return StoreExchange(store(), S3Address.parse(place))
+        return FolderExchange(Path(place))
+
+
+def damaged(name: str) -> DataError:
+    """Return the error for an object whose bytes are not those that were written."""
+    return DataError(
+        Problem(
+            f"{name}, which an earlier task of this step wrote, is damaged",
+            expected="the bytes that were written",
+            fix="start the run again; if it happens again, look for what writes below datasets/",
+        )
+    )
+
+
+class FolderExchange(Exchange):
+    """Objects as files of a folder.
+
+    Args:
+        folder: The folder; it must exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object, or replace it."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, data)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes of an object."""
+        try:
+            with open(self._folder / name, "rb", buffering=0) as file:
+                file.seek(start)
+                return file.read() if end is None else file.read(end - start)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(f"{self._folder / name} does not exist") from None
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the objects below a prefix."""
+        for path in sorted((self._folder / prefix).rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                yield path.relative_to(self._folder).as_posix()
+
+    def clear(self) -> None:
+        """Delete every object."""
+        for name in list(self.names("")):
+            (self._folder / name).unlink(missing_ok=True)
+
+
+class StoreExchange(Exchange):
+    """Objects below a prefix in S3.
+
+    Args:
+        store: The store.
+        prefix: The prefix.
+    """
+
+    def __init__(self, store: Store, prefix: S3Address) -> None:
+        self._store, self._prefix = store, prefix
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object, or replace it."""
+        self._store.write(self._prefix / name, data)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes of an object."""
+        return self._store.read_range(self._prefix / name, start, end)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the objects below a prefix."""
+        skipped = len(self._prefix.key) + 1
+        for item in self._store.list(self._prefix / prefix if prefix else self._prefix):
+            yield item.address.key[skipped:]
+
+    def clear(self) -> None:
+        """Delete every object."""
+        for name in list(self.names("")):
+            self._store.delete(self._prefix / name)

@@ -1,0 +1,77 @@
+"""Tasks in processes: order, errors, and processes that are killed."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
+from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
+
+HERE = __name__
+
+
+def square(context: Context, item: int) -> list[int]:
+    context.exchange.write_plain(f"squares/{item}", item * item)
+    return [item, os.getpid()]
+
+
+def refuse(context: Context, item: int) -> None:
+    if item == 3:
+        raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
+
+
+def die_once(context: Context, item: list) -> int:
+    """Kill the first process, other than the test's own, that gets the item."""
+    number, parent = item
+    mark = f"dead/{number}"
+    if os.getpid() != parent and mark not in context.exchange.names("dead"):
+        context.exchange.write(mark, b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def die(context: Context, item: int) -> None:
+    if os.getpid() != item:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> None:
+    executor = Processes(Recipe(str(tmp_path)), count)
+    found = list(executor.map(f"{HERE}:square", range(20)))
+    executor.close()
+    assert [number for number, _ in found] == list(range(20))
+    assert (len({process for _, process in found}) > 1) == (count > 1)
+    exchange = Inline(Recipe(str(tmp_path))).context.exchange
+    assert [exchange.read_plain(f"squares/{i}") for i in range(20)] == [i * i for i in range(20)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int) -> None:
+    executor = Processes(Recipe(str(tmp_path)), count)
+    with pytest.raises(DataError) as raised:
+        list(executor.map(f"{HERE}:refuse", range(6)))
+    executor.close()
+    assert raised.value.problems == (
+        Problem("no", received="3", fix="give 4"),
+        Example("row 1"),
+    )
+    assert raised.value.notes == ("odd",)
+
+
+def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
+    executor = Processes(Recipe(str(tmp_path)), 3)
+    items = [[i, os.getpid()] for i in range(3)]
+    assert list(executor.map(f"{HERE}:die_once", items)) == [0, 1, 2]
+    executor.close()
+
+
+def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None:
+    executor = Processes(Recipe(str(tmp_path)), 2)
+    with pytest.raises(StepError, match="killed again and again.*Fix: raise pod.prepare.memory"):
+        list(executor.map(f"{HERE}:die", [os.getpid()] * 4))
+    executor.close()
