@@ -150,10 +150,10 @@ def run(
 
 def _one_pass(data: TestData, challenger: Scorer, opponent: Opponent | None) -> Predictions:
     parts: list[Predictions] = []
-    for features, labels in data.batches():
-        parts.append(challenger.predict(features, labels))
+    for batch in data.batches():
+        parts.append(challenger.predict(batch.features, batch.labels))
         if opponent:
-            opponent.predict(features, labels)
+            opponent.predict(batch.features, batch.labels)
     return type(parts[0]).join(parts)
 
 

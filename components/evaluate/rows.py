@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,20 @@ SPLIT = "test"
 BATCH = 4096  # rows; batching before parsing is 100 times faster than parsing rows one by one
 
 
+class Batch(NamedTuple):
+    """Some test rows.
+
+    Attributes:
+        features: What `ServedModel.predict` takes.
+        labels: (batch,) the true classes or values.
+        weights: (batch,) float32, how much each row counts; None where all count the same.
+    """
+
+    features: Any
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+
+
 @dataclass(frozen=True)
 class TestData:
     """The test split on this machine.
@@ -33,8 +47,8 @@ class TestData:
         statistics: The content of statistics.json.
         shards: The TFRecord files of the test split, in order; none if there is a raw file.
         rows: The number of rows of the split.
-        raw: The Parquet file with the raw columns of the test split, for a table that has more than
-            numbers; None if models take packed rows.
+        raw: The Parquet files with the raw columns of the test split, in order, for a table that
+            has more than numbers; none if models take packed rows.
     """
 
     digest: str
@@ -42,7 +56,7 @@ class TestData:
     statistics: dict[str, Any]
     shards: tuple[Path, ...]
     rows: int
-    raw: Path | None = None
+    raw: tuple[Path, ...] = ()
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
@@ -64,34 +78,42 @@ class TestData:
                     fix="give the test split a share in data_options",
                 )
             )
-        raw = schema.get("test_raw") if "coding" in schema else None
-        names = [raw] if raw else split["shards"]
+        raw = _names(schema.get("test_raw")) if "coding" in schema else []
+        names = raw or split["shards"]
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
-        shards, rows = () if raw else paths, int(split["rows"])
-        return cls(dataset.name, schema, statistics, shards, rows, paths[0] if raw else None)
+        shards, tables = ((), paths) if raw else (paths, ())
+        return cls(dataset.name, schema, statistics, shards, int(split["rows"]), tables)
 
-    def batches(self, size: int = BATCH) -> Iterator[tuple[Any, np.ndarray]]:
-        """Yield (features, labels): what `ServedModel.predict` takes, and a (batch,) array.
+    def batches(self, size: int = BATCH) -> Iterator[Batch]:
+        """Yield the rows in order.
+
+        Args:
+            size: The most rows of a batch.
 
         Raises:
-            DataError: A record does not parse, or the number of rows differs from the schema.
+            DataError: A record does not parse, a label or a weight is impossible, or the number of
+                rows differs from the schema.
         """
         classes = self.schema["label"].get("classes")
         rows = 0
-        for features, labels in self._packed(size) if self.raw is None else self._raw(size):
+        for batch in self._raw(size) if self.raw else self._packed(size):
+            labels, weights = batch.labels, batch.weights
             rows += len(labels)
             if classes and (labels.min() < 0 or labels.max() >= len(classes)):
                 raise self._corrupt(
                     f"labels from {labels.min()} to {labels.max()}",
                     f"class numbers from 0 to {len(classes) - 1}",
                 )
-            yield features, labels
+            if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
+                wrong = weights[~(np.isfinite(weights) & (weights >= 0))][0]
+                raise self._corrupt(f"the weight {wrong}", "weights that are numbers, 0 or more")
+            yield batch
         if rows != self.rows:
             raise self._corrupt(f"{rows} rows", f"{self.rows} rows")
 
-    def _packed(self, size: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """Yield (batch, features) float32 tensors and labels."""
+    def _packed(self, size: int) -> Iterator[Batch]:
+        """Yield rows with (batch, features) float32 tensors as features."""
         import tensorflow as tf
 
         kind = tf.int64 if self._is_classification else tf.float32
@@ -99,34 +121,48 @@ class TestData:
             "features": tf.io.FixedLenFeature([len(self.schema["features"])], tf.float32),
             "label": tf.io.FixedLenFeature([], kind),
         }
+        if self._weight:
+            parts["weight"] = tf.io.FixedLenFeature([], tf.float32)
         records = tf.data.TFRecordDataset([str(shard) for shard in self.shards])
         parsed = records.batch(size).map(lambda batch: tf.io.parse_example(batch, parts))
         try:
             for batch in parsed.prefetch(2):
-                yield batch["features"], batch["label"].numpy()
+                weights = batch["weight"].numpy() if self._weight else None
+                yield Batch(batch["features"], batch["label"].numpy(), weights)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise self._corrupt(error.message[:500], "records that match schema.json") from error
 
-    def _raw(self, size: int) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-        """Yield (batch,) arrays by column, and labels."""
+    def _raw(self, size: int) -> Iterator[Batch]:
+        """Yield rows with (batch,) arrays by column as features."""
         import pyarrow as pa
         from pyarrow import parquet
 
         kinds = {it["name"]: KINDS[it["type"]] for it in self.schema["features"]}
         label = self.schema["label"]["name"]
+        number = np.int64 if self._is_classification else np.float32
         try:
-            file = parquet.ParquetFile(self.raw)
-            for batch in file.iter_batches(size):
-                columns = {name: _filled(batch[name], kind) for name, kind in kinds.items()}
-                labels = batch[label].to_numpy(zero_copy_only=False)
-                yield columns, labels.astype(np.int64 if self._is_classification else np.float32)
+            for path in self.raw:
+                for batch in parquet.ParquetFile(path).iter_batches(size):
+                    columns = {name: _filled(batch[name], kind) for name, kind in kinds.items()}
+                    labels = batch[label].to_numpy(zero_copy_only=False).astype(number)
+                    weights = None
+                    if self._weight:
+                        weights = batch[self._weight].to_numpy(zero_copy_only=False)
+                        weights = weights.astype(np.float32)
+                    yield Batch(columns, labels, weights)
         except (pa.ArrowException, KeyError, OSError) as error:
-            expected = f"the columns {listed([*kinds, label], 10)}"
+            weight = [self._weight] if self._weight else []
+            expected = f"the columns {listed([*kinds, label, *weight], 10)}"
             raise self._corrupt(f"{type(error).__name__}: {error}"[:500], expected) from error
 
     @property
     def _is_classification(self) -> bool:
         return self.schema["task"] == "classification"
+
+    @property
+    def _weight(self) -> str:
+        """The column with the weights of the rows; empty where all count the same."""
+        return (self.schema.get("weight") or {}).get("name", "")
 
     def _corrupt(self, received: str, expected: str) -> DataError:
         return DataError(
@@ -137,6 +173,11 @@ class TestData:
                 fix="delete the dataset from the store; prepare_data then writes it again",
             )
         )
+
+
+def _names(stored: str | list[str] | None) -> list[str]:
+    """Return the names of Parquet files; older datasets have one, as a text."""
+    return [stored] if isinstance(stored, str) else list(stored or [])
 
 
 def _filled(column: Any, kind: str) -> np.ndarray:

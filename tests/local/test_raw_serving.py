@@ -115,14 +115,15 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
     count = mixed_dataset.ROWS["test"]
     return rows.TestData(**{
         "digest": "d", "schema": schema, "statistics": {}, "shards": (), "rows": count,
-        "raw": folder / "test.parquet",
+        "raw": (folder / "test.parquet",),
     } | change)  # fmt: skip
 
 
 def test_the_test_rows_are_read_raw(folder: Path) -> None:
     found = list(_data(folder).batches(150))
-    assert [len(labels) for _, labels in found] == [150, 150, 100]
-    columns, labels = found[0]
+    assert [len(batch.labels) for batch in found] == [150, 150, 100]
+    columns, labels, weights = found[0]
+    assert weights is None
     assert {name: values.dtype.kind for name, values in columns.items()} == {
         "age": "f", "job": "O", "city": "O", "signed up": "i", "member": "O", "note": "O",
     }  # fmt: skip
@@ -142,9 +143,37 @@ def test_nulls_are_gaps(folder: Path, tmp_path: Path) -> None:
         for name in table.column_names
     }
     parquet.write_table(pa.table(none), tmp_path / "t.parquet")
-    columns, _ = next(_data(folder, raw=tmp_path / "t.parquet").batches())
+    columns = next(_data(folder, raw=(tmp_path / "t.parquet",)).batches()).features
     assert np.isnan(columns["age"]).all() and (columns["signed up"] == NO_DATE).all()
     assert set(columns["job"]) == {""}
+
+
+def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder / "test.parquet")
+    weights = np.arange(table.num_rows) / 8
+    table = table.append_column("counts", pa.array(weights))
+    paths = tuple(tmp_path / f"test-{number}.parquet" for number in range(2))
+    for path, part in zip(paths, (table.slice(0, 130), table.slice(130)), strict=True):
+        parquet.write_table(part, path)
+    schema = json.loads((folder / "schema.json").read_text()) | {"weight": {"name": "counts"}}
+    found = list(_data(folder, raw=paths, schema=schema).batches(100))
+    assert [len(batch.labels) for batch in found] == [100, 30, 100, 100, 70]
+    labels = np.concatenate([batch.labels for batch in found])
+    assert labels.tolist() == table["income"].to_pylist()
+    assert np.concatenate([batch.weights for batch in found]).tolist() == weights.tolist()
+    parquet.write_table(
+        table.set_column(table.num_columns - 1, "counts", pa.array(-weights)), paths[0]
+    )
+    with pytest.raises(DataError, match="the weight -0.125"):
+        list(_data(folder, raw=paths, schema=schema).batches())
+
+
+@pytest.mark.parametrize(("stored", "names"), [("a", ["a"]), (["a", "b"], ["a", "b"])])
+def test_the_raw_files_are_a_list_or_one_name(stored: object, names: list[str]) -> None:
+    assert rows._names(stored) == names
 
 
 @pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])
@@ -160,4 +189,4 @@ def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str)
     else:
         path.write_bytes(b"PAR1 and nothing")
     with pytest.raises(DataError, match="do not match its schema"):
-        list(_data(folder, raw=path).batches())
+        list(_data(folder, raw=(path,)).batches())
