@@ -16,6 +16,16 @@ def sized(size: int) -> str:
     return f"{size} B"
 
 
+def minutes(seconds: float) -> str:
+    """Return a duration for people: `45 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def counted(number: int, what: str) -> str:
     """Return a number with its noun, for instance `1 file` or `1,797 rows`."""
     return f"{number:,} {what}{'s' * (number != 1)}"

@@ -9,6 +9,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_client
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json, show_table
+from kfp_tfjob.storage.words import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
@@ -43,8 +44,6 @@ def _show(found: Comparison) -> None:
 
 
 def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
-    from kfp_tfjob.pipelines.kubeflow.plan import minutes
-
     def row(name: str, values: Iterator[Any]) -> tuple[str, ...]:
         return (name, *("" if value is None else str(value) for value in values))
 
@@ -68,8 +67,6 @@ def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _time(it: Compared) -> str | None:
-    from kfp_tfjob.pipelines.kubeflow.plan import minutes
-
     return None if it.training_seconds is None else minutes(it.training_seconds)
 
 

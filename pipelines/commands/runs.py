@@ -8,6 +8,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_client
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
+from kfp_tfjob.storage.words import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
@@ -27,8 +28,6 @@ def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -
     The verdict is published, blessed, not blessed, unchanged (there was nothing to train), or the
     reason of a failure. It comes from the store; without access to it, it is empty.
     """
-    from kfp_tfjob.pipelines.kubeflow.plan import minutes
-
     troubles: list[str] = []
     found = client.runs(limit, model, experiment=experiment, tell=troubles.append)
     if json_:

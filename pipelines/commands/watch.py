@@ -12,6 +12,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_run
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
+from kfp_tfjob.storage.words import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
@@ -69,7 +70,6 @@ class _Lines:
 
     def show(self, moment: Moment) -> None:
         """Print the steps that changed, the progress of the training, and why the run waits."""
-        from kfp_tfjob.pipelines.kubeflow.plan import minutes
         from kfp_tfjob.pipelines.kubeflow.reasons import progress_line
 
         for step in moment.changed:

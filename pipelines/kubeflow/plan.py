@@ -16,6 +16,7 @@ from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
+from kfp_tfjob.storage.words import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.components.step_job import StepJob
@@ -168,16 +169,6 @@ def estimate(runs: Any, values: Mapping[str, Any]) -> Estimate:
         )
         return Estimate(None, len(done), words)
     return Estimate(None, 0, "unknown: no earlier run of this model has succeeded here")
-
-
-def minutes(seconds: float) -> str:
-    """Return a duration for people: `45 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _runs(runs: Sequence[Run]) -> str:

@@ -15,6 +15,7 @@ from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.storage.words import minutes
 
 _FIX = LABELS["fix"]
 _LINES = 12  # of a log
@@ -260,8 +261,6 @@ def _wait_remedy(waits: str) -> str:
 
 def progress_line(progress: Progress) -> str:
     """Return the progress of a training on one line."""
-    from kfp_tfjob.pipelines.kubeflow.plan import minutes
-
     values = " ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())
     parts = [f"epoch {progress.epoch}", f"step {progress.step:,} of {progress.steps:,}", values]
     if progress.examples_per_second:

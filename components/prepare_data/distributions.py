@@ -1,0 +1,281 @@
+"""Counts the rows of each split by the values of a column, over bins that the splits share.
+
+The bins come from a sample of train: 20 quantiles of a number or a date, or its values if there are
+no more than 20; the 100 most frequent values of a category; false and true. Gaps are apart. Of a
+hashed text, only gaps and values are told apart. The counts are whole numbers, so neither the order
+of the rows nor the number of tasks that count them has an effect.
+
+distributions.json has one entry for each column, which takes a few kilobytes at most. Of a wide
+table it has the first 1,000 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
+
+FORMAT = 1
+MOST_COLUMNS = 1000
+MOST_BINS = 20  # of a number or a date
+MOST_VALUES = 100  # of a category
+_MOST_CHARACTERS = 100  # of a value that has a bin
+_CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
+_FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of one column, and where its values are in a row of the spill.
+
+    Attributes:
+        name: The column.
+        kind: One of those in trainer/coding.py.
+        place: Its place in the field `features`, `codes` or `dates`; -1 for the label.
+        edges: Of a number or a date: the largest value of each bin but the last, ascending.
+        values: Of a category: the values with a bin of their own; one more bin has the others.
+        codes: Of a category: the codes of these values in the shards, 0 for one that is not there.
+    """
+
+    name: str
+    kind: str
+    place: int
+    edges: tuple[float | int, ...] = ()
+    values: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of bins, without that of the gaps."""
+        if self.kind == CATEGORY:
+            return len(self.values) + 1
+        return {BOOLEAN: 2, TEXT: 1}.get(self.kind, len(self.edges) + 1)
+
+    def counted(self, column: np.ndarray) -> np.ndarray:
+        """Return the rows by bin, those with a gap first: int64 of shape [1 + count].
+
+        Args:
+            column: Of shape [rows], contiguous: float32 with NaN, codes with 0, or int64 with
+                NO_DATE for a gap.
+        """
+        if self.kind == CATEGORY:
+            return self._of_codes(np.bincount(column))
+        if self.kind == TEXT:
+            gaps = len(column) - np.count_nonzero(column)
+            return np.array([gaps, len(column) - gaps], np.int64)
+        kind = np.int64 if self.kind == DATE else np.float32
+        edges = np.array((0,) if self.kind == BOOLEAN else self.edges, kind)
+        below = [np.count_nonzero(column <= edge) for edge in edges]
+        if self.kind == DATE:
+            gaps = np.count_nonzero(column == NO_DATE)  # it is below each edge
+            return np.diff([0, gaps, *below, len(column)])
+        present = len(column) - np.count_nonzero(np.isnan(column))
+        return np.array([len(column) - present, *np.diff([0, *below, present])], np.int64)
+
+    def _of_codes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows by bin from the rows of each code."""
+        codes = np.array(self.codes, np.int64)
+        known = (codes > 0) & (codes < len(rows))
+        found = np.where(known, rows[np.where(known, codes, 0)], 0)
+        gaps, total = rows[0] if len(rows) else 0, rows.sum()
+        return np.array([gaps, *found, total - gaps - found.sum()], np.int64)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The bins of a dataset.
+
+    Attributes:
+        columns: The bins of the features, at most MOST_COLUMNS.
+        label: The bins of a label that is a number; None for classes.
+        left_out: Columns beyond that limit.
+    """
+
+    columns: tuple[Bins, ...]
+    label: Bins | None = None
+    left_out: int = 0
+
+    @classmethod
+    def of(
+        cls, coding: Coding, sample: np.ndarray, labels: np.ndarray | None = None, label: str = ""
+    ) -> Edges:
+        """Return the bins that suit a sample of train.
+
+        Args:
+            coding: The coding of the features; of a table of numbers, `Coding.of_schema(schema)`.
+            sample: Rows of train as they are in the spill.
+            labels: The labels of these rows: float of shape [rows]; None for classes.
+            label: The name of the label.
+        """
+        columns = tuple(_bins_of(coded, place, sample) for coded, place in _shown(coding.features))
+        of_label = None
+        if labels is not None:
+            of_label = Bins(label, NUMBER, -1, _edges_of(labels.astype(np.float32)))
+        return cls(columns, of_label, len(coding.features) - len(columns))
+
+    @classmethod
+    def of_file(cls, file: Mapping[str, Any], coding: Coding) -> Edges:
+        """Return the bins of another dataset's distributions.json for the rows of this one.
+
+        Columns that only one of the two has, or whose kinds differ, have no bins.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not a distributions.json.
+        """
+        there = {entry["name"]: entry for entry in file["columns"]}
+        columns = tuple(
+            _bins_of_entry(there[coded.name], place, coded.dictionary)
+            for coded, place in _placed(coding.features)
+            if coded.name in there and there[coded.name]["kind"] == coded.kind
+        )
+        label = file.get("label")
+        return cls(columns, label and _bins_of_entry(label, -1, ()))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Edges:
+        """Return what `to_plain` returned."""
+        label = plain["label"]
+        columns = tuple(_bins_of_plain(item) for item in plain["columns"])
+        return cls(columns, label and _bins_of_plain(label), plain["left_out"])
+
+
+class Distributions:
+    """The rows of each split by bin.
+
+    Args:
+        edges: The bins.
+    """
+
+    def __init__(self, edges: Edges) -> None:
+        self.edges = edges
+        self._bins = [*edges.columns, *([edges.label] if edges.label else [])]
+        self._counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
+
+    def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
+        """Add rows.
+
+        Args:
+            split: The name of their split.
+            rows: As they are in the spill; other fields than those of the features do not matter.
+            labels: Of shape [rows]; not used for classes.
+        """
+        at = SPLITS.index(split)
+        step = max(_FEWEST_ROWS, _CHUNK_BYTES // max(rows.itemsize, 1))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            for bins, counts in zip(self._bins, self._counts, strict=True):
+                if bins.place >= 0:
+                    column = part[_FIELDS[bins.kind]][:, bins.place]
+                else:
+                    column = labels[start : start + step].astype(np.float32)
+                counts[at] += bins.counted(np.ascontiguousarray(column))
+
+    def merge(self, later: Distributions) -> None:
+        """Add the counts of other rows over the same bins."""
+        for counts, more in zip(self._counts, later._counts, strict=True):
+            counts += more
+
+    def to_plain(self) -> list[list[list[int]]]:
+        """Return the counts as JSON values, without the bins."""
+        return [counts.tolist() for counts in self._counts]
+
+    @classmethod
+    def from_plain(cls, edges: Edges, plain: Iterable[Any]) -> Distributions:
+        """Return what `to_plain` returned, with its bins."""
+        found = cls(edges)
+        for counts, given in zip(found._counts, plain, strict=True):
+            counts += np.array(given, np.int64)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of distributions.json."""
+        entries = [_entry(*pair) for pair in zip(self._bins, self._counts, strict=True)]
+        body: dict[str, Any] = {"format": FORMAT, "columns": entries[: len(self.edges.columns)]}
+        if self.edges.label:
+            body["label"] = entries[-1]
+        if self.edges.left_out:
+            body["columns_left_out"] = self.edges.left_out
+        return body
+
+
+def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
+    """Return a column as distributions.json has it."""
+    entry: dict[str, Any] = {"name": bins.name, "kind": bins.kind}
+    if bins.kind == CATEGORY:
+        entry["values"] = list(bins.values)
+    elif bins.kind in (NUMBER, DATE):
+        entry["edges"] = list(bins.edges)
+    entry["gaps"] = dict(zip(SPLITS, counts[:, 0].tolist(), strict=True))
+    entry["counts"] = dict(zip(SPLITS, counts[:, 1:].tolist(), strict=True))
+    return entry
+
+
+def _placed(features: Iterable[Coded]) -> Iterator[tuple[Coded, int]]:
+    """Yield the features and their places in their fields of the spill."""
+    at = dict.fromkeys(_FIELDS.values(), 0)
+    for coded in features:
+        field = _FIELDS[coded.kind]
+        yield coded, at[field]
+        at[field] += 1
+
+
+def _shown(features: tuple[Coded, ...]) -> Iterator[tuple[Coded, int]]:
+    return _placed(features[:MOST_COLUMNS])
+
+
+def _bins_of(coded: Coded, place: int, sample: np.ndarray) -> Bins:
+    if coded.kind == CATEGORY:
+        usual = (text for text in coded.vocabulary if len(text) <= _MOST_CHARACTERS)
+        values = tuple(text for text, _ in zip(usual, range(MOST_VALUES), strict=False))
+        return Bins(coded.name, CATEGORY, place, (), values, _codes_of(values, coded.dictionary))
+    if coded.kind in (BOOLEAN, TEXT):
+        return Bins(coded.name, coded.kind, place)
+    column = sample[_FIELDS[coded.kind]][:, place]
+    return Bins(coded.name, coded.kind, place, _edges_of(column))
+
+
+def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int, ...]:
+    wanted = set(values)
+    codes = {text: 1 + i for i, text in enumerate(dictionary) if text in wanted}
+    return tuple(codes.get(value, 0) for value in values)
+
+
+def _edges_of(column: np.ndarray) -> tuple[float | int, ...]:
+    """Return the edges of numbers (float32, NaN for a gap) or dates (int64)."""
+    whole = column.dtype.kind == "i"
+    present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
+    edges = np.unique(present)
+    if len(edges) > MOST_BINS:
+        # Values that occur, so that a value with many rows is the end of a bin.
+        places = [-(-len(present) * i // MOST_BINS) - 1 for i in range(1, MOST_BINS)]
+        edges = np.unique(present[places])
+    # The shortest decimal that is the same float32.
+    return tuple(edges.tolist() if whole else (float(str(edge)) for edge in edges))
+
+
+def _bins_of_entry(entry: Mapping[str, Any], place: int, dictionary: tuple[str, ...]) -> Bins:
+    name, kind = str(entry["name"]), entry["kind"]
+    if kind == CATEGORY:
+        values = tuple(map(str, entry["values"]))
+        return Bins(name, kind, place, (), values, _codes_of(values, dictionary))
+    return Bins(name, kind, place, tuple(entry["edges"]) if kind in (NUMBER, DATE) else ())
+
+
+def _bins_of_plain(plain: Mapping[str, Any]) -> Bins:
+    return Bins(
+        plain["name"],
+        plain["kind"],
+        plain["place"],
+        tuple(plain["edges"]),
+        tuple(plain["values"]),
+        tuple(plain["codes"]),
+    )

@@ -1,0 +1,194 @@
+"""Counts by bins: what each kind of column gets, and that merging equals counting at once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data.distributions import (
+    MOST_COLUMNS,
+    MOST_VALUES,
+    Distributions,
+    Edges,
+)
+from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
+
+CITIES = tuple(f"city {i}" for i in range(300))
+# The dictionary is in the order of the source, the vocabulary by rows.
+PEOPLE = Coding(
+    (
+        Coded("age", "number", Missing("median", 40.0)),
+        Coded("member", "boolean", Missing("most_frequent", 0)),
+        Coded("city", "category", dictionary=CITIES[::-1], vocabulary=CITIES[:200]),
+        Coded("joined", "date", Missing("median", 0)),
+        Coded("note", "text", bins=8),
+        Coded("dice", "number", Missing("median", 3.0)),
+    )
+)
+
+
+def people(rows: int, seed: int = 1) -> np.ndarray:
+    """Return rows as they are in the spill; about a tenth of the values are gaps."""
+    random = np.random.default_rng(seed)
+    found = np.zeros(rows, _kind(3, 2, 1))
+    found["features"][:, 0] = random.normal(40, 10, rows)
+    found["features"][:, 1] = random.integers(0, 2, rows)
+    found["features"][:, 2] = random.integers(1, 7, rows)
+    found["features"][random.random((rows, 3)) < 0.1] = np.nan
+    found["codes"][:, 0] = 300 - np.minimum(random.geometric(0.02, rows) - 1, 299)
+    found["codes"][:, 1] = random.integers(1, 9, rows)
+    found["codes"][random.random((rows, 2)) < 0.1] = 0
+    dates = random.integers(-(10**15), 10**15, rows)
+    found["dates"][:, 0] = np.where(random.random(rows) < 0.1, NO_DATE, dates)
+    return found
+
+
+def _kind(features: int, codes: int = 0, dates: int = 0) -> np.dtype:
+    return np.dtype(
+        [
+            ("features", "<f4", (features,)),
+            ("codes", "<i4", (codes,)),
+            ("dates", "<i8", (dates,)),
+        ]
+    )
+
+
+def of_numbers(names: list[str]) -> Coding:
+    return Coding.of_schema({"features": [{"name": name, "type": "float32"} for name in names]})
+
+
+def entry(found: Distributions, name: str) -> dict:
+    return {item["name"]: item for item in found.to_dict()["columns"]}[name]
+
+
+def test_each_kind_has_its_bins() -> None:
+    rows = people(5000)
+    found = Distributions(Edges.of(PEOPLE, rows))
+    found.add("train", rows)
+    age, dice = entry(found, "age"), entry(found, "dice")
+    assert len(age["edges"]) == 19
+    present = (~np.isnan(rows["features"][:, 0])).sum()
+    assert sum(age["counts"]["train"]) == present
+    assert max(age["counts"]["train"]) - min(age["counts"]["train"]) <= 2  # quantiles
+    assert age["gaps"] == {"train": 5000 - present, "validation": 0, "test": 0}
+    assert dice["edges"] == [1, 2, 3, 4, 5, 6]  # every value, and a bin above
+    assert dice["counts"]["train"][-1] == 0
+    third = int((rows["features"][:, 2] == 3).sum())
+    assert dice["counts"]["train"][2] == third
+    flags = rows["features"][:, 1]
+    assert entry(found, "member")["counts"]["train"] == [(flags == 0).sum(), (flags == 1).sum()]
+    city = entry(found, "city")
+    assert city["values"] == list(CITIES[:MOST_VALUES])
+    assert city["counts"]["train"][0] == (rows["codes"][:, 0] == 300).sum()
+    assert city["counts"]["train"][MOST_VALUES] == sum(
+        (rows["codes"][:, 0] == 300 - i).sum() for i in range(MOST_VALUES, 300)
+    )
+    joined, dates = entry(found, "joined"), rows["dates"][:, 0]
+    assert joined["gaps"]["train"] == (dates == NO_DATE).sum()
+    assert (
+        joined["counts"]["train"][0] == ((dates != NO_DATE) & (dates <= joined["edges"][0])).sum()
+    )
+    note = entry(found, "note")
+    gaps = int((rows["codes"][:, 1] == 0).sum())
+    assert note["gaps"]["train"] == gaps and note["counts"]["train"] == [5000 - gaps]
+    assert "values" not in note and "edges" not in note
+
+
+def test_many_rows_with_one_value_are_one_bin() -> None:
+    random = np.random.default_rng(2)
+    rows = np.zeros(4000, _kind(1))
+    rows["features"][:1000, 0] = random.normal(size=1000)
+    found = Distributions(Edges.of(of_numbers(["rain"]), rows))
+    found.add("train", rows)
+    rain = entry(found, "rain")
+    assert 0 in rain["edges"] and len(set(rain["edges"])) == len(rain["edges"])
+    assert max(rain["counts"]["train"]) >= 3000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 400), max_size=5), st.randoms(use_true_random=False))
+def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:
+    rows = people(400 + sum(sizes))
+    labels = np.arange(len(rows), dtype=np.float32) / 7
+    edges = Edges.of(PEOPLE, rows[:400], labels[:400], "income")
+    assert Edges.from_plain(json.loads(json.dumps(edges.to_plain()))) == edges
+    whole = Distributions(edges)
+    whole.add("train", rows[:400], labels[:400])
+    whole.add("test", rows[400:], labels[400:])
+    ends = np.cumsum([400, *sizes]).tolist()
+    parts = [("train", 0, 400), *(("test", *pair) for pair in zip(ends, ends[1:], strict=False))]
+    order.shuffle(parts)
+    merged = Distributions(edges)
+    for split, start, end in parts:
+        part = Distributions(edges)
+        part.add(split, rows[start:end], labels[start:end])
+        plain = json.loads(json.dumps(part.to_plain()))
+        merged.merge(Distributions.from_plain(edges, plain))
+    assert merged.to_dict() == whole.to_dict()
+    counts = whole.to_dict()["label"]["counts"]
+    assert sum(counts["train"]) == 400 and sum(counts["test"]) == sum(sizes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_edges_are_exact_in_float32(values: list[float]) -> None:
+    rows = np.zeros(len(values), _kind(1))
+    rows["features"][:, 0] = values
+    edges = Edges.of(of_numbers(["x"]), rows).columns[0].edges
+    if len(set(values)) <= 20:
+        assert {np.float32(edge) for edge in edges} == {np.float32(value) for value in values}
+    assert {np.float32(edge) for edge in edges} <= {np.float32(value) for value in values}
+
+
+def test_the_bins_of_another_dataset() -> None:
+    rows = people(3000)
+    first = Distributions(Edges.of(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income"))
+    first.add("train", rows, rows["dates"][:, 0] * 1e-9)
+    file = json.loads(json.dumps(first.to_dict()))
+    # Columns move, one is new, one is of another kind, and the dictionary has another order.
+    other = Coding(
+        (
+            Coded("dice", "number", Missing("median", 3.0)),
+            Coded("new", "number", Missing("median", 3.0)),
+            Coded("age", "number", Missing("median", 40.0)),
+            Coded("city", "category", dictionary=("Rome", *CITIES[:50]), vocabulary=("Rome",)),
+            Coded("member", "category", dictionary=("yes",), vocabulary=("yes",)),
+        )
+    )
+    edges = Edges.of_file(file, other)
+    assert [item.name for item in edges.columns] == ["dice", "age", "city"]
+    some = np.zeros(4, _kind(3, 2))
+    some["features"] = [[1, 0, 40], [7, 0, 41], [6, 0, np.nan], [np.nan, 0, 42]]
+    some["codes"][:, 0] = [0, 1, 2, 3]  # a gap, Rome, city 0, city 1
+    found = Distributions(edges)
+    found.add("train", some, np.zeros(4))
+    assert entry(found, "dice")["counts"]["train"] == [1, 0, 0, 0, 0, 1, 1]
+    assert entry(found, "dice")["gaps"]["train"] == 1
+    city = entry(found, "city")
+    assert city["gaps"]["train"] == 1
+    assert city["counts"]["train"][:3] == [1, 1, 0] and city["counts"]["train"][-1] == 1
+    assert found.to_dict()["label"]["name"] == "income"
+
+
+def test_a_wide_table_has_its_first_columns() -> None:
+    rows = np.zeros(3, _kind(MOST_COLUMNS + 5))
+    names = [str(i) for i in range(MOST_COLUMNS + 5)]
+    found = Distributions(Edges.of(of_numbers(names), rows))
+    found.add("validation", rows)
+    body = found.to_dict()
+    assert len(body["columns"]) == MOST_COLUMNS and body["columns_left_out"] == 5
+    assert body["columns"][0]["counts"]["validation"] == [3, 0]
+
+
+def test_no_rows_and_no_values() -> None:
+    gaps = np.zeros(2, _kind(3, 2, 1))
+    gaps["features"], gaps["dates"] = np.nan, NO_DATE
+    found = Distributions(Edges.of(PEOPLE, gaps))
+    found.add("train", gaps)
+    found.add("test", gaps[:0])
+    for name in ("age", "joined", "city", "member", "note"):
+        assert entry(found, name)["gaps"] == {"train": 2, "validation": 0, "test": 0}
+        assert not sum(entry(found, name)["counts"]["train"])
