@@ -97,7 +97,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
         yield f"# Not published: {code(model_name)}"
     yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
-    dataset = step.layout.dataset(verdict["dataset_digest"])
+    dataset = _dataset(step, verdict)
     yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / SCHEMA)))}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
@@ -111,6 +111,12 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Verdict and report:** {code(step.run.evaluation)}"
     yield f"**All output of this run:** {code(step.run.base)}"
     yield f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}"
+
+
+def _dataset(step: Step, verdict: Mapping[str, Any]) -> S3Address:
+    """Return where the dataset is; verdicts of earlier versions have only its digest."""
+    known = verdict.get("dataset_uri")
+    return S3Address.parse(known) if known else step.layout.dataset(verdict["dataset_digest"])
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ def is_for_training(key: str) -> bool:
 
     Replicas do not get the test rows: a program could train on the rows that evaluate it.
     """
-    return not key.startswith("test-")
+    return not key.startswith(("test-", "test."))  # the shards, and the raw rows
 
 
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:

@@ -126,6 +126,7 @@ def run(
         run_id=manifest.run_id,
         model_digest=manifest.digest,
         exported_weights_sha256=digest,
+        dataset_uri=str(dataset),
         dataset_digest=data.digest,
         schema_digest=data.schema["schema_digest"],
         gate=dict(gate),

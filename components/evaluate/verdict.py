@@ -24,7 +24,8 @@ class EvaluatedModel:
         run_id: The run that trained it.
         model_digest: The digest of that run's manifest.
         exported_weights_sha256: The digest of the variables in the SavedModel.
-        dataset_digest: The digest of the dataset.
+        dataset_uri: The dataset.
+        dataset_digest: Its digest.
         schema_digest: The digest of its schema.
         gate: As in the form.
     """
@@ -34,6 +35,7 @@ class EvaluatedModel:
     run_id: str
     model_digest: str
     exported_weights_sha256: str
+    dataset_uri: str
     dataset_digest: str
     schema_digest: str
     gate: Mapping[str, Any]

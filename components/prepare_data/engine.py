@@ -17,10 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dataset, scan
+from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.files import Source
+from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step
@@ -60,6 +61,10 @@ def run(
     """
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
     digest = options.dataset_digest(_unchanged(source, source_digest), data_label)
+    if source.dataset:
+        done = _as_it_is(step, source.dataset, options)
+        _warn(done)
+        return done
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
@@ -95,6 +100,25 @@ def run(
     log.info("dataset %s is complete: %s", base, done.rows)
     _warn(done)
     return done
+
+
+def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepared:
+    """Return the finished dataset that data_uri names.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    base = finished_dataset.place(step, given, options)
+    found = dataset.find(step.store, base, base.name)
+    if found is None:
+        raise DataError(
+            Problem(
+                "a dataset changed while it was read",
+                received=str(base),
+                fix="wait until nothing writes to it, then start the run again",
+            )
+        )
+    return found
 
 
 def _written(step: Step, base: S3Address, digest: str) -> Prepared:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
@@ -58,11 +59,13 @@ class Source:
         uri: As given.
         files: At least one.
         store: The store to read objects from.
+        dataset: The finished dataset that they are, or None for data to prepare.
     """
 
     uri: str
     files: tuple[SourceFile, ...]
     store: Store
+    dataset: FinishedDataset | None = None
 
     @property
     def splits_by_folder(self) -> bool:

@@ -39,6 +39,11 @@ def addresses_of(data_uri: str) -> list[str]:
     return [address.strip() for address in found if address.strip()]
 
 
+def is_pattern(address: str) -> bool:
+    """Tell whether an address has a wildcard."""
+    return bool(_WILD.search(address))
+
+
 def files_at(store: Store, data_uri: str) -> list[SourceFile]:
     """Return the files of `data_uri`, sorted by name.
 

@@ -6,12 +6,13 @@ from hashlib import sha256
 
 import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data import finished_dataset
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, Seen, decide, see
-from kfp_tfjob.components.prepare_data.listing import files_at
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, Seen, decide, see
+from kfp_tfjob.components.prepare_data.listing import addresses_of, files_at, is_pattern
 from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.tables import open_table
@@ -35,16 +36,25 @@ def list_source(store: Store, data_uri: str) -> Source:
 
     Raises:
         ConfigurationError: The address is not supported.
-        DataError: An address has no file.
+        DataError: An address has no file, or a finished dataset that is not complete.
     """
-    return Source(data_uri, tuple(files_at(store, data_uri)), store)
+    files = tuple(files_at(store, data_uri))
+    addresses = addresses_of(data_uri)
+    one = addresses[0] if len(addresses) == 1 else ""
+    dataset = None
+    if one and not is_pattern(one):
+        dataset = finished_dataset.find(store, one, (file.name for file in files))
+    return Source(data_uri, files, store, dataset)
 
 
 def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
-    For a local file, the digest of its content replaces the tag, so the whole file is read.
+    For a local file, the digest of its content replaces the tag, so the whole file is read. The
+    digest of a finished dataset is that of its manifest.
     """
+    if source.dataset:
+        return source.dataset.manifest.digest
     digest = sha256()
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
@@ -56,6 +66,9 @@ def source_digest(source: Source) -> str:
 
 def first_kinds(source: Source, data_label: str, options: DataOptions) -> Kinds:
     """Return the kinds that the first block of the first file suggests; none without a block."""
+    if source.dataset:
+        known = source.dataset.kinds.items()
+        return Kinds(tuple(Feature(name, kind, None, 0) for name, kind in known), ())
     found, _ = _first_block(source, data_label, options)
     return found
 
@@ -71,6 +84,8 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
         data_label: The label column.
         options: The typed `data_options`.
     """
+    if source.dataset:
+        return source.dataset.problems(data_label, options)
     try:
         _, problems = _first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]

@@ -23,13 +23,14 @@ from tests.local.trainer_jobs import STEPS, Start
 
 FILES = {
     "schema.json": b"{}",
+    "test.parquet": b"PAR1",
     **{
         f"{split}-{shard:05d}.tfrecord": hashlib.sha256(f"{split}{shard}".encode()).digest() * 999
         for split in ("train", "validation", "test")
         for shard in range(3)
     },
 }
-STAGED = {name: data for name, data in FILES.items() if not name.startswith("test-")}
+STAGED = {name: data for name, data in FILES.items() if not name.startswith("test")}
 
 
 @pytest.fixture

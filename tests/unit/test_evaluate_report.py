@@ -78,7 +78,7 @@ def evaluated(case: str) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
     decision = decide(parse_gate(GATE), predictions, baseline, rival, names)
     everyone = {"model": predictions, "champion 7": baseline, "baseline": baseline}
     scored = {who: Scored.of(one, 0.95, names) for who, one in everyone.items()}
-    judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "d", "s", GATE)
+    judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", GATE)
     return task, build(decision, judged, scored, 0.95, champion, rival), scored
 
 
