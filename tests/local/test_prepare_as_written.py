@@ -1,0 +1,126 @@
+"""Ways to write the same rows, one in each small table: they give the same bytes."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.planted import (
+    NUMBERS,
+    RECORDS,
+    ROWS,
+    npz,
+    parquet,
+    small,
+    table,
+    word,
+    write,
+)
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+MOMENTS = [-62_135_596_800 + 2_200_000_000 * i for i in range(ROWS)]  # seconds, years 1 to 9691
+TIMES = ("2024-01-31 10:00", "2024-01-31T12:00:00+02:00", "2024-01-31T10Z")
+TIMES += ("2024-01-31T04:30:00.000000000-0530",)
+
+# The files, the options, and the files with which they are the same dataset.
+SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]] = {
+    "a byte order mark before quotes": (
+        b"\xef\xbb\xbf" + table(small, '"a","b","y"'),
+        {},
+        NUMBERS,
+    ),
+    "a byte order mark in the second file, and its columns in another order": (
+        {"1.csv": NUMBERS, "2.csv": b"\xef\xbb\xbfy,b,a\nu,0,700\n"},
+        {},
+        NUMBERS + b"700,0,u\n",
+    ),
+    "UTF-16": (b"\xff\xfe" + table(word).decode().encode("utf-16-le"), {}, table(word)),
+    "UTF-32": (NUMBERS.decode().encode("utf-32"), {}, NUMBERS),
+    "latin-1 by its name": (
+        table(lambda i: "äöü"[i % 3]).decode().encode("latin-1"),
+        {"encoding": "latin-1"},
+        table(lambda i: "äöü"[i % 3]),
+    ),
+    "latin-1 in a column that is dropped": (
+        table(lambda i: "äöü"[i % 3]).decode().encode("latin-1"),
+        {"drop": ["b"]},
+        b"a,y\n" + b"".join(b"%d,%c\n" % (i, b"uv"[i % 2]) for i in range(ROWS)),
+    ),
+    "blanks around values": (table(lambda i: f" {word(i)}  "), {}, table(word)),
+    "dates with a time, a zone and a fraction": (
+        table(lambda i: TIMES[i % 4]),
+        {},
+        table(lambda i: "2024-01-31T10:00:00Z"),
+    ),
+    "dates before 1970 and beyond 2262": (
+        {"f.parquet": parquet(lambda i: MOMENTS[i], pa.timestamp("s"))},
+        {},
+        table(lambda i: str(np.datetime64(MOMENTS[i], "s"))),
+    ),
+    "dates of a zone": (
+        {"f.parquet": parquet(lambda i: 3_600_000_000 * i, pa.timestamp("us", "Europe/Berlin"))},
+        {},
+        table(lambda i: str(np.datetime64(3_600_000_000 * i, "us"))),
+    ),
+    "Parquet with the name of a CSV": ({"f.csv": parquet(small)}, {}, NUMBERS),
+    "a CSV with the name of Parquet": ({"f.parquet": NUMBERS}, {}, NUMBERS),
+    "numbers that are texts in one file": (
+        {"1.parquet": parquet(lambda i: f"{i % 7}.0"), "2.csv": b"a,b,y\n700,0,u\n"},
+        {},
+        NUMBERS + b"700,0,u\n",
+    ),
+    "packed records without the ending": (
+        {"f.tfrecord": gzip.compress(RECORDS)},
+        {},
+        {"f.tfrecord": RECORDS},
+    ),
+    "records with the wrong ending": (
+        {"f.tfrecord.gz": RECORDS},
+        {},
+        {"f.tfrecord": RECORDS},
+    ),
+    "npz in the order of another machine": (
+        {"f.npz": npz(np.savez_compressed, b=np.arange(ROWS * 3).reshape(ROWS, 3).astype(">f8"))},
+        {},
+        {"f.npz": npz()},
+    ),
+    "a column without a value in the first file": (
+        {"1.csv": b"a,b,y\n700,,u\n", "2.csv": NUMBERS},
+        {},
+        NUMBERS + b"700,,u\n",
+    ),
+    "a category that is a number in one file": (
+        {"1.csv": table(small), "2.csv": table(lambda i: f"K{i % 7}")},
+        {},
+        table(small) + table(lambda i: f"K{i % 7}").removeprefix(b"a,b,y\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_same_dataset(step, store, tmp_path, name):
+    files, options, plain = SAME[name]
+    shared = Step(step.name, step.run_id, Layout(S3Address("test", "as-written")), store)
+    found = run(step, write(tmp_path / "a", files), "y", options)
+    expected = run(shared, write(tmp_path / "b", plain), "y", {})
+    assert objects(store, found) == objects(store, expected)
+
+
+def objects(store: Store, done: Prepared) -> dict[str, str]:
+    """Return the SHA-256 of each object of a dataset."""
+    manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
+    return {item.key: item.sha256 for item in manifest.objects}

@@ -1,0 +1,303 @@
+"""Faults as they occur in real files, one in each small table: each is named where it stands.
+
+Other faults: tests/unit/test_prepare_*.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.planted import (
+    BAD,
+    LINE,
+    NUMBERS,
+    RECORDS,
+    ROWS,
+    Text,
+    day,
+    flipped,
+    npz,
+    parquet,
+    planted,
+    refusal,
+    small,
+    table,
+    where,
+    word,
+    write,
+)
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+# What is written instead of a value in some rows, at most ten of them: the other values, the rule.
+CELLS: dict[str, tuple[Text, str, list[str]]] = {
+    "digits of other scripts": (small, "text", ["٣", "１２", "−5", "½", "Ⅷ"]),
+    "numbers of programs": (
+        small,
+        "text",
+        ["0x1F", "1_000", "1e", "1.2.3", "--1", "5-", "nan(0x1)"],
+    ),
+    "numbers of people": (
+        small,
+        "text",
+        ["1 000", "(5)", "$5", "5 %", "1'000", "TRUE1", "\ufeff1"],
+    ),
+    "numbers beyond float32": (small, "not finite", ["1e400", "-1e39", "inf", "-Infinity", "iNf"]),
+    "dates of people": (
+        day,
+        "date",
+        ["31.12.2024", "01/02/2024", "2024-1-2", "today", "12", "2024-02-20 10:00 Europe/Berlin"],
+    ),
+    "dates that do not exist": (
+        day,
+        "date",
+        ["2024-02-30", "2024-13-01", "0000-01-01", "10000-01-01", "2024-02-20T25:00"]
+        + ["2016-12-31T23:59:60Z", "2024-02-20T10:00+25:00"],
+    ),
+    "NULs in numbers": (small, "nul", ["1\0", "\0"]),
+    "NULs in texts": (word, "nul", ["a\0b"]),
+    "long texts": (word, "long", ["x" * 1001]),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_value_is_named_where_it_stands(step, tmp_path, name):
+    among, rule, bad = CELLS[name]
+    data = table(lambda i: bad[i - BAD] if 0 <= i - BAD < len(bad) else among(i))
+    said = refusal(step, write(tmp_path, data))
+    assert f"{len(bad)} of {ROWS} rows are bad ({rule} {len(bad)})" in said
+    for i, value in enumerate(bad):
+        assert where("b", value[:200], rule, line=LINE + i) in said
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("Köln".encode("latin-1"), "K\ufffdln"),
+        (b"\x93x\x94", "\ufffdx\ufffd"),
+        (b"\xc0\xaf", "\ufffd\ufffd"),
+    ],
+    ids=["latin-1", "windows-1252", "a long form"],
+)
+def test_a_value_in_another_encoding_is_named(step, tmp_path, value, shown):
+    data = table(planted("HERE", word)).replace(b"HERE", value)
+    assert where("b", shown, "encoding") in refusal(step, write(tmp_path, data))
+
+
+# What is wrong: the files, the options, what is said.
+TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
+    "a boolean that is none": (
+        table(planted("perhaps", lambda i: ("yes", "no")[i % 2])),
+        {"types": {"b": "boolean"}},
+        where("b", "perhaps", "boolean"),
+    ),
+    "a text among the numbers of the second file": (
+        {"1.csv": NUMBERS, "2.csv": table(planted("oops", small))},
+        {},
+        where("b", "oops", "text", "2.csv"),
+    ),
+    "columns of another case": (
+        {"1.csv": NUMBERS, "2.csv": table(small, "a,B,y")},
+        {},
+        "2.csv does not have the columns of 1.csv. Received: additional 'B'; missing 'b'",
+    ),
+    "a second file without the label": (
+        {"1.csv": NUMBERS, "2.csv": table(small, "a,b,z")},
+        {},
+        "2.csv has no column 'y' to use as the label",
+    ),
+    "an empty second file": ({"1.csv": NUMBERS, "2.csv": b""}, {}, "2.csv is empty"),
+    "a second file of empty lines": ({"1.csv": NUMBERS, "2.csv": b"\n"}, {}, "2.csv is empty"),
+    "dates in two forms": (
+        table(lambda i: day(i) if i % 2 else "31.12.2024"),
+        {},
+        "column 'b' has dates in several forms (f.csv, line 2). Received: '31.12.2024', and 70 of"
+        " 140 values like it",
+    ),
+    "dates of another form in the second file": (
+        {"1.csv": table(day), "2.csv": table(lambda i: f"{i % 28 + 1:02d}/01/2024")},
+        {},
+        "column 'b' has dates in several forms (2.csv, line 2). Received: '01/01/2024', and 140 of"
+        " 280 values like it",
+    ),
+    "dates with AM and PM": (
+        table(lambda i: f"{day(i)} 10:00 PM"),
+        {},
+        "column 'b' has dates in a form of several readings (f.csv, line 2)",
+    ),
+    "decimal commas": (
+        table(lambda i: f"{i};5").replace(b",", b"|").replace(b";", b","),
+        {"delimiter": "|"},
+        "column 'b' has numbers in a form that has several readings (f.csv, line 2). Received:"
+        " '0,5', and 140 of 140 values like it",
+    ),
+    "thousands separators": (
+        table(lambda i: f'"{1000 + i:,}"'),
+        {},
+        "column 'b' has numbers in a form that has several readings (f.csv, line 2). Received:"
+        " '1,000'",
+    ),
+    "one number with a thousands separator": (
+        table(planted('"1,000"', small)),
+        {},
+        where("b", "1,000", "text"),
+    ),
+    "points as thousands separators": (
+        table(lambda i: f"{100_000 + i * 9_999:,}".replace(",", ".")),
+        {},
+        "column 'b' has numbers in a form that has several readings (f.csv, line 93). Received:"
+        " '1.009.909'",
+    ),
+    "apostrophes and hard blanks in numbers": (
+        table(lambda i: f"{1000 + i:,}".replace(",", "'" if i % 2 else "\xa0")),
+        {},
+        "column 'b' has numbers in a form that has several readings",
+    ),
+    "a currency": (table(lambda i: f"${i}"), {}, "Received: '$0', and 140 of 140 values like it"),
+    "UTF-16 without a mark in the second file": (
+        {"1.csv": NUMBERS, "2.csv": NUMBERS.decode().encode("utf-16-le")},
+        {},
+        "2.csv: the header cannot be read (NUL characters)",
+    ),
+    "latin-1 in the second file": (
+        {"1.csv": table(word), "2.csv": table(planted("Kö", word)).decode().encode("latin-1")},
+        {},
+        where("b", "K\ufffd", "encoding", "2.csv"),
+    ),
+    "latin-1 in the header": (
+        table(small, "a,höhe,y").decode().encode("latin-1"),
+        {},
+        "f.csv: the header cannot be read",
+    ),
+    "a quote that never closes": (
+        table(planted('"red', word)),
+        {},
+        where("", f'{BAD},"red,v', "quotes"),
+    ),
+    "a quote that never closes in the last row": (
+        table(lambda i: '"red' if i == ROWS - 1 else word(i)),
+        {},
+        where("", f'{ROWS - 1},"red,v', "quotes", line=ROWS + 1),
+    ),
+    "quotes behind a backslash": (
+        table(planted(r'"x\"y"', word)),
+        {},
+        where("", rf'{BAD},"x\"y",v', "quotes"),
+    ),
+    "a line end of another kind": (
+        table(planted("1\r2", small)),
+        {},
+        where("", f"{BAD},1\r2,v", "quotes"),
+    ),
+    "line ends of an old Mac": (
+        NUMBERS.replace(b"\n", b"\r"),
+        {},
+        "the header cannot be read (misplaced quotes or line ends)",
+    ),
+    "NULs after the last row": (
+        NUMBERS + b"\0" * 4096,
+        {},
+        where("", "\0" * 200, "columns", line=ROWS + 2),
+    ),
+    "a mark of the end": (NUMBERS + b"\x1a", {}, where("", "\x1a", "columns", line=ROWS + 2)),
+    "a last line that is cut": (NUMBERS[:-3], {}, where("", "139,6", "columns", line=ROWS + 1)),
+    "a delimiter at the end of the rows": (
+        NUMBERS.replace(b"u\n", b"u,\n").replace(b"v\n", b"v,\n"),
+        {},
+        "140 of 140 rows have a different number of values than the header of f.csv has names",
+    ),
+    "names that differ by a blank": (
+        table(small, "a, a,y"),
+        {},
+        "several columns with the same name. Received: 'a'",
+    ),
+    "a row without a label": (
+        NUMBERS.replace(b"9,2,v", b"9,2,", 1),
+        {},
+        where("y", "", "missing"),
+    ),
+    "a row without its group": (
+        table(planted("", lambda i: i // 10)),
+        {"split": {"group": "b"}},
+        where("b", "", "missing"),
+    ),
+    "a row without its time": (
+        table(planted("", day)),
+        {"split": {"time": "b"}},
+        where("b", "", "missing"),
+    ),
+    "a row without its split": (
+        table(planted("", lambda i: ("train", "test", "val")[i % 3])),
+        {"split": {"column": "b"}},
+        where("b", "", "missing"),
+    ),
+    "a decimal that float32 cannot hold": (
+        {"f.parquet": parquet(lambda i: str(planted("9" * 45, small)(i)), pa.decimal256(60, 2))},
+        {},
+        where("b", "1e+45", "not finite", "f.parquet", BAD + 1),
+    ),
+    "an infinity in Parquet": (
+        {"f.parquet": parquet(planted(np.inf, float))},
+        {},
+        where("b", "inf", "not finite", "f.parquet", BAD + 1),
+    ),
+    "texts in Parquet that are not UTF-8": (
+        {"f.parquet": parquet(planted(b"\xff", lambda i: b"x"))},
+        {},
+        where("b", "\ufffd", "encoding", "f.parquet", BAD + 1),
+    ),
+    "an index of Parquet with a flipped bit": (
+        {"f.parquet": (data := parquet(small))[:-20] + b"\xff" * 4 + data[-16:]},
+        {},
+        "f.parquet is damaged",
+    ),
+    "a Parquet file that is cut": ({"f.parquet": parquet(small)[:-9]}, {}, "f.parquet is damaged"),
+    "an npz file with a flipped bit": ({"f.npz": flipped(npz(), 400)}, {}, "Bad CRC-32 for file"),
+    "a packed npz file with a flipped bit": (
+        {"f.npz": flipped(npz(np.savez_compressed), 400)},
+        {},
+        "f.npz is damaged",
+    ),
+    "an npz file that is cut": ({"f.npz": npz()[:-30]}, {}, "f.npz is damaged"),
+    "complex numbers": ({"f.npz": npz(c=np.ones(ROWS, complex))}, {}, "the type complex128"),
+    "an infinity in npz": (
+        {"f.npz": npz(c=np.where(np.arange(ROWS) == BAD, np.inf, 1))},
+        {},
+        where("c", "inf", "not finite", "f.npz", BAD + 1),
+    ),
+    "a record with a flipped bit": (
+        {"f.tfrecord": flipped(RECORDS, len(RECORDS) // 2 + 20)},
+        {},
+        "record 71 has a wrong checksum",
+    ),
+    "a record that is cut": ({"f.tfrecord": RECORDS[:-5]}, {}, "record 140 ends early"),
+    "packed records that are cut": (
+        {"f.tfrecord": gzip.compress(RECORDS)[:-9]},
+        {},
+        "f.tfrecord is damaged",
+    ),
+    "records that are packed in another way": (
+        {"f.tfrecord": zlib.compress(RECORDS)},
+        {},
+        "f.tfrecord: the header cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_fault_is_named(step, tmp_path, name):
+    files, options, said = TABLES[name]
+    assert said in refusal(step, write(tmp_path, files), **options)
