@@ -110,6 +110,7 @@ class Converter:
         if (quick := values.parse_quickly(_present(text, gaps))) is not None:
             return quick, {}
         numbers, found = values.numbers(text, self._nulls, np.float64)
+        numbers[found["not finite"]] = 0  # float32 could not hold them
         return np.where(gaps, np.nan, numbers), {
             rule: found[rule] & ~gaps for rule in ("not finite", "text")
         }

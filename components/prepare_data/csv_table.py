@@ -109,9 +109,8 @@ class CsvTable:
             return None
         found = {name: _one(table[str(i)]) for name, i in at.items()}
         for name in parsed:
-            values_found = found[name].to_numpy(zero_copy_only=False)
-            finite = np.isfinite(values_found).sum()
-            if finite != len(values_found) - found[name].null_count:
+            numbers = found[name].to_numpy(zero_copy_only=False)
+            if (np.abs(numbers) <= values.LARGEST).sum() != len(numbers) - found[name].null_count:
                 return None
         return Chunk(found, BlockFaults(self._name, block.lines), len(block.data))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.kinds import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.components.prepare_data.seen import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.spill import text_hash
 from kfp_tfjob.trainer.text_hash import bins_of
 
@@ -27,6 +31,30 @@ class Dictionary:
         self._codes: dict[str, int] = {}
         self._hashes = np.zeros(1, np.uint64)  # by code; a gap is 0
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the texts and rows as values of JSON."""
+        return {"texts": list(self._codes), "rows": self.rows}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Dictionary:
+        """Return a dictionary from the values of `to_plain`."""
+        found = cls()
+        found.rows = plain["rows"]
+        found._codes = {text: code for code, text in enumerate(plain["texts"], 1)}
+        return found
+
+    def merge(self, later: Dictionary) -> np.ndarray:
+        """Add the texts of the next part of the source.
+
+        Returns:
+            For each code of `later`, its code here, int32; 0 for 0.
+
+        Raises:
+            TooManyTextsError: There are too many different ones.
+        """
+        self.rows += later.rows
+        return np.array([0, *self._coded(later._codes)], np.int32)
+
     @property
     def texts(self) -> tuple[str, ...]:
         """The texts in the order of their codes, which start at 1."""
@@ -41,16 +69,21 @@ class Dictionary:
         Raises:
             TooManyTextsError: There are too many different ones.
         """
-        before = len(self._codes)
-        known = self._codes
-        codes = [known.setdefault(text, len(known) + 1) for text in column.texts]
-        if len(known) > MOST_TEXTS:
-            raise TooManyTextsError
-        new = [text_hash(text) for text in column.texts if known[text] > before]
+        codes = self._coded(column.texts)
+        known = len(self._hashes) - 1
+        new = [text_hash(text) for text in islice(self._codes, known, None)]
         self._hashes = np.append(self._hashes, np.array(new, np.uint64))
         self.rows += int(np.count_nonzero(column.codes))
         found = np.array([0, *codes], np.int32)[column.codes]
         return found, self._hashes[found]
+
+    def _coded(self, texts: Iterable[str]) -> list[int]:
+        """Return the codes of texts; new ones get the next codes."""
+        known = self._codes
+        codes = [known.setdefault(text, len(known) + 1) for text in texts]
+        if len(known) > MOST_TEXTS:
+            raise TooManyTextsError
+        return codes
 
     @property
     def all_different(self) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,19 @@ class Fault:
     column: str
     value: str
     rule: str
+
+    def shifted(self, lines: int) -> Fault:
+        """Return the same fault, a number of lines further down."""
+        return replace(self, line=self.line + lines)
+
+    def to_plain(self) -> list[Any]:
+        """Return the fault as a value of JSON."""
+        return list(astuple(self))
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> Fault:
+        """Return a fault from the value of `to_plain`."""
+        return cls(*plain)
 
     def example(self) -> Example:
         """Describe the fault and where it is."""
@@ -178,6 +192,40 @@ class Faults:
         for column, value in block.values.items():
             self._values.setdefault(column, value)
         self.include(block.rows, block.cells, block.examples)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the faults as values of JSON."""
+        return {
+            "seen": self.seen,
+            "rows": dict(self.rows),
+            "cells": [[column, rule, count] for (column, rule), count in self.cells.items()],
+            "left_out": dict(self.left_out),
+            "examples": [fault.to_plain() for fault in self.examples],
+            "values": self._values,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Faults:
+        """Return faults from the values of `to_plain`."""
+        found = cls()
+        found.seen = plain["seen"]
+        found.rows.update(plain["rows"])
+        found.cells.update({(column, rule): count for column, rule, count in plain["cells"]})
+        found.left_out.update(plain["left_out"])
+        found.examples = [Fault.from_plain(fault) for fault in plain["examples"]]
+        found._values = dict(plain["values"])
+        return found
+
+    def shift(self, lines: int) -> None:
+        """Add a number of lines to the lines of the faults."""
+        self.examples = [fault.shifted(lines) for fault in self.examples]
+
+    def merge(self, later: Faults) -> None:
+        """Add the faults of the next part of the source."""
+        self.seen += later.seen
+        self.left_out.update(later.left_out)
+        self._values = later._values | self._values
+        self.include(later.rows, later.cells, later.examples)
 
     def include(
         self, rows: Counter[str], cells: Counter[tuple[str, str]], examples: list[Fault]

@@ -23,10 +23,11 @@ from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooMa
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
-from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, Seen
+from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
@@ -183,7 +184,7 @@ class _Reading:
             seen = seen or {name: Seen(name, self._nulls) for name in columns.features}
             text = Columns(tuple(seen), self._label, frozenset())
             for chunk in table.chunks(text):
-                columns_kinds.see(seen, chunk)
+                see(seen, chunk)
                 progress.add(chunk.faults.seen, chunk.size)
         progress.log()
         found, problems = columns_kinds.decide(seen.values(), self._options)

@@ -11,10 +11,11 @@ from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, Seen, decide, see
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
 from kfp_tfjob.components.prepare_data.listing import addresses_of, files_at, is_pattern
 from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address

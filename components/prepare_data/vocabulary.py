@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ _ROWS_OF_A_CLASS = 10
 # A label column with this share of numbers is a number column with faults.
 _NUMERIC_SHARE = 0.9
 _OVERFLOW = -1
+_NO_COUNTS = np.zeros((3, 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Vocabulary:
         text_rows: int64 of shape [3], rows of each split whose label is not a number.
         number_rows: int64 of shape [3], rows of each split whose label is a number.
         text_faults: The first ten rows whose label is not a number.
-        counts: int64 of shape [3, codes], rows by split and code.
+        counts: int64 of shape [3, codes], rows by split and code; without codes if there are too
+            many for classes.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +60,7 @@ class Vocabulary:
         self.text_rows = np.zeros(3, np.int64)
         self.number_rows = np.zeros(3, np.int64)
         self.text_faults: list[Fault] = []
-        self.counts = np.zeros((3, 0), np.int64)
+        self.counts = _NO_COUNTS
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the labels of a block.
@@ -82,13 +86,65 @@ class Vocabulary:
             text = rows.labels[rows.codes[i]]
             fault = Fault(rows.faults.file, int(rows.lines[i]), self.name, text[:200], "text")
             self.text_faults.append(fault)
-        if not self._overflowed:
+        if self._overflowed:
+            self.counts = _NO_COUNTS
+        else:
             size = len(self._codes)
             found = np.bincount(split.astype(np.int64) * size + codes, minlength=3 * size)
-            found = found.reshape(3, size)
-            found[:, : self.counts.shape[1]] += self.counts
-            self.counts = found
+            self._count(found.reshape(3, size), np.arange(size))
         return codes, numbers
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the labels and counts as values of JSON."""
+        return {
+            "name": self.name,
+            "texts": list(self._codes),
+            "overflowed": self._overflowed,
+            "text_rows": self.text_rows.tolist(),
+            "number_rows": self.number_rows.tolist(),
+            "text_faults": [fault.to_plain() for fault in self.text_faults],
+            "counts": self.counts.tolist(),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Vocabulary:
+        """Return a vocabulary from the values of `to_plain`."""
+        found = cls(plain["name"])
+        found._codes = {text: code for code, text in enumerate(plain["texts"])}
+        found._overflowed = plain["overflowed"]
+        found.text_rows = np.array(plain["text_rows"], np.int64)
+        found.number_rows = np.array(plain["number_rows"], np.int64)
+        found.text_faults = [Fault.from_plain(fault) for fault in plain["text_faults"]]
+        found.counts = np.array(plain["counts"], np.int64).reshape(3, -1)
+        return found
+
+    def shift(self, lines: int) -> None:
+        """Add a number of lines to the lines of the faults."""
+        self.text_faults = [fault.shifted(lines) for fault in self.text_faults]
+
+    def merge(self, later: Vocabulary) -> np.ndarray:
+        """Add the labels of the next part of the source.
+
+        Returns:
+            For each code of `later`, its code here, int32; -1 if there are too many for classes.
+        """
+        codes = np.array([self._code(text) for text in later._codes], np.int32)
+        self._overflowed |= later._overflowed
+        self.text_rows += later.text_rows
+        self.number_rows += later.number_rows
+        self.text_faults = [*self.text_faults, *later.text_faults][:MOST_EXAMPLES]
+        if self._overflowed:
+            self.counts = _NO_COUNTS
+        elif len(codes):
+            self._count(later.counts, codes)
+        return codes
+
+    def _count(self, counts: np.ndarray, codes: np.ndarray) -> None:
+        """Add rows by split and code, of shape [3, codes]."""
+        total = np.zeros((3, len(self._codes)), np.int64)
+        total[:, : self.counts.shape[1]] = self.counts
+        total[:, codes] += counts
+        self.counts = total
 
     def _code(self, text: str) -> int:
         code = self._codes.get(text)

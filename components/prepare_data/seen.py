@@ -1,0 +1,325 @@
+"""Counts the values of each column by their form: numbers, dates, words, texts.
+
+Counts of parts of a source merge into those of the whole, whatever the parts and the blocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk, numeric, temporal
+from kfp_tfjob.storage.errors import DataError, Problem
+
+MOST_OTHERS = 2_000  # columns that are not numbers
+_WIDE = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
+MOST_TEXTS = 100_000  # different values of a category
+_MOST_CHARACTERS = 64 << 20  # of these values together
+MOST = 0.9  # of the values make a column a number or a date
+
+
+class Form(StrEnum):
+    """How a value is written; a boolean has the form of its pair, such as `yes or no`."""
+
+    NUMBER = "number"
+    INFINITE = "not finite"
+    DATE = "date"
+    OTHER_DATE = "other date"
+    SEPARATED = "separated"
+    LONG = "long"
+    TEXT = "text"
+
+
+_PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
+_WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in _PAIRS for word in pair}
+_WORD_SET = pa.array(list(_WORDS))
+BOOLEANS = tuple(dict.fromkeys(_WORDS.values()))
+_FORMS = (*BOOLEANS, *Form)
+_KEPT = (Form.OTHER_DATE, Form.SEPARATED)  # of which an example is kept
+_UNTRACKED = (Form.NUMBER, Form.INFINITE, Form.DATE)
+_INDEX = {name: i for i, name in enumerate(_FORMS)}
+# Only such texts are compared with the patterns below, which costs more.
+_MAY_BE_NUMBER = r"^[-+(]?[$€£¥]? ?[0-9.,][0-9a-zA-Z .,:/+'\x{a0}%$€£¥()-]*$"
+_DIGITS = r"[0-9]{1,3}([., '\x{a0}][0-9]{3})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
+_MONEY = r"([$€£¥]|EUR|USD|GBP|CHF|JPY)"
+_SEPARATED_PATTERN = rf"^[-+]?{_MONEY}? ?[-+]?({_DIGITS}) ?({_MONEY}|%)?$"
+_OTHER_DATE_PATTERN = (
+    r"^([0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}"
+    r"|[0-9]{4}[./-][0-9]{1,2}[./-][0-9]{1,2})([ T,].*)?$"
+)
+
+
+class Seen:
+    """The values of one column, counted.
+
+    Args:
+        name: The column.
+        nulls: The texts that mean a missing value, and the empty one.
+
+    Attributes:
+        gaps: The values that are gaps.
+        counts: The other values by form.
+        examples: File, line and text of the first value of some forms.
+        zero_or_one: The numbers that are 0 or 1.
+    """
+
+    def __init__(self, name: str, nulls: pa.Array) -> None:
+        self.name, self.nulls = name, nulls
+        self.gaps = 0
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, tuple[str, int, str]] = {}
+        self.zero_or_one = 0
+        # Without numbers and dates: which of them are parsed without a look at the text depends
+        # on the blocks.
+        self._texts: set[str] | None = set()
+        self._characters = 0
+        self._last: str = Form.NUMBER  # of the last block, which the next one probably has too
+
+    @property
+    def count(self) -> int:
+        """The values that are no gaps."""
+        return self.counts.total()
+
+    @property
+    def is_other(self) -> bool:
+        """Whether it is not a number, by the values so far."""
+        return self.counts[Form.NUMBER] + self.counts[Form.INFINITE] < MOST * self.count
+
+    @property
+    def has_too_many(self) -> bool:
+        """Whether there are too many different texts for a category."""
+        return self._texts is None
+
+    @property
+    def all_different(self) -> bool:
+        """Whether no value occurs twice. A column with numbers or dates is not looked at."""
+        return self._texts is not None and len(self._texts) == self.count
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the counts as values of JSON."""
+        return {
+            "name": self.name,
+            "gaps": self.gaps,
+            "counts": {form: count for form, count in self.counts.items() if count},
+            "examples": {form: list(example) for form, example in self.examples.items()},
+            "zero_or_one": self.zero_or_one,
+            "texts": None if self._texts is None else sorted(self._texts),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], nulls: pa.Array) -> Seen:
+        """Return counts from the values of `to_plain`."""
+        found = cls(plain["name"], nulls)
+        found.gaps, found.zero_or_one = plain["gaps"], plain["zero_or_one"]
+        found.counts.update(plain["counts"])
+        found.examples = {form: tuple(example) for form, example in plain["examples"].items()}
+        found._texts = None if plain["texts"] is None else set()
+        found._track(set(plain["texts"] or ()))
+        return found
+
+    def shift(self, lines: int) -> None:
+        """Add a number of lines to the lines of the examples."""
+        self.examples = {
+            form: (file, line + lines, text) for form, (file, line, text) in self.examples.items()
+        }
+
+    def merge(self, later: Seen) -> None:
+        """Add the counts of the next part of the source."""
+        self.gaps += later.gaps
+        self.counts.update(later.counts)
+        self.examples = later.examples | self.examples
+        self.zero_or_one += later.zero_or_one
+        if later._texts is None:
+            self._texts = None
+        else:
+            self._track(set(later._texts))
+
+    def add(self, column: pa.Array, file: str, lines: np.ndarray) -> None:
+        """Count the values of a block.
+
+        Args:
+            column: An array of shape [rows].
+            file: Name of the file.
+            lines: int64 of shape [rows].
+        """
+        if temporal(column.type):
+            self._add_whole(Form.DATE, column)
+        elif pa.types.is_boolean(column.type):
+            self._add_whole(_WORDS["true"], column)
+            self._track({str(value).lower() for value in column.unique().drop_null().to_pylist()})
+        elif numeric(column.type):
+            self._add_numbers(column)
+        elif isinstance(column, pa.DictionaryArray):
+            texts, codes, wrong = values.distinct(column)
+            good = ~np.append(wrong, False)[codes]  # other rows are bad, whatever the kind
+            gap = pc.is_in(texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
+            codes = np.where(np.append(gap, True)[codes], -1, codes)[good]
+            self.gaps += int((codes < 0).sum())
+            self._add_distinct(texts, codes, file, lines[good])
+        else:
+            text, wrong = values.text_of(column)
+            if wrong.any():  # such a row is bad, whatever the kind
+                text, lines = text.filter(pa.array(~wrong)), lines[~wrong]
+            self._add_text(text, file, lines)
+
+    def _add_whole(self, form: str, column: pa.Array) -> None:
+        self.gaps += column.null_count
+        self.counts[form] += len(column) - column.null_count
+
+    def _add_numbers(self, column: pa.Array) -> None:
+        found = column.cast(pa.float64(), safe=False).fill_null(np.nan)
+        self.add_numbers(found.to_numpy(zero_copy_only=False))
+
+    def add_numbers(self, found: np.ndarray) -> None:
+        """Count numbers: float64 of shape [rows], NaN for a gap."""
+        gaps = int(np.isnan(found).sum())
+        infinite = int((np.abs(found) > values.LARGEST).sum())
+        self.gaps += gaps
+        self.counts[Form.NUMBER] += len(found) - gaps - infinite
+        self.counts[Form.INFINITE] += infinite
+        self.zero_or_one += int(((found == 0) | (found == 1)).sum())
+
+    def _add_text(self, text: pa.Array, file: str, lines: np.ndarray) -> None:
+        """Count texts without blanks around them."""
+        gap = pc.is_in(text, value_set=self.nulls)
+        gaps = int(pc.sum(gap).as_py() or 0)
+        self.gaps += gaps
+        present = pc.if_else(gap, None, text) if gaps else text
+        if self._last == Form.NUMBER and (found := values.parse_quickly(present)) is not None:
+            self.counts[Form.NUMBER] += len(text) - gaps
+            self.zero_or_one += int(((found == 0) | (found == 1)).sum())
+        elif self._last == Form.DATE and dates.parse_quickly(present) is not None:
+            self.counts[Form.DATE] += len(text) - gaps
+        elif gaps < len(text):
+            encoded = present.dictionary_encode()
+            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            self._add_distinct(encoded.dictionary, codes, file, lines)
+
+    def _add_distinct(
+        self, texts: pa.Array, codes: np.ndarray, file: str, lines: np.ndarray
+    ) -> None:
+        """Count texts by the index of the text in each row, -1 for a gap."""
+        if not (codes >= 0).any():
+            return
+        forms, bits = _forms_of(texts)
+        rows = np.bincount(codes[codes >= 0], minlength=len(texts))
+        by_form = np.bincount(forms, rows, len(_FORMS)).astype(np.int64)
+        for i in np.flatnonzero(by_form).tolist():
+            form = _FORMS[i]
+            self.counts[form] += int(by_form[i])
+            if form in _KEPT and form not in self.examples:
+                row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
+                self.examples[form] = (file, int(lines[row]), texts[codes[row]].as_py()[:200])
+        self.zero_or_one += int(rows[bits].sum())
+        self._last = _FORMS[int(by_form.argmax())]
+        if self._texts is not None:
+            tracked = (rows > 0) & ~np.isin(forms, [_INDEX[form] for form in _UNTRACKED])
+            self._track(set(texts.filter(pa.array(tracked)).to_pylist()))
+
+    def _track(self, texts: set[str]) -> None:
+        """Remember different values while they may be those of a category."""
+        if self._texts is None:
+            return
+        texts -= self._texts
+        self._texts |= texts
+        self._characters += sum(map(len, texts))
+        if len(self._texts) > MOST_TEXTS or self._characters > _MOST_CHARACTERS:
+            self._texts = None
+
+
+def see(seen: dict[str, Seen], chunk: Chunk) -> None:
+    """Count the values of a chunk, by column.
+
+    Raises:
+        DataError: Too many columns are not numbers.
+    """
+    rest = set(seen)
+    if len(seen) > _WIDE:
+        rest -= _see_numbers(seen, chunk)
+    others = 0
+    for name in seen:
+        if name in rest:
+            seen[name].add(chunk.columns[name], chunk.faults.file, chunk.faults.lines)
+            others += seen[name].is_other
+            DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
+
+
+def _see_numbers(seen: dict[str, Seen], chunk: Chunk) -> set[str]:
+    """Count the text columns with only numbers at once, and return their names."""
+    texts = [name for name in seen if pa.types.is_binary(chunk.columns[name].type)]
+    rows = len(chunk.faults.lines)
+    if not texts or not rows:
+        return set()
+    text, wrong = values.text_of(pa.concat_arrays([chunk.columns[name] for name in texts]))
+    numbers, known = values.parse_all(text)
+    gap = pc.is_in(text, value_set=seen[texts[0]].nulls).to_numpy(zero_copy_only=False)
+    numbers[gap] = np.nan
+    good = ((known & np.isfinite(numbers)) | gap) & ~wrong
+    plain = good.reshape(len(texts), rows).all(1)
+    found = set()
+    for name, column, is_plain in zip(texts, numbers.reshape(len(texts), rows), plain, strict=True):
+        if is_plain:
+            seen[name].add_numbers(column)
+            found.add(name)
+    return found
+
+
+def merge(seen: dict[str, Seen], later: Mapping[str, Seen]) -> None:
+    """Add the counts of all columns in the next part of the source."""
+    for name, column in seen.items():
+        column.merge(later[name])
+
+
+def too_many_others(columns: int) -> Problem:
+    """Describe a table with more than MOST_OTHERS columns that are not numbers."""
+    return Problem(
+        "too many columns are not numbers",
+        received=f"{columns:,} or more",
+        expected=f"at most {MOST_OTHERS:,} booleans, categories, dates and texts",
+        fix="choose columns with data_options.columns, or correct data_options.delimiter",
+        path="data_options.columns",
+    )
+
+
+def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the form of each text, as an index of _FORMS, and which texts are 0 or 1.
+
+    Returns:
+        int64 and bool of shape [texts].
+    """
+    found, bits = np.full(len(texts), _INDEX[Form.TEXT]), np.zeros(len(texts), bool)
+    words = pc.index_in(pc.utf8_lower(texts), value_set=_WORD_SET).fill_null(-1)
+    words = words.to_numpy(zero_copy_only=False)
+    pairs = np.array([_INDEX[name] for name in _WORDS.values()])
+    found[words >= 0] = pairs[words[words >= 0]]
+    long = pc.utf8_length(texts).to_numpy(zero_copy_only=False) > values.LONGEST_LABEL
+    found[long] = _INDEX[Form.LONG]
+    maybe = pc.match_substring_regex(texts, _MAY_BE_NUMBER).to_numpy(zero_copy_only=False)
+    at = np.flatnonzero(maybe)
+    if len(at):
+        some, short = texts.take(pa.array(at)), ~long[at]
+        # The last that matches counts.
+        for pattern, form in (
+            (_SEPARATED_PATTERN, Form.SEPARATED),
+            (_OTHER_DATE_PATTERN, Form.OTHER_DATE),
+        ):
+            match = pc.match_substring_regex(some, pattern).to_numpy(zero_copy_only=False)
+            found[at[match & short]] = _INDEX[form]
+        numbers, known = values.parse_all(some)
+        finite = known & np.isfinite(numbers)
+        found[at[finite]] = _INDEX[Form.NUMBER]
+        found[at[known & ~finite & short]] = _INDEX[Form.INFINITE]
+        bits[at] = known & ((numbers == 0) | (numbers == 1))
+        found[at[dates.parse_all(some)[1]]] = _INDEX[Form.DATE]
+    rest = np.flatnonzero(found == _INDEX[Form.TEXT])
+    if len(rest):
+        named = pc.match_substring_regex(texts.take(pa.array(rest)), values.NAMED_NOT_FINITE)
+        found[rest[named.to_numpy(zero_copy_only=False)]] = _INDEX[Form.INFINITE]
+    return found, bits

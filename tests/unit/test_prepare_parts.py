@@ -1,0 +1,222 @@
+"""Counts of parts of a table, merged in their order, are those of one pass."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data import dictionary, seen, vocabulary
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable
+from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.csv_table import CsvTable
+from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.kinds import Kinds, decide
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.seen import Seen
+from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.coding import CATEGORY, NUMBER
+
+FEATURES = ("a", "b", "c")
+OPTIONS = DataOptions(on_bad_row="drop")
+NULLS = pa.array(sorted({*OPTIONS.null_values, ""}))
+BYTES = "binary"  # becomes a byte that is not UTF-8
+FORMS = (
+    ["1", "0", "2.5", "-7", " 3 ", "+4", ".5", "1e3"],
+    ["1e99", "nan", "inf", "-Infinity"],
+    ["2024-01-02", "1969-12-31", "2300-01-01", "2024-02-31"],
+    ["2024-01-02T03:04:05", "2024-01-02 03:04:05.123456789Z", "2024-01-02T03:04+02:00"],
+    ["31.12.2024", "1/2/2024", "2024/01/02"],
+    ["1.234,50", "1,5", "$ 3.00", "50%"],
+    ["yes", "No", "true", "f"],
+    ["red", "green", "blue", "a1", "b,2", 'quoted "', "two\nlines", "ä"],
+    ["", "NA", " "],
+    ["x" * 1001, "0" * 1001, BYTES],
+)
+
+
+@dataclass
+class Counted:
+    """What a pass over a table, or a part of it, knows."""
+
+    seen: dict[str, Seen] = field(
+        default_factory=lambda: {name: Seen(name, NULLS) for name in FEATURES}
+    )
+    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
+    codes: dict[str, list[int]] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary("y"))
+    faults: Faults = field(default_factory=Faults)
+
+
+def written(rows: list[tuple[str, ...]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([(*FEATURES, "y"), *rows])
+    return text.getvalue().encode().replace(BYTES.encode(), b"\xff")
+
+
+def opened(rows: list[tuple[str, ...]], block: int) -> ArrowTable:
+    table = CsvTable(io.BytesIO(written(rows)), "t.csv", OPTIONS, block)
+    return ArrowTable(table, "t.csv", OPTIONS)
+
+
+def look(found: Counted, rows: list[tuple[str, ...]], block: int) -> None:
+    for chunk in opened(rows, block).chunks(Columns(FEATURES, "y", frozenset())):
+        seen.see(found.seen, chunk)
+
+
+def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) -> None:
+    converter = Converter(kinds, "y", NULLS)
+    names = tuple(item.name for item in kinds.features)
+    found.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
+    found.codes = {name: [] for name in found.dictionaries}
+    table = opened(rows, block)
+    for chunk in table.chunks(Columns(names, "y", frozenset(kinds.of(NUMBER)))):
+        good = converter.rows(table, chunk)
+        found.faults.add(good.faults)
+        for name, texts in zip(found.dictionaries, good.texts, strict=True):
+            found.codes[name] += found.dictionaries[name].add(texts)[0].tolist()
+        found.vocabulary.add(good, np.array([len(good.labels[code]) % 3 for code in good.codes]))
+
+
+def as_stored(item):
+    """Return the same after a way through JSON."""
+    plain = json.loads(json.dumps(item.to_plain()))
+    return type(item).from_plain(plain, *([NULLS] if isinstance(item, Seen) else []))
+
+
+def parts_of(rows: list, cuts: list[int]) -> list[list]:
+    places = [0, *sorted(cut % (len(rows) + 1) for cut in cuts), len(rows)]
+    return [rows[i:j] for i, j in zip(places, places[1:], strict=False)]
+
+
+def lines_of(rows: list[tuple[str, ...]]) -> int:
+    return written(rows).count(b"\n") - 1
+
+
+def labels_of(found: Vocabulary):
+    try:
+        label = found.decide("auto")
+    except DataError as error:
+        return str(error).split("for instance")[0]
+    return label.classes and (label.classes, found.class_counts(label).tolist())
+
+
+@st.composite
+def columns(draw, rows: int) -> list[str]:
+    pools = [texts for texts in FORMS for _ in range(2)]
+    usual, other = draw(st.sampled_from(pools)), draw(st.sampled_from(pools))
+    rare = draw(st.sampled_from([0, 1, 2, 10]))
+    return [
+        draw(st.sampled_from(other if draw(st.integers(0, 11)) < rare else usual))
+        for _ in range(rows)
+    ]
+
+
+@st.composite
+def tables(draw) -> list[tuple[str, ...]]:
+    rows = draw(st.integers(0, 30))
+    texts = draw(st.lists(st.sampled_from(["u", "v", "1", "2.5", "3"]), min_size=1, unique=True))
+    label = [draw(st.sampled_from(texts)) for _ in range(rows)]
+    found = [draw(columns(rows)) for _ in FEATURES]
+    return list(zip(*found, label, strict=True))
+
+
+BLOCKS = st.sampled_from([40, 300, 1 << 16])
+few = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_limits():
+    """Make limits so small that a few rows exceed them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seen, "MOST_TEXTS", 5)
+        patch.setattr(dictionary, "MOST_TEXTS", 7)
+        patch.setattr(vocabulary, "MOST_CLASSES", 4)
+        yield
+
+
+@few
+@given(tables(), st.lists(st.integers(0, 30), max_size=3), BLOCKS)
+def test_any_parts_are_one_pass(rows, cuts, block):
+    whole = Counted()
+    look(whole, rows, 1 << 16)
+    merged, line = Counted(), 0
+    for part in parts_of(rows, cuts):
+        found = Counted()
+        look(found, part, block)
+        later = {name: as_stored(column) for name, column in found.seen.items()}
+        for column in later.values():
+            column.shift(line)
+        seen.merge(merged.seen, later)
+        line += lines_of(part)
+    for name in FEATURES:
+        assert merged.seen[name].to_plain() == whole.seen[name].to_plain()
+    kinds, problems = decide(whole.seen.values(), OPTIONS)
+    assert (kinds, problems) == decide(merged.seen.values(), OPTIONS)
+    if problems or not kinds.features:
+        return
+
+    try:
+        read(whole, rows, 1 << 16, kinds)
+    except TooManyTextsError:
+        with pytest.raises(TooManyTextsError):
+            merged_rows(rows, cuts, block, kinds)
+        return
+    merged = merged_rows(rows, cuts, block, kinds)
+    for name, found in merged.dictionaries.items():
+        assert found.to_plain() == whole.dictionaries[name].to_plain()
+    assert merged.codes == whole.codes
+    assert labels_of(merged.vocabulary) == labels_of(whole.vocabulary)
+    assert merged.vocabulary.text_faults == whole.vocabulary.text_faults
+    assert (merged.vocabulary.text_rows == whole.vocabulary.text_rows).all()
+    for attribute in ("seen", "rows", "cells", "left_out", "examples"):
+        assert getattr(merged.faults, attribute) == getattr(whole.faults, attribute)
+
+
+def merged_rows(rows, cuts, block, kinds) -> Counted:
+    merged, line = Counted(), 0
+    merged.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
+    merged.codes = {name: [] for name in merged.dictionaries}
+    for part in parts_of(rows, cuts):
+        found = Counted()
+        read(found, part, block, kinds)
+        for name, texts in found.dictionaries.items():
+            places = merged.dictionaries[name].merge(as_stored(texts))
+            merged.codes[name] += places[found.codes[name]].tolist()
+        labels, faults = as_stored(found.vocabulary), as_stored(found.faults)
+        labels.shift(line)
+        faults.shift(line)
+        merged.vocabulary.merge(labels)
+        merged.faults.merge(faults)
+        line += lines_of(part)
+    return merged
+
+
+def test_a_merged_dictionary_can_be_added_to():
+    rows = [("1", "red", "x", "u"), ("2", "green", "x", "v"), ("3", "red", "y", "u")]
+    kinds = Kinds((), ())
+    whole = Counted()
+    look(whole, rows * 7, 1 << 16)
+    kinds, _ = decide(whole.seen.values(), OPTIONS)
+    read(whole, rows * 7, 1 << 16, kinds)
+    again = Counted()
+    read(again, rows[2:], 1 << 16, kinds)
+    merged = again.dictionaries["b"]
+    assert merged.merge(as_stored(whole.dictionaries["b"])).tolist() == [0, 1, 2]
+    table = opened(rows, 1 << 16)
+    (chunk,) = table.chunks(Columns(("b",), "y", frozenset()))
+    texts = Converter(kinds, "y", NULLS)._texts(chunk.columns["b"], "b", chunk.faults)
+    codes, hashes = merged.add(texts)
+    assert codes.tolist() == [1, 2, 1]
+    assert hashes.tolist() == [dictionary.text_hash(text) for text in ("red", "green", "red")]
