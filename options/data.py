@@ -9,13 +9,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
+from kfp_tfjob.options import pictures as of_pictures
 from kfp_tfjob.options.parse import Group, option
+from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
 # Keys that are in no digest at their default, so that datasets keep the names they had before them.
-_LATER_KEYS = ("encoding", "types", "missing", "min_count", "hash_bins")
+_LATER_KEYS = ("encoding", "types", "missing", "min_count", "hash_bins", "pictures")
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -199,8 +201,10 @@ class DataOptions(Group):
     delimiter: str = option(
         ",", "The character between two values of a CSV, or the word `tab` or `space`."
     )
-    format: Literal["auto", *_FORMAT_NAMES] = option(
-        "auto", "Format of the files; `auto` decides by the first bytes of each file."
+    format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(
+        "auto",
+        "Format of the files; `auto` decides by the first bytes of each file, and takes a folder"
+        " with pictures and no table as `pictures` in the folders of their classes.",
     )
     null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
@@ -232,6 +236,10 @@ class DataOptions(Group):
         "Bins into which the values of a column of the kind `text` are hashed.",
         ge=2,
         le=2**22,
+    )
+
+    pictures: Pictures = option(
+        Pictures(), "How pictures are checked, and what the model gets of them."
     )
 
     @field_validator("columns", "drop", "null_values", mode="before")

@@ -20,8 +20,11 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.pictures import engine as pictures
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step
@@ -83,6 +86,12 @@ def run(
     try:
         with TemporaryDirectory(prefix="prepare-data-") as name:
             folder = Path(name)
+            if source.pictures:
+                executor = Inline(Recipe(name, step.store.endpoint, step.store.region))
+                inputs = (source, data_label, options, base, digest)
+                done = pictures.prepare(step.store, executor, *inputs)
+                _warn(done)
+                return done
             found = scan.read(source, data_label, options, folder, block)
             label = scan.decide(found, options)
             done = dataset.write(step.store, base, digest, found, label, options, folder)
@@ -151,7 +160,7 @@ def _checked(
     wrong = Problems()
     options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
     try:
-        source = list_source(step.store, data_uri)
+        source = list_source(step.store, data_uri, options.format if options else "auto")
     except DataError as error:
         ConfigurationError.raise_if([*wrong, *error.problems] if wrong else [])
         raise

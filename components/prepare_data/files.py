@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.pictures.folders import Folders
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
@@ -26,7 +27,7 @@ SPLITS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file of the source.
 
@@ -48,7 +49,11 @@ class SourceFile:
     def local(cls, path: Path, name: str) -> SourceFile:
         """Return a file on this machine."""
         status = path.stat()
-        return cls(name, status.st_size, path.absolute(), _mark(status))
+        return cls(name, status.st_size, path.absolute(), mark(status))
+
+    def in_split(self, split: str) -> SourceFile:
+        """Return the same file in the folder of a split."""
+        return SourceFile(self.name, self.size, self.location, self.tag, split)
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,14 @@ class Source:
         files: At least one.
         store: The store to read objects from.
         dataset: The finished dataset that they are, or None for data to prepare.
+        pictures: What the folders say if these are pictures; None for tables.
     """
 
     uri: str
     files: tuple[SourceFile, ...]
     store: Store
     dataset: FinishedDataset | None = None
+    pictures: Folders | None = None
 
     @property
     def splits_by_folder(self) -> bool:
@@ -76,6 +83,31 @@ class Source:
     def size(self) -> int:
         """The size of all files together in bytes, as stored."""
         return sum(file.size for file in self.files)
+
+    def content(self, file: SourceFile) -> bytes:
+        """Return all bytes of a small file.
+
+        Raises:
+            DataError: It changed since it was listed.
+        """
+        if isinstance(file.location, S3Address):
+            with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
+                return stream.read()
+        try:
+            number = os.open(file.location, os.O_RDONLY)
+        except OSError as error:
+            raise _closed(file, error) from error
+        try:
+            _same(file, os.fstat(number))
+            content = os.read(number, file.size + 1)
+            if len(content) != file.size:  # a signal, or a file system that reads in pieces
+                os.lseek(number, 0, os.SEEK_SET)
+                with open(number, "rb", closefd=False) as stream:
+                    content = stream.read()
+            _same(file, os.fstat(number))
+        finally:
+            os.close(number)
+        return content
 
     @contextmanager
     def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
@@ -91,25 +123,30 @@ class Source:
         try:
             stream = open(file.location, "rb")
         except OSError as error:
-            raise DataError(
-                Problem(
-                    f"{file.location} cannot be opened",
-                    received=error.strerror,
-                    fix="correct data_uri, or the permissions of the file",
-                )
-            ) from error
+            raise _closed(file, error) from error
         with stream:
             _same(file, os.fstat(stream.fileno()))
             yield stream
             _same(file, os.fstat(stream.fileno()))
 
 
-def _mark(status: os.stat_result) -> str:
+def _closed(file: SourceFile, error: OSError) -> DataError:
+    return DataError(
+        Problem(
+            f"{file.location} cannot be opened",
+            received=error.strerror,
+            fix="correct data_uri, or the permissions of the file",
+        )
+    )
+
+
+def mark(status: os.stat_result) -> str:
+    """Return what tells a changed file from the one that was listed."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 
 def _same(file: SourceFile, status: os.stat_result) -> None:
-    if _mark(status) != file.tag:
+    if mark(status) != file.tag:
         raise DataError(
             Problem(
                 f"{file.location} changed while it was read",

@@ -13,6 +13,8 @@ from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
 from kfp_tfjob.components.prepare_data.listing import addresses_of, files_at, is_pattern
+from kfp_tfjob.components.prepare_data.pictures import listing as pictures
+from kfp_tfjob.components.prepare_data.pictures.check import problems_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import Seen, see
@@ -27,18 +29,21 @@ _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 
 
-def list_source(store: Store, data_uri: str) -> Source:
+def list_source(store: Store, data_uri: str, format: str = "auto") -> Source:
     """Find the files of `data_uri`.
 
     Args:
         store: The store of s3:// addresses.
         data_uri: A file, a folder, a pattern or several of them, in S3 or, in a local run, on this
             machine.
+        format: `data_options.format`.
 
     Raises:
         ConfigurationError: The address is not supported.
         DataError: An address has no file, or a finished dataset that is not complete.
     """
+    if of_pictures := pictures.find(store, data_uri, format):
+        return of_pictures
     files = tuple(files_at(store, data_uri))
     addresses = addresses_of(data_uri)
     one = addresses[0] if len(addresses) == 1 else ""
@@ -88,6 +93,8 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     if source.dataset:
         return source.dataset.problems(data_label, options)
     try:
+        if source.pictures:
+            return problems_of(source, options)
         _, problems = _first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]
     except DataError as error:

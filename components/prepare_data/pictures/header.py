@@ -1,0 +1,195 @@
+"""Says what the bytes of a JPEG or PNG file are, without decoding them.
+
+Pillow tells size and mode of a file too, but takes five times as long, and does not look for the
+end of the picture (docs/measured.md).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+JPEG, PNG = "JPEG", "PNG"
+FORMATS = (JPEG, PNG)
+# The modes in the order of their numbers in an index of pictures.
+GREY, COLOUR, CMYK, PALETTE = "grey", "colour", "CMYK", "palette"
+GREY_ALPHA, COLOUR_ALPHA = "grey with alpha", "colour with alpha"
+GREY_16, COLOUR_16 = "grey, 16 bits", "colour, 16 bits"
+GREY_ALPHA_16, COLOUR_ALPHA_16 = "grey with alpha, 16 bits", "colour with alpha, 16 bits"
+MODES = (
+    GREY,
+    COLOUR,
+    CMYK,
+    PALETTE,
+    GREY_ALPHA,
+    COLOUR_ALPHA,
+    GREY_16,
+    COLOUR_16,
+    GREY_ALPHA_16,
+    COLOUR_ALPHA_16,
+)
+ALL_GREY = frozenset({GREY, GREY_16, GREY_ALPHA, GREY_ALPHA_16})
+WITH_ALPHA = frozenset({GREY_ALPHA, COLOUR_ALPHA, GREY_ALPHA_16, COLOUR_ALPHA_16})
+
+_JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
+# Baseline, extended and progressive, all with Huffman coding: what every decoder reads.
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
+_OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_START_OF_SCAN, _APP1 = 0xDA, 0xE1
+_JPEG_MODES = {1: GREY, 3: COLOUR, 4: CMYK}
+_PNG_MODES = {
+    0: (GREY, GREY_16),
+    2: (COLOUR, COLOUR_16),
+    3: (PALETTE, PALETTE),
+    4: (GREY_ALPHA, GREY_ALPHA_16),
+    6: (COLOUR_ALPHA, COLOUR_ALPHA_16),
+}
+_ORIENTATION = 0x0112  # the tag of EXIF
+_UPRIGHT = 1
+# What people have in such folders instead.
+_OTHERS = {
+    b"GIF8": "GIF",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"%PDF": "PDF",
+    b"PK\x03\x04": "a zip file",
+    b"<svg": "SVG",
+    b"<?xml": "XML",
+    b"<!DOCTYPE": "HTML",
+    b"<html": "HTML",
+    b"version https://git-lfs": "a pointer of Git LFS, not the file",
+}
+_BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"avif": "AVIF"}
+
+
+class Header(NamedTuple):
+    """What a picture says of itself.
+
+    Attributes:
+        format: One of FORMATS.
+        width: In pixels.
+        height: In pixels.
+        mode: One of MODES.
+        is_turned: Whether EXIF says that it is to be shown turned or mirrored.
+    """
+
+    format: str
+    width: int
+    height: int
+    mode: str
+    is_turned: bool = False
+
+
+class Unusable(NamedTuple):
+    """Why a file is no picture to train on.
+
+    Attributes:
+        rule: A key of `faults.RULES`.
+        value: What was found instead, in words.
+    """
+
+    rule: str
+    value: str
+
+
+def look(content: bytes) -> Header | Unusable:
+    """Return what a file says of itself, or why it cannot be used.
+
+    Args:
+        content: All of the file.
+    """
+    try:
+        if content.startswith(_JPEG_START):
+            return _jpeg(content)
+        if content.startswith(_PNG_START):
+            return _png(content)
+    except (struct.error, IndexError):
+        return Unusable("truncated", f"{len(content):,} bytes, which end within the header")
+    if not content:
+        return Unusable("empty", "0 bytes")
+    return Unusable("picture", _named(content))
+
+
+def _jpeg(content: bytes) -> Header | Unusable:
+    at, turned = 2, False
+    frame: Header | None = None
+    while True:
+        if content[at] != 0xFF:
+            return Unusable("broken", f"no marker at byte {at:,}")
+        marker = content[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # without a segment
+            at += 2
+            continue
+        if marker in (0x00, 0xD8, 0xD9):
+            return Unusable("broken", f"the marker {marker:02X} at byte {at:,}")
+        (length,) = struct.unpack_from(">H", content, at + 2)
+        if length < 2:
+            return Unusable("broken", f"a segment of {length} bytes at byte {at:,}")
+        if marker in _FRAMES:
+            bits, height, width, inks = struct.unpack_from(">BHHB", content, at + 4)
+            if bits != 8:
+                return Unusable("coding", f"a JPEG with {bits} bits")
+            if inks not in _JPEG_MODES or not width or not height:
+                return Unusable("broken", f"{width} x {height} pixels of {inks} channels")
+            frame = Header(JPEG, width, height, _JPEG_MODES[inks])
+        elif marker in _OTHER_FRAMES:
+            kind = "arithmetic" if marker >= 0xC9 else "lossless or hierarchical"
+            return Unusable("coding", f"a JPEG with {kind} coding")
+        elif marker == _APP1 and content[at + 4 : at + 10] == b"Exif\0\0":
+            turned = _is_turned(content[at + 10 : at + 2 + length])
+        elif marker == _START_OF_SCAN:
+            break
+        at += 2 + length
+    if frame is None:
+        return Unusable("broken", "no size before the pixels")
+    # Coded pixels never have these two bytes, but a preview in the header may.
+    if not content.endswith(_JPEG_END) and content.rfind(_JPEG_END, at) < 0:
+        return Unusable("truncated", f"{len(content):,} bytes without the end of the JPEG")
+    return frame._replace(is_turned=turned) if turned else frame
+
+
+def _png(content: bytes) -> Header | Unusable:
+    length, kind, width, height, bits, colour = struct.unpack_from(">I4sIIBB", content, 8)
+    (checksum,) = struct.unpack_from(">I", content, 29)
+    if kind != b"IHDR" or length != 13 or zlib.crc32(content[12:29]) != checksum:
+        return Unusable("broken", "no valid IHDR")
+    if colour not in _PNG_MODES or not width or not height:
+        return Unusable("broken", f"{width} x {height} pixels of the colour type {colour}")
+    if not content.endswith(_PNG_END) and content.rfind(_PNG_END) < 0:
+        return Unusable("truncated", f"{len(content):,} bytes without the end of the PNG")
+    return Header(PNG, width, height, _PNG_MODES[colour][bits == 16])
+
+
+def _is_turned(exif: bytes) -> bool:
+    """Tell whether the first directory of an EXIF block has an orientation other than upright."""
+    try:
+        order = {b"II": "<", b"MM": ">"}[exif[:2]]
+        (at,) = struct.unpack_from(f"{order}I", exif, 4)
+        (entries,) = struct.unpack_from(f"{order}H", exif, at)
+        for i in range(min(entries, 200)):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", exif, at + 2 + 12 * i)
+            if tag == _ORIENTATION:
+                return _UPRIGHT < value <= 8
+    except (KeyError, struct.error):
+        pass
+    return False
+
+
+def _named(content: bytes) -> str:
+    """Return what a file is that is no picture, in words."""
+    head = content[:32]
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp":
+        return _BRANDS.get(head[8:12], "a video or HEIF")
+    start = head.lstrip()
+    for magic, name in _OTHERS.items():
+        if start.startswith(magic):
+            return name
+    return f"a file that begins with {head[:16]!r}"

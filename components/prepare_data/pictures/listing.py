@@ -1,0 +1,224 @@
+"""Finds the pictures of `data_uri`: a folder with a folder for each class.
+
+    pictures/cat/1.jpg             the class is cat
+    pictures/cat/2024/07/1.jpg     so it is here: folders below a class have no meaning
+    pictures/train/cat/1.jpg       in the split train, if the top folders name splits
+
+Every file in the folder of a class is a row, whatever its name. Names that begin with a dot, and
+those that systems leave behind (Thumbs.db, desktop.ini, __MACOSX), do not count. Links are
+followed; one that leads back to a folder above itself is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kfp_tfjob.components.prepare_data.files import SPLITS, Source, SourceFile, mark
+from kfp_tfjob.components.prepare_data.pictures.folders import Folders
+from kfp_tfjob.options.data import FORMATS
+from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
+
+_TABLES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
+_WILD = re.compile(r"[*?\[]")
+_OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
+_SHOWN = 5
+
+
+@dataclass
+class _Tree:
+    """The files and folders below an address, by their names there."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+def find(store: Store, data_uri: str, format: str = "auto") -> Source | None:
+    """Return the pictures of a folder; None if it is something else.
+
+    Args:
+        store: The store of s3:// addresses.
+        data_uri: As in the form.
+        format: `data_options.format`. With `auto`, a folder has pictures if no file in it has the
+            ending of a table, and one has that of a picture.
+
+    Raises:
+        DataError: `format` asks for pictures, and there are none; or a name cannot be read.
+    """
+    asked = format == FORMAT
+    if not asked and format != "auto":
+        return None
+    tree = _tree(store, data_uri.strip(), asked)
+    if tree is None or not (asked or any(_is_named(file.name) for file in tree.files)):
+        if asked:
+            raise _none(data_uri, "nothing that can be listed as a folder")
+        return None
+    if not tree.files:
+        raise _none(data_uri, "a folder without files")
+    _check_names(tree)
+    files = sorted(tree.files, key=lambda file: file.name)
+    tops = {file.name.partition("/")[0] for file in files if "/" in file.name}
+    depth = int(_are_splits(tops))
+    rows, stray, unread = [], [], []
+    for file in files:
+        parts = file.name.split("/", depth + 1)
+        if len(parts) < depth + 2:
+            (stray if _is_named(file.name) else unread).append(file.name)
+        elif depth:
+            rows.append(file.in_split(SPLITS.get(parts[0].lower(), "")))
+        else:
+            rows.append(file)
+    folders = Folders((), depth, tuple(stray), tuple(unread), (), tuple(sorted(tree.loops)))
+    classes = tuple(sorted({folders.class_of(file.name) for file in rows}))
+    folders = Folders(
+        classes,
+        depth,
+        folders.stray,
+        folders.unread,
+        tuple(_empty(tree.folders, {file.name for file in rows}, depth)),
+        folders.loops,
+    )
+    return Source(data_uri, tuple(rows), store, pictures=folders)
+
+
+def _are_splits(tops: set[str]) -> bool:
+    """Tell whether the top folders name splits, and are no classes."""
+    known = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
+    return {"train"} < known or (bool(tops) and all(top.lower() in SPLITS for top in tops))
+
+
+def _is_named(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith(".") and name.lower() not in _OF_SYSTEMS
+
+
+def _empty(folders: list[str], files: set[str], depth: int) -> Iterator[str]:
+    """Yield the folders of a class in which no file is, at any depth."""
+    used = {"/".join(name.split("/")[: depth + 1]) for name in files}
+    for name in sorted(set(folders)):
+        if name.count("/") == depth and name not in used:
+            yield name
+
+
+def _tree(store: Store, address: str, asked: bool) -> _Tree | None:
+    """Return what is below an address; None if it is no folder, or has a table."""
+    scheme, separator, _ = address.partition("://")
+    try:
+        if separator:
+            return _objects(store, address, asked) if scheme == "s3" else None
+        top = Path(address).expanduser()
+        return _local(top, asked) if top.is_dir() else None
+    except _TableError:
+        return None
+
+
+class _TableError(Exception):
+    """A file has the ending of a table."""
+
+
+def _look(name: str, asked: bool) -> None:
+    if not asked and name.lower().endswith(_TABLES):
+        raise _TableError
+
+
+def _objects(store: Store, address: str, asked: bool) -> _Tree | None:
+    folder = S3Address.parse(address.rstrip("/"), "data_uri")
+    if _WILD.search(folder.key) or "://" in folder.key:  # a pattern, or several addresses
+        return None
+    start, tree = len(folder.key) + 1 if folder.key else 0, _Tree()
+    for item in store.list(folder):
+        name = item.address.key[start:]
+        *above, last = name.split("/")
+        if not all(map(_counts, filter(None, (*above, last)))):
+            continue
+        if not last:  # the mark of a folder
+            tree.folders.append("/".join(above))
+            continue
+        _look(name, asked)
+        tree.files.append(SourceFile(name, item.size, item.address, item.etag))
+    return tree
+
+
+def _local(top: Path, asked: bool) -> _Tree:
+    tree = _Tree()
+    status = top.stat()
+    waiting = [(os.fspath(top.absolute()), "", frozenset({(status.st_dev, status.st_ino)}))]
+    while waiting:
+        folder, prefix, above = waiting.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not _counts(entry.name):
+                    continue
+                name = prefix + entry.name
+                try:
+                    status = entry.stat()
+                except OSError:  # a link to nothing, or to itself
+                    tree.broken.append(name)
+                    continue
+                if entry.is_dir():
+                    place = (status.st_dev, status.st_ino)
+                    if place in above:
+                        tree.loops.append(name)
+                        continue
+                    tree.folders.append(name)
+                    waiting.append((entry.path, f"{name}/", above | {place}))
+                elif entry.is_file():
+                    _look(name, asked)
+                    file = SourceFile(name, status.st_size, Path(entry.path), mark(status))
+                    tree.files.append(file)
+    return tree
+
+
+def _check_names(tree: _Tree) -> None:
+    """Refuse links to nothing and names that are not UTF-8.
+
+    Raises:
+        DataError: There is one.
+    """
+    wrong = [file.name for file in tree.files if not file.name.isascii() and not _is_text(file)]
+    found = {
+        "data_uri has names that are not UTF-8": [ascii(name) for name in wrong],
+        "data_uri has links to files that do not exist": sorted(tree.broken),
+    }
+    DataError.raise_if(
+        Problem(
+            what,
+            received=listed(names, _SHOWN),
+            fix="rename or remove them",
+            path="data_uri",
+        )
+        for what, names in found.items()
+        if names
+    )
+
+
+def _is_text(file: SourceFile) -> bool:
+    try:
+        file.name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _none(data_uri: str, received: str) -> DataError:
+    return DataError(
+        Problem(
+            "data_uri has no pictures, which data_options.format asks for",
+            received=f"{data_uri!r}, {received}",
+            expected="one folder with a folder for each class: pictures/cat/1.jpg",
+            fix="correct data_uri",
+            path="data_uri",
+        )
+    )

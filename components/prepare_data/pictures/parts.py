@@ -1,0 +1,254 @@
+"""The two tasks of prepare_data for pictures: files become runs, and runs become shards.
+
+A part is a group of files that follow each other by name: at most 32 MiB or 4,096 files, whatever
+the number of workers. Its run has the records of its pictures in the order of their hashes, so that
+a shard reads one range of each run.
+
+The hash of a picture is the keyed BLAKE2b of the SHA-256 of its bytes: 64 bits. As with tables, it
+determines split and order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.executors.exchange import damaged
+from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.pictures.faults import PictureFault, PictureFaults
+from kfp_tfjob.components.prepare_data.pictures.header import (
+    CMYK,
+    FORMATS,
+    MODES,
+    Header,
+    Unusable,
+    look,
+)
+from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder, split_records
+from kfp_tfjob.components.prepare_data.placing import Placing
+from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.pictures import Pictures
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.manifest import ManifestObject
+
+READ = f"{__name__}:read"
+WRITE = f"{__name__}:write"
+LARGEST_FILE = 64 << 20  # bytes: a record is held in memory several times
+_PART_BYTES, _PART_FILES = 32 << 20, 4096
+_REQUESTS = 16  # objects that are fetched at the same time
+# What is kept of each picture in memory: 46 bytes.
+INDEX = np.dtype(
+    [
+        ("hash", "<u8"),  # places the row
+        ("content", "<u8"),  # the hash of the picture alone
+        ("label", "<i4"),
+        ("record", "<u4"),  # bytes of its record
+        ("size", "<u4"),  # bytes of its file
+        ("width", "<u4"),
+        ("height", "<u4"),
+        ("format", "u1"),  # the index in FORMATS
+        ("mode", "u1"),  # the index in MODES
+        ("turned", "?"),
+    ]
+)
+
+
+def parts_of(source: Source, options: DataOptions) -> Iterator[dict[str, Any]]:
+    """Yield the items of `read`.
+
+    Args:
+        source: Pictures.
+        options: The typed `data_options`.
+    """
+    folders = source.pictures
+    label = {name: i for i, name in enumerate(folders.classes)}
+    common = {
+        "uri": source.uri,
+        "classes": len(folders.classes),
+        "options": options.model_dump(mode="json"),
+        "splits": _one_of_each(source),
+    }
+    files: list[list[Any]] = []
+    size = number = 0
+    for file in source.files:
+        if files and (size + file.size > _PART_BYTES or len(files) == _PART_FILES):
+            yield {**common, "number": number, "files": files}
+            files, size, number = [], 0, number + 1
+        files.append([*_plain(file), label[folders.class_of(file.name)]])
+        size += file.size
+    if files:
+        yield {**common, "number": number, "files": files}
+
+
+def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
+    """Check the files of a part, and write its run.
+
+    Args:
+        context: Where it runs.
+        item: One of `parts_of`.
+
+    Returns:
+        The plain index of the run, its rows in order; the faults; the bytes that were read.
+
+    Raises:
+        DataError: A file changed since it was listed, or cannot be read.
+    """
+    options = DataOptions.model_validate(item["options"])
+    source = Source(item["uri"], (), context.store)
+    files = [_file(plain[:-1]) for plain in item["files"]]
+    labels = [plain[-1] for plain in item["files"]]
+    encoder, faults, rows, records = PictureEncoder(item["classes"]), [], [], []
+    splits = []
+    key = options.split.salt.encode()
+    for file, label, content in zip(files, labels, _contents(source, files), strict=True):
+        found = _checked(file, content, options.pictures)
+        if isinstance(found, Unusable):
+            faults.append(PictureFault(file.name, *found))
+            continue
+        digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
+        content_hash = int.from_bytes(digest, "big")
+        record = encoder.encode(label, content)
+        format, mode = FORMATS.index(found.format), MODES.index(found.mode)
+        row = (content_hash, content_hash, label, len(record), len(content))
+        rows.append((*row, found.width, found.height, format, mode, found.is_turned))
+        records.append(record)
+        splits.append(SPLITS.index(file.split) if file.split else -1)
+    index = np.array(rows, INDEX)
+    placing = _placing(item, options, source)
+    if placing.is_needed:
+        index["hash"] = placing.place(index["content"], np.array(splits, np.int8))
+    order = np.lexsort((index["label"], index["hash"]))
+    context.exchange.write(run_name(item["number"]), b"".join(records[i] for i in order.tolist()))
+    collected = PictureFaults()
+    collected.add(faults)
+    return {
+        "index": plain_of(index[order].view(np.uint8)),
+        "faults": collected.to_plain(),
+        "bytes": sum(file.size for file in files),
+        "files": len(files),
+    }
+
+
+def write(context: Context, item: dict[str, Any]) -> list[Any]:
+    """Write a shard and send it to the store.
+
+    Args:
+        context: Where it runs.
+        item: `address` and `name` of the shard; `pieces`, the number, start and end of each range
+            of a run; `order`, the place in `pieces` of each of its records.
+
+    Returns:
+        The values of its ManifestObject.
+
+    Raises:
+        DataError: A run is damaged.
+    """
+    names = [run_name(number) for number, _, _ in item["pieces"]]
+    pieces = [
+        split_records(context.exchange.read(name, start, end))
+        for name, (_, start, end) in zip(names, item["pieces"], strict=True)
+    ]
+    path = context.folder / item["name"]
+    try:
+        with open(path, "wb", buffering=1 << 20) as file:
+            for place in array_of(item["order"]).tolist():
+                record = next(pieces[place], None)
+                if record is None:
+                    raise damaged(names[place])
+                file.write(record)
+        sent = context.store.send(path, S3Address.parse(item["address"]), item["name"])
+    finally:
+        path.unlink(missing_ok=True)
+    return [sent.key, sent.size, sent.crc64nvme, sent.sha256]
+
+
+def faults_of(
+    source: Source, files: Sequence[SourceFile], options: DataOptions
+) -> list[PictureFault]:
+    """Return the faults of some files, which are not decoded."""
+    pictures = options.pictures.model_copy(update={"verify": "header"})
+    found = [
+        (file.name, _checked(file, content, pictures))
+        for file, content in zip(files, _contents(source, files), strict=True)
+    ]
+    return [PictureFault(name, *it) for name, it in found if isinstance(it, Unusable)]
+
+
+def sent(plain: list[Any]) -> ManifestObject:
+    """Return the object that `write` has sent."""
+    return ManifestObject(*plain)
+
+
+def index_of(result: dict[str, Any]) -> np.ndarray:
+    """Return the index that `read` has returned."""
+    return array_of(result["index"]).view(INDEX)
+
+
+def run_name(number: int) -> str:
+    """Return the name of a run in the exchange."""
+    return f"pictures/{number:06d}"
+
+
+def _checked(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
+    if content is None:
+        expected = f"at most {LARGEST_FILE >> 20} MiB"
+        return Unusable("bytes", f"{file.size / 2**20:,.0f} MiB, {expected}")
+    found = look(content)
+    if isinstance(found, Unusable):
+        return found
+    if found.width * found.height > options.max_megapixels * 1e6:
+        return Unusable("pixels", f"{found.width:,} x {found.height:,} pixels")
+    if found.mode == CMYK and options.channels == 1:
+        return Unusable("channels", "data_options.pictures.channels is 1")
+    if options.verify == "decode":
+        from kfp_tfjob.components.prepare_data.pictures.verify import decoding_fault
+
+        if fault := decoding_fault(content):
+            return Unusable("broken", fault)
+    return found
+
+
+def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | None]:
+    """Yield the bytes of each file; None for one that is too large."""
+
+    def content(file: SourceFile) -> bytes | None:
+        return None if file.size > LARGEST_FILE else source.content(file)
+
+    if not any(isinstance(file.location, S3Address) for file in files):
+        yield from map(content, files)
+        return
+    # An answer takes milliseconds, however small the object.
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        for at in range(0, len(files), 2 * _REQUESTS):
+            yield from pool.map(content, files[at : at + 2 * _REQUESTS])
+
+
+def _placing(item: dict[str, Any], options: DataOptions, source: Source) -> Placing:
+    """Return what places rows by the folders of splits; it only needs a file of each."""
+    files = tuple(_file(plain) for plain in item["splits"])
+    return Placing(Source(source.uri, files, source.store), options, Path(), 0)
+
+
+def _one_of_each(source: Source) -> list[list[Any]]:
+    found = {file.split: file for file in reversed(source.files)}
+    return [_plain(found[split]) for split in sorted(found)]
+
+
+def _plain(file: SourceFile) -> list[Any]:
+    place = file.location
+    where = [place.bucket, place.key] if isinstance(place, S3Address) else str(place)
+    return [file.name, file.size, where, file.tag, file.split]
+
+
+def _file(plain: Sequence[Any]) -> SourceFile:
+    name, size, where, tag, split = plain
+    place = Path(where) if isinstance(where, str) else S3Address(*where)
+    return SourceFile(name, size, place, tag, split)

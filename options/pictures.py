@@ -1,0 +1,50 @@
+"""The typed form of `data_options.pictures`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from kfp_tfjob.options.parse import Group, option
+
+FORMAT = "pictures"  # of data_options.format
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+
+
+class Pictures(Group):
+    """How pictures are checked, and what the model gets of them."""
+
+    height: int = option(
+        0,
+        "Height of the model's input in pixels. 0: that of the pictures if all of them have one"
+        " size of at most 256 by 256, otherwise 128.",
+        ge=0,
+        le=4096,
+    )
+    width: int = option(0, "Width of the model's input in pixels, set together.", ge=0, le=4096)
+    channels: Literal[0, 1, 3] = option(
+        0, "1 for grey, 3 for red, green and blue; 0: 1 if every picture is grey, otherwise 3."
+    )
+    resize: Literal["stretch", "crop", "pad"] = option(
+        "stretch",
+        "How a picture of another shape becomes the input: `stretch` it, `crop` the longer sides"
+        " equally, or `pad` the shorter ones with black.",
+    )
+    interpolation: Literal["bilinear", "bicubic", "nearest", "area"] = option(
+        "bilinear", "How pixels are computed when the size changes."
+    )
+    verify: Literal["header", "decode"] = option(
+        "header",
+        "How each picture is checked: its `header` and its end, or `decode` all of it, which takes"
+        " about ten times as long.",
+    )
+    max_megapixels: float = option(
+        100.0, "A picture that declares more millions of pixels is a bad row.", gt=0, le=1000
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> Pictures:
+        if bool(self.height) != bool(self.width):
+            raise ValueError("height and width together, or neither")
+        return self
