@@ -21,6 +21,7 @@ from kfp_tfjob.storage.layout import SCHEMA
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.pictures import PictureInput
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,8 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
 def _data(schema: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{name} {split['rows']:,}" for name, split in schema["splits"].items())
     features = counted(len(schema["features"]), "feature")
+    if picture := PictureInput.of_schema(schema):
+        features = f"pictures of {picture.height} x {picture.width} x {picture.channels} values"
     return f"{features} for the label {code(schema['label']['name'])}; rows: {rows}"
 
 

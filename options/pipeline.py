@@ -51,12 +51,16 @@ class Parameter:
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
         f"A table as {FORMAT_WORDS}: a file, a folder, a pattern such as `part-*.csv`, or several"
-        " with commas between them; `s3://...`, or a path in a local run; `{date}` and `{hour}`,"
-        " also as `{date-1d}`, are those of the scheduled tick in UTC",
+        " with commas between them; or a folder of pictures, with a folder for each class;"
+        " `s3://...`, or a path in a local run; `{date}` and `{hour}`, also as `{date-1d}`, are"
+        " those of the scheduled tick in UTC",
         default=None,
         option=("--data", "URI"),
     ),
-    "data_label": Parameter("the column to predict", default=None, option=("--label", "COLUMN")),
+    "data_label": Parameter(
+        "the column to predict; pictures need none, and call their label `class`",
+        option=("--label", "COLUMN"),
+    ),
     "data_options": Parameter(
         "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...",
         default={},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.trainer.coding import NUMBER, Coding, Column
+from kfp_tfjob.trainer.pictures import HALF, LARGEST, PICTURE, PictureInput
 
 if TYPE_CHECKING:
     import keras
@@ -28,7 +30,8 @@ class Dataset:
     Attributes:
         folder: The folder of its files on this machine.
         task: `classification` or `regression`.
-        feature_names: The packed columns: what the model sees of a row, in order.
+        feature_names: The packed columns: what the model sees of a row, in order; `picture` for
+            pictures.
         mean: (packed columns,) float32 means of the training rows; 0 for codes.
         std: (packed columns,) float32 deviations; 1 for codes and for a constant column.
         class_names: The classes in the order of their numbers; empty for a regression.
@@ -40,7 +43,8 @@ class Dataset:
         statistics: The content of statistics.json.
         digest: SHA-256 of its manifest; empty if it has none.
         coding: How packed rows come from the columns of the table; None for numbers without gaps,
-            which are packed as they are.
+            which are packed as they are, and for pictures.
+        picture: What the model gets of a picture; None for tables.
     """
 
     folder: Path
@@ -57,6 +61,7 @@ class Dataset:
     statistics: Mapping[str, Any]
     digest: str = ""
     coding: Coding | None = None
+    picture: PictureInput | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_read", set())
@@ -80,9 +85,12 @@ class Dataset:
                 REGRESSION,
             ):
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
-            coding = Coding.of_schema(schema)
-            names = coding.names
-            if coding.plain:
+            picture = PictureInput.of_schema(schema)
+            coding = Coding(()) if picture else Coding.of_schema(schema)
+            names = (PICTURE,) if picture else coding.names
+            if picture:
+                columns = [{"mean": HALF, "std": HALF}]
+            elif coding.plain:
                 columns = [statistics["features"][name] for name in names]
             else:
                 columns = statistics["packed"]
@@ -104,7 +112,8 @@ class Dataset:
                 schema=schema,
                 statistics=statistics,
                 digest=digest,
-                coding=None if coding.plain else coding,
+                coding=None if picture or coding.plain else coding,
+                picture=picture,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -118,8 +127,13 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """Number of columns in a packed row."""
-        return len(self.feature_names)
+        """Number of values in a row: the packed columns, or all values of a picture."""
+        return math.prod(self.input_shape)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of a row: (packed columns,), or (height, width, channels) of a picture."""
+        return self.picture.shape if self.picture else (len(self.feature_names),)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -142,20 +156,26 @@ class Dataset:
     def encode(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Return (batch, n) float32: what a network can use of packed rows.
 
-        Numbers are normalised. A column of up to 16 codes becomes a one-hot vector, and one with
-        more an embedding; its width is the root of the number of codes, at most 32.
+        Pictures keep their shape; their values become -1 to 1.
+
+        Of a table, numbers are normalised. A column of up to 16 codes becomes a one-hot vector, and
+        one with more an embedding; its width is the root of the number of codes, at most 32.
 
         Args:
-            inputs: (batch, num_features) float32, `keras.Input((dataset.num_features,))`.
+            inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.
         """
-        from kfp_tfjob.trainer.encode import encode
+        from kfp_tfjob.trainer.encode import centred, encode
 
         self._read.add("encode")
+        if self.picture:
+            return centred(inputs)
         return encode(inputs, self._columns, self.mean, self.std)
 
     def example(self, rows: int) -> np.ndarray:
-        """Return (rows, num_features) float32, random rows with the codes and moments of these."""
+        """Return (rows, *input_shape) float32, random rows with the codes and moments of these."""
         random = np.random.default_rng(0)
+        if self.picture:
+            return random.uniform(0, LARGEST, (rows, *self.input_shape)).astype(np.float32)
         noise = random.normal(size=(rows, self.num_features))
         found = (self.mean + self.std * noise).astype(np.float32)
         for column in self._columns:
@@ -168,6 +188,8 @@ class Dataset:
         if self.coding is not None:
             return self.coding.columns
         names = self.feature_names
+        if self.picture:
+            return (Column(PICTURE, PICTURE, 0, self.num_features, 0),)
         return tuple(Column(name, NUMBER, at, 1, 0) for at, name in enumerate(names))
 
     @property

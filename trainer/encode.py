@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.trainer.coding import Column
+from kfp_tfjob.trainer.pictures import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
 _WIDEST = 32  # units of an embedding
@@ -45,6 +46,15 @@ def encode(
             widths.setdefault(embedding_width(column.size), []).append(column)
     parts += [_embedded(inputs, widths[width], width) for width in sorted(widths)]
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate(dtype="float32")(parts)
+
+
+def centred(inputs: keras.KerasTensor) -> keras.KerasTensor:
+    """Return pictures with values from -1 to 1.
+
+    Args:
+        inputs: (batch, height, width, channels) float32, values from 0 to 255.
+    """
+    return keras.layers.Rescaling(1 / HALF, offset=-1, dtype="float32")(inputs)
 
 
 def embedding_width(codes: int) -> int:

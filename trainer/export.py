@@ -3,6 +3,9 @@
     serve          one argument (batch,) for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
+Of pictures, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
+decodes and resizes as the training did. There is no `serve_packed`.
+
 In a table of numbers without gaps, the arguments of `serve` are float32. In every other table they
 have the types of trainer/raw_columns.py, and there is no `serve_packed`, because packed rows mean
 something only with the vocabularies of one dataset. `serving_default`, the default signature of
@@ -24,6 +27,7 @@ import tensorflow as tf
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.decoding import decode
 from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
 from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
@@ -49,14 +53,17 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     names = [column.name for column in dataset.columns]
-    kinds = [column.kind for column in dataset.columns] if dataset.coding else []
+    is_packed = dataset.coding is None and dataset.picture is None
+    kinds = [] if is_packed else [column.kind for column in dataset.columns]
     arguments = argument_names(names)
     outputs = _outputs(model, dataset)
     holder = tf.Module()
     # Not the model itself, because that would include the state of its optimizer.
     holder.layers = list(model.layers)
     holder.weights = list(model.variables)
-    if dataset.coding is None:
+    if wanted := dataset.picture:
+        types, pack = [tf.string], lambda columns: decode(columns[0], wanted)
+    elif dataset.coding is None:
         types, pack = [tf.float32] * len(names), lambda columns: tf.stack(columns, axis=1)
     else:
         holder.raw_columns = RawColumns(dataset.coding)
@@ -78,7 +85,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     # state of random numbers, would refer to all replicas and could not be saved.
     serve_columns = tf.function(serve, input_signature=specs)
     signatures = {"serve": serve_columns, "serving_default": serve_columns}
-    if dataset.coding is None:
+    if is_packed:
         signatures["serve_packed"] = tf.function(serve_packed, input_signature=packed)
     tf.saved_model.save(holder, str(folder), signatures=signatures)
     (folder / COLUMNS).parent.mkdir(exist_ok=True)

@@ -11,6 +11,8 @@ import tensorflow as tf
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer import memory
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.decoding import decode
+from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 
@@ -45,6 +47,11 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
     return records
 
 
+def rows_of(dataset: Dataset, records: TFRecords) -> Rows | PictureRows:
+    """Return the rows of a split."""
+    return PictureRows(dataset, records) if dataset.picture else Rows(dataset, records)
+
+
 def distribute(
     strategy: tf.distribute.Strategy,
     dataset: Dataset,
@@ -64,12 +71,14 @@ def distribute(
         weights: (classes,) weight of a row by its class; None for no weights.
 
     Returns:
-        Elements for `strategy.run`: (features (rows, n) float32, labels (rows,), weights (rows,) or
-        an empty tuple).
+        Elements for `strategy.run`: (features (rows, *input_shape) float32, labels (rows,), weights
+        (rows,) or an empty tuple).
     """
-    rows = Rows(dataset, records)
-    sizes = ([size, dataset.num_features], [size], [size])
-    types = (np.float32, rows.label_type, np.float32)[: 3 if weights is not None else 2]
+    picture = dataset.picture
+    rows = rows_of(dataset, records)
+    sizes = ([size] if picture else [size, dataset.num_features], [size], [size])
+    first = tf.string if picture else np.float32
+    types = (first, rows.label_type, np.float32)[: 3 if weights is not None else 2]
 
     def endless() -> Iterator[np.ndarray]:
         while True:
@@ -87,10 +96,17 @@ def distribute(
         shaped = [tf.ensure_shape(item, shape) for item, shape in zip(found, sizes, strict=False)]
         return shaped[0], shaped[1], () if weights is None else shaped[2]
 
+    @tf.autograph.experimental.do_not_convert
+    def decoded(encoded: tf.Tensor, *more: Any) -> Any:
+        return decode(encoded, picture), *more
+
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:
         # It is endless, so the replicas need not ask each other at every step if there is more.
         # Per element, it takes half the time of Dataset.from_generator.
-        return tf.data.Dataset.from_tensors(0).repeat().map(batch).prefetch(2)
+        batches = tf.data.Dataset.from_tensors(0).repeat().map(batch)
+        if picture:
+            batches = batches.map(decoded, tf.data.AUTOTUNE, deterministic=True)
+        return batches.prefetch(2)
 
     batches = iter(strategy.distribute_datasets_from_function(pipeline))
     memory.keep_freed()

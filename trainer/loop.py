@@ -28,12 +28,11 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.drift import compare_weights
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
-from kfp_tfjob.trainer.inputs import distribute, open_split
+from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
 from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.trainer.state import EvaluationState, State
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 
@@ -367,7 +366,7 @@ class Training:
     def _open_batches(self) -> Iterator[Any]:
         weights = None
         if (option := self.config.options.class_weight) is not None:
-            labels = Rows(self.dataset, self._records).labels()
+            labels = rows_of(self.dataset, self._records).labels()
             weights = self.dataset.class_weights(option, labels)
         place = (self._position.epoch, self._position.step_in_epoch)
         rows, seed, replicas = len(self._records), self.config.options.seed, self.replicas

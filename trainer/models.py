@@ -16,6 +16,22 @@ from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 _PLAIN = ((64, 64), 0.0, 1e-3)
 _MIXED = ((128, 64), 0.4, 2e-3)
 
+_CNN = "kfp_tfjob.trainer.models:cnn"
+_NO_TABLE = Problem(
+    "mlp takes the columns of a table, and the rows of this dataset are pictures",
+    expected="a model with an input of the shape dataset.input_shape",
+    fix=f"use {_CNN}",
+    path="model_code",
+    suggestion=_CNN,
+)
+_SIZE_OF_PICTURES = Problem(
+    "the size of pictures is not a hyperparameter",
+    received="height, width or channels in model_hyperparameters",
+    expected="these keys in data_options.pictures: pictures are resized before the model",
+    fix="move them to data_options.pictures",
+    path="model_hyperparameters",
+)
+
 
 def mlp(
     dataset: Dataset,
@@ -37,7 +53,12 @@ def mlp(
 
     Returns:
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
+
+    Raises:
+        ConfigurationError: The rows are pictures.
     """
+    if dataset.picture:
+        raise ConfigurationError(_NO_TABLE)
     is_mixed = dataset.coding is not None and dataset.task == CLASSIFICATION
     units, share, rate = _MIXED if is_mixed else _PLAIN
     units = units if hidden is None else hidden
@@ -56,36 +77,46 @@ def cnn(
     height: int = 0,
     width: int = 0,
     channels: int = 1,
-    filters: Sequence[int] = (16, 32),
+    filters: Sequence[int] | None = None,
     dense: int = 64,
-    dropout: float = 0.0,
+    dropout: float | None = None,
     learning_rate: float = 1e-3,
 ) -> keras.Model:
-    """Build a small convolutional network for images; the columns are the pixels, row by row.
+    """Build a small convolutional network for pictures, or for a table whose columns are pixels.
 
     Args:
         dataset: The training data.
-        height: Height in pixels; 0 for a square image.
-        width: Width in pixels; 0 for a square image.
-        channels: Values per pixel, side by side.
-        filters: Filters of each convolution; a pooling layer after it halves the image.
+        height: Of a table: height in pixels; 0 for a square image.
+        width: Of a table: width in pixels; 0 for a square image.
+        channels: Of a table: values per pixel, side by side.
+        filters: Filters of each convolution; a pooling layer after it halves the image. By default
+            16 and 32 of a table; of pictures 16, 32, 64 and so on, up to 128, until they are at
+            most 8 pixels high or wide.
         dense: Units of the hidden layer before the output.
-        dropout: Share of its units to drop, 0 for none.
+        dropout: Share of its units to drop, 0 for none; by default 0 of a table, 0.25 of pictures.
         learning_rate: Learning rate of Adam.
 
     Returns:
-        A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
+        A compiled model from (batch, *dataset.input_shape) to (batch, classes) logits or (batch, 1)
+        values.
 
     Raises:
         ConfigurationError: The columns do not form such an image, or are not all numbers.
     """
-    if dataset.not_numbers:
-        raise ConfigurationError(_no_pixels(dataset.not_numbers))
-    height, width = _image_size(dataset.num_features, height, width, channels)
-    inputs = keras.Input((dataset.num_features,))
-    x = dataset.encode(inputs)
-    x = keras.layers.Reshape((height, width, channels))(x)
-    for number in filters:
+    inputs = keras.Input(dataset.input_shape)
+    if dataset.picture:
+        if height or width or channels != 1:
+            raise ConfigurationError(_SIZE_OF_PICTURES)
+        x = dataset.encode(inputs)
+        filters = _halving(*dataset.input_shape[:2]) if filters is None else filters
+        dropout = 0.25 if dropout is None else dropout
+    else:
+        if dataset.not_numbers:
+            raise ConfigurationError(_no_pixels(dataset.not_numbers))
+        height, width = _image_size(dataset.num_features, height, width, channels)
+        x = dataset.encode(inputs)
+        x = keras.layers.Reshape((height, width, channels))(x)
+    for number in (16, 32) if filters is None else filters:
         x = keras.layers.Conv2D(int(number), 3, padding="same", activation="relu")(x)
         x = keras.layers.MaxPooling2D(2, padding="same")(x)
     x = keras.layers.Flatten()(x)
@@ -93,6 +124,15 @@ def cnn(
     if dropout:
         x = keras.layers.Dropout(dropout)(x)
     return _compiled(dataset, inputs, x, learning_rate)
+
+
+def _halving(height: int, width: int) -> list[int]:
+    """Return the filters of convolutions that leave at most 8 pixels of the shorter side."""
+    found, side = [16], min(height, width) / 2
+    while side > 8:
+        found.append(min(128, found[-1] * 2))
+        side /= 2
+    return found if len(found) > 1 else [16, 32]
 
 
 def _compiled(

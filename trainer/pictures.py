@@ -6,12 +6,17 @@ The input pipeline and the exported signature execute it with the same operation
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 PICTURE = "picture"  # the kind of the feature, its name, and its name in a record
-LARGEST = 255.0  # of the values of a pixel
+LARGEST = 255.0  # of the values of a pixel, which begin with 0
+HALF = LARGEST / 2
+ONE_PIXEL = base64.b64decode(  # a grey PNG, for examples
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from kfp_tfjob.trainer.coding import CATEGORY, NUMBER, TEXT, Coded, Coding, Miss
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, REGRESSION, Dataset
 from kfp_tfjob.trainer.load import load
+from kfp_tfjob.trainer.pictures import PICTURE, PictureInput
 
 # Mistakes of a program, without UnboundLocalError: real data may take a different branch.
 _MISTAKES = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
@@ -37,15 +38,23 @@ _MADE_UP = frozenset(
 
 
 class Guess(NamedTuple):
-    """What a stand-in makes up: classes, mean and deviation of the columns, texts of a category."""
+    """What a stand-in makes up: classes, mean and deviation of the columns, texts of a category.
+
+    And of pictures: what a model gets of them.
+    """
 
     classes: int
     mean: float
     std: float
     texts: int
+    picture: PictureInput
 
 
-_GUESSES = (Guess(2, 0.0, 1.0, 3), Guess(10, 100.0, 30.0, 40), Guess(3, -5.0, 0.5, 1000))
+_GUESSES = (
+    Guess(2, 0.0, 1.0, 3, PictureInput(128, 128, 3)),
+    Guess(10, 100.0, 30.0, 40, PictureInput(28, 28, 1)),
+    Guess(3, -5.0, 0.5, 1000, PictureInput(224, 160, 3)),
+)
 
 
 class StandIn(Dataset):
@@ -69,12 +78,14 @@ class StandIn(Dataset):
         """
         classes = guess.classes if task == CLASSIFICATION else 0
         texts = tuple(f"text {number}" for number in range(guess.texts))
-        coding = Coding(tuple(_coded(name, kind, texts) for name, kind in features.items()))
+        picture = guess.picture if PICTURE in features.values() else None
+        columns = {} if picture else features
+        coding = Coding(tuple(_coded(name, kind, texts) for name, kind in columns.items()))
         numbers = np.arange(coding.width) < coding.numbers
         found = cls(
             folder=Path(os.devnull),
             task=task,
-            feature_names=coding.names,
+            feature_names=(PICTURE,) if picture else coding.names,
             mean=np.where(numbers, guess.mean, 0).astype(np.float32),
             std=np.where(numbers, guess.std, 1).astype(np.float32),
             class_names=tuple(f"class {number}" for number in range(classes)),
@@ -85,6 +96,7 @@ class StandIn(Dataset):
             schema={},
             statistics={},
             coding=None if coding.plain else coding,
+            picture=picture,
         )
         object.__setattr__(found, "asked", set())
         return found
@@ -165,7 +177,7 @@ def _stand_ins(features: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str],
     """Yield different datasets that the rows may turn out to be."""
     for guess in _GUESSES:
         yield features, guess
-    if any(kind != NUMBER for kind in features.values()):
+    if any(kind not in (NUMBER, PICTURE) for kind in features.values()):
         # The kinds come from the first rows. All rows together may say otherwise.
         yield dict.fromkeys(features, NUMBER), _GUESSES[0]
         yield dict.fromkeys(features, CATEGORY), _GUESSES[0]

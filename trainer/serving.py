@@ -2,8 +2,8 @@
 
 In a table of numbers without gaps, rows are packed: the trainer's own export has the signature
 `serve_packed`; a user's own model may take its columns by name, or one packed input. In every other
-table, rows are raw, and a model takes each column by name, in the type of its kind. Anything else
-is refused, with a list of its inputs.
+table, rows are raw, and a model takes each column by name, in the type of its kind. Of pictures, it
+takes the bytes of their files. Anything else is refused, with a list of its inputs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
+from kfp_tfjob.trainer.pictures import ONE_PIXEL, PICTURE, PictureInput
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 # The types in which a signature may take a raw column; the first is that of the own export.
@@ -29,8 +30,16 @@ RAW_TYPES = {
     CATEGORY: ("string",),
     TEXT: ("string",),
     DATE: ("int64",),
+    PICTURE: ("string",),
 }
-_EXAMPLES = {NUMBER: 0.0, BOOLEAN: b"true", CATEGORY: b"a", TEXT: b"a", DATE: 0}
+_EXAMPLES = {
+    NUMBER: 0.0,
+    BOOLEAN: b"true",
+    CATEGORY: b"a",
+    TEXT: b"a",
+    DATE: 0,
+    PICTURE: ONE_PIXEL,
+}
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
@@ -57,8 +66,9 @@ class Task:
         """Return the task that schema.json describes."""
         names = tuple(feature["name"] for feature in schema["features"])
         classes = tuple(str(name) for name in schema["label"].get("classes") or ())
-        raw = schema["features"] if "coding" in schema else ()
-        return cls(schema["task"], names, classes, tuple(KINDS[it["type"]] for it in raw))
+        is_raw = "coding" in schema or PictureInput.of_schema(schema)
+        types = [feature["type"] for feature in schema["features"]] if is_raw else []
+        return cls(schema["task"], names, classes, tuple(KINDS.get(it, it) for it in types))
 
     def example(self, rows: int) -> Any:
         """Return rows with one value in every column, as `ServedModel.predict` takes them."""

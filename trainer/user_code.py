@@ -328,19 +328,29 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
 
 
 def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
-    rows = keras.KerasTensor((None, dataset.num_features), "float32")
+    rows = keras.KerasTensor((None, *dataset.input_shape), "float32")
     try:
         output = model.compute_output_spec(rows) if model.built else model(rows)
         _keep_statistics(model)
     except Exception as error:
+        shape = dataset.input_shape
+        of_table = (
+            ": the columns in the order of dataset.feature_names",
+            f"start with keras.Input(({dataset.num_features},)); a Reshape layer turns the rows"
+            " into images",
+        )
+        of_pictures = (
+            ", values from 0 to 255",
+            "start with keras.Input(dataset.input_shape); data_options.pictures sets the size",
+        )
+        meaning, fix = of_pictures if dataset.picture else of_table
         raise ConfigurationError(
             Problem(
                 "the model does not take the rows of the dataset",
                 received=_last_line(error),
-                expected=f"one input of shape (batch, {dataset.num_features}), float32: the"
-                " columns in the order of dataset.feature_names",
-                fix=f"start with keras.Input(({dataset.num_features},)); a Reshape layer turns"
-                " the rows into images",
+                expected=f"one input of shape (batch, {', '.join(map(str, shape))}), float32"
+                f"{meaning}",
+                fix=fix,
             )
         ) from error
     return getattr(output, "shape", output)
@@ -374,7 +384,7 @@ def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
     """Return symbolic tensors with the shapes and types of a batch."""
     label = "int64" if dataset.task == CLASSIFICATION else "float32"
     return (
-        keras.KerasTensor((None, dataset.num_features), "float32"),
+        keras.KerasTensor((None, *dataset.input_shape), "float32"),
         keras.KerasTensor((None,), label),
         keras.KerasTensor((None,), "float32"),
     )

@@ -13,7 +13,7 @@ def preflight(
     run_id: str,
     scheduled_time: str = "",
     data_uri: str,
-    data_label: str,
+    data_label: str = "",
     data_options: dict = {},
     model_name: str,
     model_code: str = "kfp_tfjob.trainer.models:mlp",
@@ -54,7 +54,7 @@ def preflight(
         run_id: The id of the run.
         scheduled_time: The tick of the schedule, in UTC; without one, the creation of the run.
         data_uri: As in the form, like all that follow.
-        data_label: The column to predict.
+        data_label: The column to predict; empty for pictures.
         data_options: Task, columns, split, bad rows.
         model_name: Under which the model is published.
         model_code: Where the function is that builds the model.

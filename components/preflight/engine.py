@@ -39,6 +39,7 @@ from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.trainer.pictures import PICTURE
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ _SECRET_IN_A_PARAMETER = (
     ' variable from a Kubernetes Secret: `{{"secret": "NAME", "key": "KEY"}}`'
 )
 _PLAIN = "kfp_tfjob.trainer.models:mlp"
+_OF_PICTURES = "kfp_tfjob.trainer.models:cnn"
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,12 @@ def run(
         if wrong_data:
             raise DataError(*wrong_data, notes=warnings)
         entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
+        if source.pictures and entry == _PLAIN:
+            entry = _OF_PICTURES
+            warnings.append(
+                f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
+                " model, which is for tables"
+            )
         if rehearsal:
             rehearsal.ask({} if code.in_image else code.files, entry, *_columns(source, values))
         digest = sources.source_digest(source)
@@ -240,6 +248,8 @@ def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[dict[st
     """Return the features with their kinds, the label, and the task as set in data_options."""
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     label = values["data_label"]
+    if source.pictures:
+        return {PICTURE: PICTURE}, label, options.task
     kinds = sources.first_kinds(source, label, options)
     return {item.name: item.kind for item in kinds.features}, label, options.task
 
@@ -300,7 +310,7 @@ def _check_data(
     """
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     try:
-        source = sources.list_source(step.store, values["data_uri"])
+        source = sources.list_source(step.store, values["data_uri"], options.format)
     except DataError as error:
         return None, list(_no_data_at(tick, values) if tick else error.problems)
     except StepError as error:

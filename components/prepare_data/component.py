@@ -13,7 +13,7 @@ def prepare_data(
     run_id: str,
     output_uri: str,
     data_uri: str,
-    data_label: str,
+    data_label: str = "",
     data_options: dict = {},
     source_digest: str = "",
     task_key: str = "",

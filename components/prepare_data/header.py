@@ -173,6 +173,14 @@ def no_rows() -> Problem:
 
 def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
     path = "data_label"
+    if not label:
+        return Problem(
+            "data_label is missing, the column to predict",
+            received="nothing",
+            expected=f"one of the columns {_listed(names)}" + _headless(names),
+            fix="give data_label (--label)",
+            path=path,
+        )
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
     if not folded and (meant := _other_delimiter(names, label, options.delimiter)):
         path = "data_options.delimiter"

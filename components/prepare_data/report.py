@@ -11,6 +11,7 @@ from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
+from kfp_tfjob.trainer.pictures import PICTURE
 
 MOST_FEATURES = 200
 _MOST_CLASSES = 100
@@ -118,8 +119,19 @@ def _words(column: Mapping[str, Any]) -> str:
         return f"true in {column['true'] / column['count']:.1%}"
     if column["kind"] == DATE:
         return f"{column['min']} to {column['max']}"
+    if column["kind"] == PICTURE:
+        return _pictures(column)
     if column["kind"] == TEXT:
         return f"hashed into {counted(column['bins'], 'bin')}"
     most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_TEXTS])
     rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
     return f"{counted(column['distinct'], 'text')}{rare}: {most}"
+
+
+def _pictures(column: Mapping[str, Any]) -> str:
+    """Return the formats, modes and sizes of pictures, in words."""
+    kinds = {**column["formats"], **column["modes"]}
+    sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in column["sizes"][:5])
+    more = f" and {column['distinct_sizes'] - 5:,} more" if column["distinct_sizes"] > 5 else ""
+    counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
+    return f"{counts}; width x height: {sizes}{more}"

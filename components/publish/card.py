@@ -8,6 +8,7 @@ from typing import Any
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.signature_columns import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
@@ -32,8 +33,8 @@ def render(
         statistics: The content of statistics.json.
         schema: The content of schema.json.
     """
-    raw = "coding" in schema
-    values = _raw_values(schema) if raw else _means(statistics)
+    raw, pictures = "coding" in schema, PICTURE in schema
+    values = _raw_values(schema) if raw else {} if pictures else _means(statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= values.keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []
@@ -46,6 +47,7 @@ def render(
         interval=_interval,
         example={name: values[name] for name in shown},
         raw=raw,
+        argument=arguments.get(PICTURE, "") if pictures else "",
         more=counted(more, "more column") if more else "",
         columns=f"model/{COLUMNS}",
     )

@@ -95,8 +95,9 @@ class _Look:
         """Count the files, and read the first block of the first one."""
 
         def ask() -> None:
+            format = str(self._values["data_options"].get("format", "auto"))
             try:
-                source = list_source(self._store, self._seen.data)
+                source = list_source(self._store, self._seen.data, format)
             except StepError as error:
                 if not (later and error.__cause__ is None):
                     raise

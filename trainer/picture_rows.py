@@ -1,0 +1,76 @@
+"""The pictures and labels of records; each record is a `tf.train.Example`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.pictures import PICTURE
+from kfp_tfjob.trainer.records import TFRecords
+
+_SCAN_ROWS = 1024
+
+
+class PictureRows:
+    """The rows of a split.
+
+    Args:
+        dataset: The dataset, for its classes.
+        records: The records of the split.
+    """
+
+    label_type = np.int64
+
+    def __init__(self, dataset: Dataset, records: TFRecords) -> None:
+        self._classes, self._records = dataset.num_classes, records
+
+    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return these rows, in their order.
+
+        Returns:
+            (rows,) bytes of JPEG or PNG files, and (rows,) int64 classes.
+
+        Raises:
+            DataError: A record is damaged or not of this dataset.
+        """
+        from google.protobuf.message import DecodeError
+        from tensorflow.train import Example
+
+        contents = np.empty(len(rows), object)
+        labels = np.empty(len(rows), np.int64)
+        for at, record in enumerate(self._records.take(rows)):
+            try:
+                named = Example.FromString(bytes(record)).features.feature
+                [contents[at]] = named[PICTURE].bytes_list.value
+                [labels[at]] = named["label"].int64_list.value
+            except (DecodeError, ValueError) as error:
+                raise self._wrong(error, "a tf.train.Example with a picture and a label") from error
+        if len(rows) and not 0 <= labels.min() <= labels.max() < self._classes:
+            expected = f"whole numbers from 0 to {self._classes - 1}"
+            raise self._wrong(f"labels from {labels.min()} to {labels.max()}", expected)
+        return contents, labels
+
+    def labels(self) -> np.ndarray:
+        """Return (rows,) the labels of the whole split.
+
+        Raises:
+            DataError: The same as `take`.
+        """
+        end = len(self._records)
+        parts = (
+            self.take(np.arange(at, min(at + _SCAN_ROWS, end)))[1]
+            for at in range(0, end, _SCAN_ROWS)
+        )
+        return np.concatenate([np.empty(0, self.label_type), *parts])
+
+    @staticmethod
+    def _wrong(received: object, expected: str) -> DataError:
+        return DataError(
+            Problem(
+                "a record of the dataset cannot be read",
+                received=received,
+                expected=expected,
+                fix="prepare the dataset again",
+            )
+        )
