@@ -58,7 +58,7 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--data", "URI"),
     ),
     "data_label": Parameter(
-        "the column to predict; pictures need none, and call their label `class`",
+        "the column to predict; pictures need none, their folders are the classes",
         option=("--label", "COLUMN"),
     ),
     "data_options": Parameter(

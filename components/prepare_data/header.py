@@ -173,7 +173,7 @@ def no_rows() -> Problem:
 
 def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
     path = "data_label"
-    if not label:
+    if not label.strip():
         return Problem(
             "data_label is missing, the column to predict",
             received="nothing",

@@ -24,11 +24,10 @@ OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/dataset
 REQUIRED: dict[str, dict[str, Any]] = {
     "preflight": {
         "data_uri": "s3://b/x.csv",
-        "data_label": "y",
         "model_name": "m",
         "output_uri": OUT,
     },
-    "prepare_data": {"data_uri": "s3://b/x.csv", "data_label": "y", "output_uri": OUT},
+    "prepare_data": {"data_uri": "s3://b/x.csv", "output_uri": OUT},
     "launch_tfjob": {"output_uri": OUT},
     "sync_output": {"output_uri": OUT},
     "evaluate": {"output_uri": OUT, "dataset_uri": DATA, "model_uri": MODEL, "model_name": "m"},

@@ -76,7 +76,7 @@ def test_good_parameters_pass() -> None:
     [
         ({"output_uri": "bucket/prefix"}, "output_uri is not an address in S3"),
         ({"output_uri": ""}, "output_uri is missing"),
-        ({"data_label": " "}, "data_label is missing"),
+        ({"data_uri": " "}, "data_uri is missing"),
         ({"model_name": "a/b"}, "model_name is not valid"),
         ({"model_code": "kfp_tfjob.trainer.models"}, "model_code does not name a function"),
         ({"train_workers": -1}, "train_workers is not valid"),

@@ -56,12 +56,9 @@ _OTHERS = {
     b"MM\0*": "TIFF",
     b"%PDF": "PDF",
     b"PK\x03\x04": "a zip file",
-    b"<svg": "SVG",
-    b"<?xml": "XML",
-    b"<!DOCTYPE": "HTML",
-    b"<html": "HTML",
     b"version https://git-lfs": "a pointer of Git LFS, not the file",
 }
+_TAGS = {b"svg": "SVG", b"?xml": "XML", b"!doc": "HTML", b"html": "HTML"}
 _BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"avif": "AVIF"}
 
 
@@ -191,5 +188,8 @@ def _named(content: bytes) -> str:
     start = head.lstrip()
     for magic, name in _OTHERS.items():
         if start.startswith(magic):
+            return name
+    for tag, name in _TAGS.items():
+        if start[:1] == b"<" and start[1:].lower().startswith(tag):
             return name
     return f"a file that begins with {head[:16]!r}"
