@@ -208,6 +208,12 @@ class DataOptions(Group):
     )
     null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
+    reader: Text | None = option(
+        None,
+        "A function of your own that reads the files: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
+        " `ZIP:FUNCTION` or `module:function` of the image. It gets the bytes of a file and its"
+        " name, and yields record batches of pyarrow.",
+    )
     encoding: str = option(
         "auto",
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
@@ -321,6 +327,7 @@ class DataOptions(Group):
             codec.
         """
         options = self.model_dump(mode="json")
+        del options["reader"]  # its code is part of source_digest, wherever it lies
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

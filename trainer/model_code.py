@@ -137,55 +137,61 @@ class Code:
 
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
         """Check that `function` exists and takes the dataset and the hyperparameters."""
+        path, node, problems = self.definition(function)
+        if isinstance(node, ast.FunctionDef):
+            return _signature(path, node, hyperparameters)
+        return problems
+
+    def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem]]:
+        """Return the file of the module, the definition of a function in it, and problems.
+
+        Without a problem, the definition is None if it is assigned or imported, or in a module that
+        only a different image has.
+        """
         stem = self.module.replace(".", "/")
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
         if not path:
-            return []  # a module of a different image: only the trainer can check it
+            return path, None, []  # a module of a different image: only the trainer can check it
         if len(self.files[path]) > _LONGEST_MODULE:
-            return [
-                Problem(
-                    f"{path} is too large to check",
-                    received=f"{len(self.files[path]):,} bytes",
-                    expected=f"at most {_LONGEST_MODULE:,} bytes",
-                    fix=f"move data out of {path}, or split it into modules",
-                )
-            ]
+            problem = Problem(
+                f"{path} is too large to check",
+                received=f"{len(self.files[path]):,} bytes",
+                expected=f"at most {_LONGEST_MODULE:,} bytes",
+                fix=f"move data out of {path}, or split it into modules",
+            )
+            return path, None, [problem]
         try:
             tree = ast.parse(self.files[path], filename=path)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             what = getattr(error, "msg", error)
             if isinstance(error, RecursionError | MemoryError):
                 what = "the code is nested too deeply"
-            return [
-                Problem(
-                    f"{path} is not Python",
-                    received=f"line {getattr(error, 'lineno', None) or '?'}: {what}",
-                    expected="code that Python 3.11 can parse",
-                    fix=f"correct {path}",
-                )
-            ]
+            problem = Problem(
+                f"{path} is not Python",
+                received=f"line {getattr(error, 'lineno', None) or '?'}: {what}",
+                expected="code that Python 3.11 can parse",
+                fix=f"correct {path}",
+            )
+            return path, None, [problem]
         defined = {
             node.name: node
             for node in tree.body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }
         if function in defined:
-            node = defined[function]
-            is_function = isinstance(node, ast.FunctionDef)
-            return _signature(path, node, hyperparameters) if is_function else []
+            return path, defined[function], []
         if function in _other_names(tree):
-            return []
+            return path, None, []
         public = sorted(name for name in defined if not name.startswith("_"))
         meant = nearest(function, public)
-        return [
-            Problem(
-                f"{path} has no function {function}",
-                received=f"{self.module}:{function}",
-                expected=f"one of {choices(public, meant) or 'at least one function'}",
-                fix=did_you_mean(meant, "correct model_code"),
-                suggestion=meant,
-            )
-        ]
+        problem = Problem(
+            f"{path} has no function {function}",
+            received=f"{self.module}:{function}",
+            expected=f"one of {choices(public, meant) or 'at least one function'}",
+            fix=did_you_mean(meant, "correct model_code"),
+            suggestion=meant,
+        )
+        return path, None, [problem]
 
 
 def _signature(

@@ -15,6 +15,7 @@ from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import step_jobs, unchanged
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
+from kfp_tfjob.components.prepare_data import own_reader
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
@@ -275,7 +276,8 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:
         places.append("model_code")
-    problems = list(local_paths({name: values[name] for name in places}))
+    given = {name: values[name] for name in places} | own_reader.place(values["data_options"])
+    problems = list(local_paths(given))
     try:
         spec = run_parameters.job_spec(values)
         api = open_cluster(_PATIENCE.seconds, spec.kind)
@@ -310,7 +312,7 @@ def _check_data(
     """
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     try:
-        source = sources.list_source(step.store, values["data_uri"], options.format)
+        source = sources.list_source(step.store, values["data_uri"], options)
     except DataError as error:
         return None, list(_no_data_at(tick, values) if tick else error.problems)
     except StepError as error:

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS, size_of
 from kfp_tfjob.components.prepare_data.rows import Texts
-from kfp_tfjob.components.prepare_data.seen import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.spill import text_hash
+from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.trainer.text_hash import bins_of
+
+_MOST_BYTES = 256 << 20  # of the texts of all dictionaries of a table
 
 
 class TooManyTextsError(Exception):
@@ -24,10 +27,11 @@ class Dictionary:
     Attributes:
         texts: The texts; the code of the first is 1.
         rows: The rows with a text.
+        bytes: The size of the texts in memory.
     """
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = self.bytes = 0
         self._codes: dict[str, int] = {}
         self._hashes = np.zeros(1, np.uint64)  # by code; a gap is 0
 
@@ -41,6 +45,7 @@ class Dictionary:
         found = cls()
         found.rows = plain["rows"]
         found._codes = {text: code for code, text in enumerate(plain["texts"], 1)}
+        found.bytes = size_of(plain["texts"])
         return found
 
     def merge(self, later: Dictionary) -> np.ndarray:
@@ -79,16 +84,38 @@ class Dictionary:
 
     def _coded(self, texts: Iterable[str]) -> list[int]:
         """Return the codes of texts; new ones get the next codes."""
-        known = self._codes
+        known, before = self._codes, len(self._codes)
         codes = [known.setdefault(text, len(known) + 1) for text in texts]
         if len(known) > MOST_TEXTS:
             raise TooManyTextsError
+        self.bytes += size_of(islice(known, before, None))
         return codes
 
     @property
     def all_different(self) -> bool:
         """Whether no text occurs in two rows."""
         return len(self._codes) == self.rows
+
+
+def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
+    """Describe the dictionaries of a table if they do not fit in memory together; None if they do.
+
+    Args:
+        dictionaries: By name.
+    """
+    total = sum(item.bytes for item in dictionaries.values())
+    if total <= _MOST_BYTES:
+        return None
+    largest = sorted(dictionaries, key=lambda name: (-dictionaries[name].bytes, name))[:5]
+    shown = ", ".join(f"{name!r} {dictionaries[name].bytes / 1e6:,.0f} MB" for name in largest)
+    return Problem(
+        "the categories have too many different values together",
+        received=f"{total / 1e6:,.0f} MB in {len(dictionaries):,} columns: {shown}",
+        expected=f"at most {_MOST_BYTES >> 20} MiB",
+        fix="leave columns out with data_options.drop, or give them another kind with"
+        " data_options.types, such as number, or text to hash them into bins",
+        path="data_options.types",
+    )
 
 
 class Bins:

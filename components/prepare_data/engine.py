@@ -160,7 +160,7 @@ def _checked(
     wrong = Problems()
     options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
     try:
-        source = list_source(step.store, data_uri, options.format if options else "auto")
+        source = list_source(step.store, data_uri, options)
     except DataError as error:
         ConfigurationError.raise_if([*wrong, *error.problems] if wrong else [])
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.pictures.folders import Folders
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -65,6 +66,7 @@ class Source:
         files: At least one.
         store: The store to read objects from.
         dataset: The finished dataset that they are, or None for data to prepare.
+        reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are pictures; None for tables.
     """
 
@@ -72,6 +74,7 @@ class Source:
     files: tuple[SourceFile, ...]
     store: Store
     dataset: FinishedDataset | None = None
+    reader: OwnReader | None = None
     pictures: Folders | None = None
 
     @property

@@ -26,7 +26,9 @@ _AS_BYTES = {
 }
 _FILE_HEAD = 8  # bytes before the stream that a file contains
 _LONGEST_METADATA = 64 << 20  # bytes
-# Of one record batch, unpacked: it is in memory as a whole.
+_DICTIONARY, _RECORDS = 2, 3  # types of messages
+_FEWER = "write the columns with many different texts without a dictionary"
+# Of one record batch, unpacked, and of all dictionaries: they are in memory as a whole.
 _LARGEST_BATCH = 256 << 20  # bytes
 
 
@@ -81,7 +83,8 @@ class IpcTable:
         return pa.ipc.open_stream(pa.PythonFile(Pieces(self._messages()), "r"), options=options)
 
     def _messages(self) -> Iterator[bytes]:
-        """Yield the messages of the stream; refuse one that may not fit in memory."""
+        """Yield the messages of the stream; refuse what may not fit in memory."""
+        dictionaries: dict[int, int] = {}  # bytes by number; they stay in memory
         while True:
             head = self._stream.read(8)
             if len(head) < 8 or not head.startswith(STREAM_MAGIC):
@@ -98,19 +101,29 @@ class IpcTable:
                 body = _Flat.root(metadata).number(3, "<q")
                 self._check(body)
                 data = self._stream.read(max(body, 0))
-                self._check(_unpacked(metadata, data))
+                size = _unpacked(metadata, data)
+                self._check(size)
+                if found := _dictionary(metadata):
+                    number, is_delta = found
+                    dictionaries[number] = size + is_delta * dictionaries.get(number, 0)
+                    self._check(sum(dictionaries.values()), "dictionary data", _FEWER)
             except struct.error as error:
                 raise ValueError(f"a message with wrong metadata ({error})") from error
             yield data
 
-    def _check(self, size: int) -> None:
+    def _check(
+        self,
+        size: int,
+        what: str = "a record batch",
+        fix: str = "write the file with smaller record batches",
+    ) -> None:
         if size > _LARGEST_BATCH:
             raise DataError(
                 Problem(
-                    f"a record batch of {self._name} has too many bytes",
+                    f"{what} of {self._name} has too many bytes",
                     received=f"{size / (1 << 20):,.0f} MiB unpacked",
                     expected=f"at most {_LARGEST_BATCH >> 20} MiB",
-                    fix="write the file with smaller record batches, or as Parquet",
+                    fix=f"{fix}, or as Parquet",
                 )
             )
 
@@ -164,14 +177,23 @@ class _Flat:
         return place + struct.unpack_from("<I", self.data, place)[0] if place else 0
 
 
+def _dictionary(metadata: bytes) -> tuple[int, bool] | None:
+    """Return the number of a dictionary, and whether the message adds to it; None for others."""
+    message = _Flat.root(metadata)
+    if message.number(1, "<B") != _DICTIONARY:
+        return None
+    batch = _Flat(metadata, message.pointed(2))
+    return batch.number(0, "<q"), bool(batch.number(2, "<B"))
+
+
 def _unpacked(metadata: bytes, body: bytes) -> int:
     """Return the unpacked size of the body of a message in bytes."""
     message = _Flat.root(metadata)
     kind, at = message.number(1, "<B"), message.pointed(2)
-    if kind not in (2, 3) or not at:  # not a dictionary and not a record batch
+    if kind not in (_DICTIONARY, _RECORDS) or not at:
         return len(body)
     batch = _Flat(metadata, at)
-    if kind == 2:
+    if kind == _DICTIONARY:
         batch = _Flat(metadata, batch.pointed(1))
     if not batch.place(3):  # not compressed
         return len(body)

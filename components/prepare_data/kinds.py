@@ -10,7 +10,8 @@ The rule, in this order, over the values that are no gaps:
 4. If nine in ten values are numbers or dates written in another way, such as 1.234,50 or
    31.12.2024, the run ends with the name of the column: a guess could be wrong.
 5. Other texts are a category. It is left out if every value is different, as in an identifier, if
-   there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
+   there are more than 100,000 different ones (fewer if those of all columns would not fit in
+   memory, see distinct_texts.py), or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
 plays a part. `data_options.types` replaces the rule.
@@ -22,11 +23,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components.prepare_data.distinct_texts import MOST_BYTES, MOST_TEXTS
 from kfp_tfjob.components.prepare_data.seen import (
     BOOLEANS,
     MOST,
     MOST_OTHERS,
-    MOST_TEXTS,
     Form,
     Seen,
     too_many_others,
@@ -134,8 +135,8 @@ def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
     if kind == CATEGORY and (reason := _unusable(seen)):
         if not is_wanted(name, options):
             return LeftOut(name, reason)
-        if seen.has_too_many:
-            return too_many(name)
+        if seen.texts.texts is None:
+            return too_many(name, reason)
     asked = name in options.missing or EVERY_COLUMN in options.missing
     return Feature(name, kind, gaps, seen.gaps, asked)
 
@@ -172,8 +173,8 @@ def _unusable(seen: Seen) -> str:
     """Return why a category is left out; empty if it is used."""
     if seen.counts[Form.LONG] > (1 - MOST) * seen.count:
         return f"texts of more than {values.LONGEST_LABEL:,} characters"
-    if seen.has_too_many:
-        return TOO_MANY_TEXTS
+    if seen.texts.texts is None:
+        return seen.texts.reason
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
@@ -216,14 +217,14 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
     )
 
 
-def too_many(name: str) -> Problem:
+def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
     """Describe a column that was asked for as a category and has too many different texts."""
     return Problem(
         f"the category {name!r} has too many different values",
-        received=f"more than {MOST_TEXTS:,}",
-        expected=f"at most {MOST_TEXTS:,}",
-        fix=f'hash them into bins with data_options.types={{"{name}": "{TEXT}"}}, or leave the'
-        f' column out with data_options.drop=["{name}"]',
+        received=reason,
+        expected=f"at most {MOST_TEXTS:,}, and {MOST_BYTES >> 20} MiB in all columns together",
+        fix=f'hash them into bins with data_options.types={{"{name}": "{TEXT}"}}, or leave this'
+        " column or other columns of text out with data_options.drop",
         path="data_options.types",
     )
 

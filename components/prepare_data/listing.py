@@ -21,8 +21,9 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFou
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 
-_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
-_EXPECTED = f"a file, or a folder with files that end in {', '.join(_SUFFIXES)}"
+ENDINGS = tuple(suffix for known in FORMATS for suffix in known.suffixes)
+ANY_ENDING = ("",)
+_EXPECTED = f"a file, or a folder with files that end in {', '.join(ENDINGS)}"
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -44,12 +45,13 @@ def is_pattern(address: str) -> bool:
     return bool(_WILD.search(address))
 
 
-def files_at(store: Store, data_uri: str) -> list[SourceFile]:
+def files_at(store: Store, data_uri: str, endings: tuple[str, ...] = ENDINGS) -> list[SourceFile]:
     """Return the files of `data_uri`, sorted by name.
 
     Args:
-        store: The store of s3:// addresses.
+        store: The store.
         data_uri: As in the form.
+        endings: Of the files in a folder that count; an empty one takes any.
 
     Raises:
         ConfigurationError: An address is not supported.
@@ -58,7 +60,7 @@ def files_at(store: Store, data_uri: str) -> list[SourceFile]:
     addresses = addresses_of(data_uri) or [data_uri]
     found: list[SourceFile] = []
     for address in addresses:
-        files = _of_one(store, address)
+        files = _of_one(store, address, endings)
         if len(addresses) > 1:
             # The names below two addresses may be equal, so the whole address is the name.
             folder = SPLITS.get(_last(address), "")
@@ -80,7 +82,7 @@ def files_at(store: Store, data_uri: str) -> list[SourceFile]:
     return sorted(found, key=lambda file: file.name)
 
 
-def _of_one(store: Store, address: str) -> list[SourceFile]:
+def _of_one(store: Store, address: str, endings: tuple[str, ...]) -> list[SourceFile]:
     scheme, separator, _ = address.partition("://")
     if separator and scheme != "s3":
         raise ConfigurationError(
@@ -92,7 +94,7 @@ def _of_one(store: Store, address: str) -> list[SourceFile]:
                 path="data_uri",
             )
         )
-    files = list(_objects(store, address) if separator else _paths(address))
+    files = list(_objects(store, address, endings) if separator else _paths(address, endings))
     if files:
         return files
     wild = _WILD.search(address)
@@ -110,7 +112,7 @@ def _of_one(store: Store, address: str) -> list[SourceFile]:
     )
 
 
-def _objects(store: Store, text: str) -> Iterator[SourceFile]:
+def _objects(store: Store, text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
     address = S3Address.parse(text, "data_uri")
     if address.key and not text.endswith("/"):
         try:
@@ -126,11 +128,11 @@ def _objects(store: Store, text: str) -> Iterator[SourceFile]:
     start = len(base) + 1 if base else 0
     for item in store.list(folder):
         name = item.address.key[start:]
-        if _wanted(name, pattern):
+        if _wanted(name, pattern, endings):
             yield SourceFile(name, item.size, item.address, item.etag, _split_of(name))
 
 
-def _paths(text: str) -> Iterator[SourceFile]:
+def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
     top = Path(text).expanduser()
     if top.is_file():
         yield SourceFile.local(top, top.name)
@@ -139,7 +141,7 @@ def _paths(text: str) -> Iterator[SourceFile]:
     top = Path(base or ("/" if top.is_absolute() else "."))
     for path in top.rglob("*"):
         name = path.relative_to(top).as_posix()
-        if _wanted(name, pattern) and path.is_file():
+        if _wanted(name, pattern, endings) and path.is_file():
             yield replace(SourceFile.local(path, name), split=_split_of(name))
 
 
@@ -181,7 +183,7 @@ def _translated(part: str) -> str:
     return found
 
 
-def _wanted(name: str, pattern: re.Pattern[str] | None) -> bool:
+def _wanted(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
     """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
     if any(part.startswith((".", "_")) for part in name.split("/")):
         return False
@@ -191,7 +193,7 @@ def _wanted(name: str, pattern: re.Pattern[str] | None) -> bool:
         if not match:
             return False
         in_folder = bool(match["below"])
-    return not in_folder or name.lower().endswith(_SUFFIXES)
+    return not in_folder or name.lower().endswith(endings)
 
 
 def _split_of(name: str) -> str:

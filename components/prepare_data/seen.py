@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data import dates, values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk, numeric, temporal
+from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_OTHERS = 2_000  # columns that are not numbers
 _WIDE = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
-MOST_TEXTS = 100_000  # different values of a category
-_MOST_CHARACTERS = 64 << 20  # of these values together
 MOST = 0.9  # of the values make a column a number or a date
 
 
@@ -68,6 +67,8 @@ class Seen:
         counts: The other values by form.
         examples: File, line and text of the first value of some forms.
         zero_or_one: The numbers that are 0 or 1.
+        texts: The different texts, without numbers and dates: which of these are parsed without a
+            look at their text depends on the blocks.
     """
 
     def __init__(self, name: str, nulls: pa.Array) -> None:
@@ -76,10 +77,7 @@ class Seen:
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, tuple[str, int, str]] = {}
         self.zero_or_one = 0
-        # Without numbers and dates: which of them are parsed without a look at the text depends
-        # on the blocks.
-        self._texts: set[str] | None = set()
-        self._characters = 0
+        self.texts = DistinctTexts()
         self._last: str = Form.NUMBER  # of the last block, which the next one probably has too
 
     @property
@@ -93,14 +91,9 @@ class Seen:
         return self.counts[Form.NUMBER] + self.counts[Form.INFINITE] < MOST * self.count
 
     @property
-    def has_too_many(self) -> bool:
-        """Whether there are too many different texts for a category."""
-        return self._texts is None
-
-    @property
     def all_different(self) -> bool:
         """Whether no value occurs twice. A column with numbers or dates is not looked at."""
-        return self._texts is not None and len(self._texts) == self.count
+        return self.texts.texts is not None and len(self.texts.texts) == self.count
 
     def to_plain(self) -> dict[str, Any]:
         """Return the counts as values of JSON."""
@@ -110,7 +103,7 @@ class Seen:
             "counts": {form: count for form, count in self.counts.items() if count},
             "examples": {form: list(example) for form, example in self.examples.items()},
             "zero_or_one": self.zero_or_one,
-            "texts": None if self._texts is None else sorted(self._texts),
+            "texts": self.texts.to_plain(),
         }
 
     @classmethod
@@ -120,8 +113,7 @@ class Seen:
         found.gaps, found.zero_or_one = plain["gaps"], plain["zero_or_one"]
         found.counts.update(plain["counts"])
         found.examples = {form: tuple(example) for form, example in plain["examples"].items()}
-        found._texts = None if plain["texts"] is None else set()
-        found._track(set(plain["texts"] or ()))
+        found.texts = DistinctTexts.from_plain(plain["texts"])
         return found
 
     def shift(self, lines: int) -> None:
@@ -136,10 +128,7 @@ class Seen:
         self.counts.update(later.counts)
         self.examples = later.examples | self.examples
         self.zero_or_one += later.zero_or_one
-        if later._texts is None:
-            self._texts = None
-        else:
-            self._track(set(later._texts))
+        self.texts.merge(later.texts)
 
     def add(self, column: pa.Array, file: str, lines: np.ndarray) -> None:
         """Count the values of a block.
@@ -153,7 +142,7 @@ class Seen:
             self._add_whole(Form.DATE, column)
         elif pa.types.is_boolean(column.type):
             self._add_whole(_WORDS["true"], column)
-            self._track({str(value).lower() for value in column.unique().drop_null().to_pylist()})
+            self.texts.add({str(item).lower() for item in column.unique().drop_null().to_pylist()})
         elif numeric(column.type):
             self._add_numbers(column)
         elif isinstance(column, pa.DictionaryArray):
@@ -219,19 +208,9 @@ class Seen:
                 self.examples[form] = (file, int(lines[row]), texts[codes[row]].as_py()[:200])
         self.zero_or_one += int(rows[bits].sum())
         self._last = _FORMS[int(by_form.argmax())]
-        if self._texts is not None:
+        if self.texts.texts is not None:
             tracked = (rows > 0) & ~np.isin(forms, [_INDEX[form] for form in _UNTRACKED])
-            self._track(set(texts.filter(pa.array(tracked)).to_pylist()))
-
-    def _track(self, texts: set[str]) -> None:
-        """Remember different values while they may be those of a category."""
-        if self._texts is None:
-            return
-        texts -= self._texts
-        self._texts |= texts
-        self._characters += sum(map(len, texts))
-        if len(self._texts) > MOST_TEXTS or self._characters > _MOST_CHARACTERS:
-            self._texts = None
+            self.texts.add(set(texts.filter(pa.array(tracked)).to_pylist()))
 
 
 def see(seen: dict[str, Seen], chunk: Chunk) -> None:
@@ -249,6 +228,7 @@ def see(seen: dict[str, Seen], chunk: Chunk) -> None:
             seen[name].add(chunk.columns[name], chunk.faults.file, chunk.faults.lines)
             others += seen[name].is_other
             DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
+    fit([column.texts for column in seen.values()])
 
 
 def _see_numbers(seen: dict[str, Seen], chunk: Chunk) -> set[str]:
@@ -275,6 +255,7 @@ def merge(seen: dict[str, Seen], later: Mapping[str, Seen]) -> None:
     """Add the counts of all columns in the next part of the source."""
     for name, column in seen.items():
         column.merge(later[name])
+    fit([column.texts for column in seen.values()])
 
 
 def too_many_others(columns: int) -> Problem:

@@ -12,7 +12,14 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
-from kfp_tfjob.components.prepare_data.listing import addresses_of, files_at, is_pattern
+from kfp_tfjob.components.prepare_data.listing import (
+    ANY_ENDING,
+    ENDINGS,
+    addresses_of,
+    files_at,
+    is_pattern,
+)
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.pictures import listing as pictures
 from kfp_tfjob.components.prepare_data.pictures.check import problems_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
@@ -29,39 +36,45 @@ _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 
 
-def list_source(store: Store, data_uri: str, format: str = "auto") -> Source:
+def list_source(store: Store, data_uri: str, options: DataOptions | None = None) -> Source:
     """Find the files of `data_uri`.
 
     Args:
         store: The store of s3:// addresses.
         data_uri: A file, a folder, a pattern or several of them, in S3 or, in a local run, on this
             machine.
-        format: `data_options.format`.
+        options: The typed `data_options`; None for its defaults.
 
     Raises:
-        ConfigurationError: The address is not supported.
+        ConfigurationError: The address is not supported, or the user's own reader is wrong.
         DataError: An address has no file, or a finished dataset that is not complete.
     """
-    if of_pictures := pictures.find(store, data_uri, format):
+    own = options.reader if options else None
+    format = options.format if options else "auto"
+    if not own and (of_pictures := pictures.find(store, data_uri, format)):
         return of_pictures
-    files = tuple(files_at(store, data_uri))
+    files = tuple(files_at(store, data_uri, ANY_ENDING if own else ENDINGS))
     addresses = addresses_of(data_uri)
     one = addresses[0] if len(addresses) == 1 else ""
     dataset = None
     if one and not is_pattern(one):
         dataset = finished_dataset.find(store, one, (file.name for file in files))
-    return Source(data_uri, files, store, dataset)
+    reader = OwnReader.read(own, store) if own and not dataset else None
+    return Source(data_uri, files, store, dataset, reader)
 
 
 def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
+    The code of the user's own reader is part of it, as it decides what is in the files.
     For a local file, the digest of its content replaces the tag, so the whole file is read. The
     digest of a finished dataset is that of its manifest.
     """
     if source.dataset:
         return source.dataset.manifest.digest
     digest = sha256()
+    if source.reader:
+        digest.update(f"reader {source.reader.digest}\n".encode())
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
     for file in source.files:

@@ -64,6 +64,10 @@ def open_table(
     """
     if not file.size:
         raise empty(file.name)
+    if source.reader:
+        with source.reader.opened(source, file) as stream:
+            yield ArrowTable(WithLists(IpcTable(stream, file.name), file.name), file.name, options)
+        return
     reader = _READERS[_format_of(source, file, options)]
     with reader.stream(source, file, options) as stream:
         columns = reader.read(stream, file.name, options, block)

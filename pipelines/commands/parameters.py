@@ -143,6 +143,9 @@ def parameters_of(
         values["output_uri"] = values["output_uri"] or _HERE["output_uri"]
         values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     values["model_code"] = as_path(str(values["model_code"]))
+    options = values["data_options"]
+    if isinstance(options, dict) and isinstance(options.get("reader"), str):
+        values["data_options"] = {**options, "reader": as_path(options["reader"])}
     values["output_uri"] = fill_user(str(values["output_uri"]), _user)
     if "train_batch_size" not in sources:
         values["train_batch_size"] = _fitting(values)

@@ -95,9 +95,10 @@ class _Look:
         """Count the files, and read the first block of the first one."""
 
         def ask() -> None:
-            format = str(self._values["data_options"].get("format", "auto"))
+            given = self._values["data_options"] if with_header else {}
+            options = parse(DataOptions, "data_options", given)
             try:
-                source = list_source(self._store, self._seen.data, format)
+                source = list_source(self._store, self._seen.data, options)
             except StepError as error:
                 if not (later and error.__cause__ is None):
                     raise
@@ -108,7 +109,6 @@ class _Look:
             self._seen.files = len(source.files)
             self._seen.bytes = sum(file.size for file in source.files)
             if with_header:
-                options = parse(DataOptions, "data_options", self._values["data_options"])
                 label = str(self._values["data_label"])
                 self._seen.problems += check_header(source, label, options)
 

@@ -1,4 +1,4 @@
-"""Copies model code of this machine to the store, where the pods of a cluster can read it."""
+"""Copies code of this machine to the store, where the pods of a cluster can read it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.components.prepare_data import own_reader
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
@@ -21,38 +23,59 @@ def is_here(values: Mapping[str, Any]) -> bool:
     Raises:
         ConfigurationError: It does not name a function.
     """
-    code = ModelCode.parse(str(values["model_code"]))
-    return not code.in_image and "://" not in code.source
+    return _is_here(str(values["model_code"]))
 
 
 def check_code(values: Mapping[str, Any]) -> list[Problem | str]:
-    """Return what is wrong with model code of this machine; nothing for other code."""
+    """Return what is wrong with code of this machine; nothing for other code."""
+    found: list[Problem | str] = []
     try:
-        if not is_here(values):
-            return []
-        code = ModelCode.parse(str(values["model_code"]))
-        found = code.read(None)  # it reads no store for code of this machine
-        return [*found.problems(code.function, values["model_hyperparameters"])]
+        if is_here(values):
+            code = ModelCode.parse(str(values["model_code"]))
+            files = code.read(None)  # it reads no store for code of this machine
+            found += files.problems(code.function, values["model_hyperparameters"])
     except ConfigurationError as error:
-        return list(error.problems)
+        found += error.problems
+    reader = str(values["data_options"].get("reader") or "")
+    try:
+        if reader and _is_here(reader):
+            OwnReader.read(reader, None)
+    except ConfigurationError as error:
+        found += error.problems
+    return found
 
 
 def copy_code(values: Mapping[str, Any], endpoint: str = "") -> dict[str, Any]:
-    """Copy model code of this machine to the store; the same code is copied to the same place.
+    """Copy code of this machine to the store; the same code is copied to the same place.
 
     Args:
         values: Every run parameter, checked.
         endpoint: URL of the store as this machine reaches it.
 
     Returns:
-        The run parameters, with the address of the copy.
+        The run parameters, with the addresses of the copies.
 
     Raises:
         ConfigurationError: The code cannot be read, or the store cannot be written from here.
     """
-    if not is_here(values):
-        return dict(values)
-    code = ModelCode.parse(str(values["model_code"]))
+    found = dict(values)
+    if is_here(values):
+        found["model_code"] = _copied(str(values["model_code"]), "model_code", values, endpoint)
+    reader = str(values["data_options"].get("reader") or "")
+    if reader and _is_here(reader):
+        copied = _copied(reader, own_reader.PATH, values, endpoint)
+        found["data_options"] = {**values["data_options"], "reader": copied}
+    return found
+
+
+def _is_here(text: str) -> bool:
+    code = ModelCode.parse(text)
+    return not code.in_image and "://" not in code.source
+
+
+def _copied(text: str, parameter: str, values: Mapping[str, Any], endpoint: str) -> str:
+    """Copy the code that a parameter names, and return the parameter with the new address."""
+    code = ModelCode.parse(text)
     path = Path(code.source).resolve()
     files = code_files.local(path)
     digest = sha256()
@@ -69,12 +92,12 @@ def copy_code(values: Mapping[str, Any], endpoint: str = "") -> dict[str, Any]:
         problem = error.problems[0]
         raise ConfigurationError(
             Problem(
-                "model_code is a path of this machine, and cannot be copied to the store",
+                f"{parameter} is a path of this machine, and cannot be copied to the store",
                 received=problem.what if isinstance(problem, Problem) else problem,
                 expected=f"the right to write {place}",
                 fix="set the AWS environment for the store, or copy the code yourself and give its"
                 " s3:// address",
-                path="model_code",
+                path=parameter,
             )
         ) from error
-    return {**values, "model_code": f"{place}:{code.function}"}
+    return f"{place}:{code.function}"

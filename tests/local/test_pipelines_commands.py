@@ -143,6 +143,26 @@ def test_model_code_of_this_machine_is_copied(fake, package, data, base, store, 
     assert store.read(where / "__init__.py" if whole else where) == file.read_bytes()
 
 
+def test_a_reader_of_this_machine_is_copied(fake, package, data, base, store, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import pyarrow as pa\n"
+        "def read(stream, name):\n"
+        "    yield pa.RecordBatch.from_pydict({'a': [1, 2], 'y': [0, 1]})\n"
+    )
+    setting = ("--set", f"data_options.reader={file}:read", "--yes")
+    found = submitted(package, data, base, *setting)
+    assert found.exit_code == 0, found.output
+    (run,) = fake.runs.values()
+    address = run.runtime_config.parameters["data_options"]["reader"]
+    assert address.startswith(f"{base}/code/") and address.endswith("/mine.py:read")
+    where = S3Address.parse(address.removesuffix(":read"))
+    assert store.read(where) == file.read_bytes()
+    file.write_text("def read(stream):\n    yield 1\n")
+    found = submitted(package, data, base, *setting)
+    assert found.exit_code == 2 and "does not take a stream and a name" in found.stderr
+
+
 def test_wrong_model_code_of_this_machine_is_refused(fake, package, data, base, tmp_path):
     (tmp_path / "mine.py").write_text("def other(dataset):\n    return None\n")
     for name in ("mine.py:build", "none.py:build"):
@@ -169,7 +189,7 @@ def test_a_dry_run_checks_and_starts_nothing(fake, package, data, base):
     found = submitted(package, data, base, "--dry-run", "--run-name", "taken")
     assert found.exit_code == 2 and "exists already" in found.stderr
     found = kfp_tfjob("submit", "--dry-run", "--pipeline", package)
-    assert found.exit_code == 2 and "data_label is missing" in found.stderr
+    assert found.exit_code == 2 and "data_uri is missing" in found.stderr
     assert len(fake.runs) == 1
 
 

@@ -10,7 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_tfjob.components.prepare_data import ipc_table
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, read
 
@@ -195,3 +200,28 @@ def test_wide_lists_come_in_small_chunks(path: Path) -> None:
 
 def test_the_limit_is_far_above_what_common_writers_write() -> None:
     assert ipc_table._LARGEST_BATCH == 256 << 20
+
+
+@pytest.mark.parametrize("grows", [True, False], ids=["deltas", "replaced"])
+def test_dictionaries_that_grow_have_a_limit(path: Path, grows: bool, monkeypatch) -> None:
+    """A stream may add to a dictionary in every batch; a dictionary that is replaced is gone."""
+    monkeypatch.setattr(ipc_table, "_LARGEST_BATCH", 20_000)
+    texts = [f"text number {i}" for i in range(3_000)]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=grows)
+    schema = pa.schema([("a", pa.dictionary(pa.int32(), pa.string())), ("y", pa.int64())])
+    with pa.ipc.new_stream(path, schema, options=options) as file:
+        for end in range(500, 3_001, 500):
+            known = texts[:end] if grows else texts[end - 500 : end]
+            codes = np.arange(len(known) - 500, len(known), dtype=np.int32)
+            column = pa.DictionaryArray.from_arrays(codes, known)
+            file.write_batch(pa.record_batch([column, codes.astype(np.int64) % 2], schema=schema))
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], DataOptions()) as found:
+        chunks = found.chunks(Columns(("a",), "y"))
+        if not grows:
+            assert sum(len(chunk.faults.lines) for chunk in chunks) == 3_000
+            return
+        with pytest.raises(DataError) as caught:
+            list(chunks)
+    (problem,) = caught.value.problems
+    assert "dictionary data" in problem.what and "without a dictionary" in problem.fix

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import dictionary, seen, vocabulary
-from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable
+from kfp_tfjob.components.prepare_data import dictionary, distinct_texts, seen, vocabulary
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
-from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Kinds, decide
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.rows import Columns, Texts
 from kfp_tfjob.components.prepare_data.seen import Seen
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.options.data import DataOptions
@@ -132,7 +132,7 @@ def tables(draw) -> list[tuple[str, ...]]:
 
 BLOCKS = st.sampled_from([40, 300, 1 << 16])
 few = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
@@ -140,7 +140,9 @@ few = settings(
 def small_limits():
     """Make limits so small that a few rows exceed them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seen, "MOST_TEXTS", 5)
+        patch.setattr(distinct_texts, "MOST_TEXTS", 5)
+        patch.setattr(distinct_texts, "_LARGEST", 1200)
+        patch.setattr(distinct_texts, "MOST_BYTES", 1400)
         patch.setattr(dictionary, "MOST_TEXTS", 7)
         patch.setattr(vocabulary, "MOST_CLASSES", 4)
         yield
@@ -220,3 +222,39 @@ def test_a_merged_dictionary_can_be_added_to():
     codes, hashes = merged.add(texts)
     assert codes.tolist() == [1, 2, 1]
     assert hashes.tolist() == [dictionary.text_hash(text) for text in ("red", "green", "red")]
+
+
+def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
+    """However many columns have many texts, those that are kept fit in memory together."""
+    monkeypatch.setattr(distinct_texts, "MOST_TEXTS", 100_000)
+    monkeypatch.setattr(distinct_texts, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(distinct_texts, "MOST_BYTES", 1 << 20)
+    names = [f"c{i}" for i in range(40)]
+    found = {name: Seen(name, NULLS) for name in names}
+    for block in range(5):
+        columns = {
+            name: pa.array([f"{name} {(block * 200 + row) % (i * 25 + 2)}" for row in range(200)])
+            for i, name in enumerate(names)
+        }
+        seen.see(found, Chunk(columns, BlockFaults("t", np.arange(200)), 0))
+        held = sum(column.texts.bytes for column in found.values() if column.texts.texts)
+        assert held <= 1 << 20
+    kinds, problems = decide(found.values(), OPTIONS)
+    assert not problems
+    kept, lost = kinds.of(CATEGORY), [item.name for item in kinds.left_out]
+    assert [*kept, *lost] == names and len(kept) > 5 and lost
+    assert "beside those of the other columns" in kinds.left_out[0].reason
+    _, (problem,) = decide([found["c39"]], DataOptions(types={"c39": "category"}))
+    assert "beside those" in problem.received and "drop" in problem.fix
+
+
+def test_dictionaries_that_do_not_fit_together_are_named(monkeypatch):
+    monkeypatch.setattr(dictionary, "MOST_TEXTS", 1000)
+    monkeypatch.setattr(dictionary, "_MOST_BYTES", 50_000)
+    found = {"a": Dictionary(), "b": Dictionary()}
+    codes = np.arange(1, 301, dtype=np.int32)
+    found["a"].add(Texts([str(i) for i in range(300)], codes))
+    assert dictionary.too_large(found) is None
+    found["b"].add(Texts([str(i) for i in range(300)], codes))
+    problem = dictionary.too_large(found)
+    assert problem and "'a'" in problem.received and "drop" in problem.fix

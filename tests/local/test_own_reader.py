@@ -1,0 +1,189 @@
+"""A reader of the user's own: any format, without the keys of the store, with named failures."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from examples import own_reader as example
+from kfp_tfjob.components.prepare_data import own_reader, own_reader_process
+from kfp_tfjob.components.prepare_data.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.files import Source
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+EXAMPLE = Path(example.__file__)
+HEAD = "import os, sys, time\nimport pyarrow as pa\n"
+BATCH = "pa.RecordBatch.from_pydict({'a': [1.5, 2.5], 'y': ['u', 'v']})"
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+def options(code: Path | S3Address, function: str = "read", **more: object) -> DataOptions:
+    return parse(DataOptions, "data_options", {"reader": f"{code}:{function}", **more})
+
+
+def source_of(folder: Path, body: str, data: bytes = b"1,2\n") -> tuple[Source, DataOptions]:
+    """Return a source of one file, and options with a reader whose body is given."""
+    code = folder / "mine.py"
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    code.write_text(f"{HEAD}def read(stream, name):\n{lines}")
+    (folder / "data.bin").write_bytes(data)
+    chosen = options(code)
+    return list_source(None, str(folder / "data.bin"), chosen), chosen
+
+
+def rows(source: Source, chosen: DataOptions, *names: str) -> list[Chunk]:
+    """Return these columns of all rows of the first file."""
+    with open_table(source, source.files[0], chosen) as table:
+        return list(table.chunks(Columns(names, "y", frozenset())))
+
+
+def test_text_of_fixed_width_becomes_a_dataset(step: Step, base: S3Address, tmp_path: Path) -> None:
+    """The files may have any ending, and code in the store is the same as code of this machine."""
+    example.write(str(tmp_path / "a.dat"), rows=300)
+    step.store.write(base / "in/a.dat", (tmp_path / "a.dat").read_bytes())
+    step.store.write(base / "other/own_reader.py", EXAMPLE.read_bytes())
+    given = {"reader": f"{base}/other/own_reader.py:read"}
+    source = list_source(step.store, f"{base}/in", options(EXAMPLE))
+    done = run(step, f"{base}/in", "frost", given, source_digest(source))
+    kinds = {item["name"]: item["type"] for item in done.schema["features"]}
+    assert kinds == {
+        "station": "category",
+        "day": "date",
+        "temperature": "float32",
+        "humidity": "float32",
+    }
+    assert sum(done.rows.values()) == 300
+    assert done.statistics["features"]["temperature"]["missing"] > 0
+    assert not check_header(source, "frost", options(EXAMPLE))
+
+
+def test_the_code_is_part_of_the_digest(tmp_path: Path) -> None:
+    source, _ = source_of(tmp_path, f"yield {BATCH}")
+    again, _ = source_of(tmp_path, f"yield {BATCH}")
+    other, _ = source_of(tmp_path, f"yield {BATCH}  # the same rows")
+    first = source_digest(source).encode()
+    assert source_digest(again).encode() == first != source_digest(other).encode()
+    plain = json.loads(json.dumps(source.reader.to_plain()))
+    assert OwnReader.from_plain(plain) == source.reader
+
+
+def test_it_sees_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    monkeypatch.setenv("KF_PIPELINES_TOKEN", "another")
+    monkeypatch.setenv(MOUNT_VARIABLE, "/x")
+    source, chosen = source_of(
+        tmp_path,
+        "print('lines on standard output harm nothing')\n"
+        "names = sorted(os.environ)\n"
+        "yield pa.RecordBatch.from_pydict({'y': names})",
+    )
+    (chunk,) = rows(source, chosen)
+    names = set(chunk.columns["y"].to_pylist())
+    assert names <= {*own_reader._KEPT_VARIABLES, "HOME", "TMPDIR", "TZ", "PYTHONHASHSEED"}
+
+
+@pytest.mark.parametrize(
+    ("body", "received", "fix"),
+    [
+        ("yield {'a': 1}", "item 1 is a builtins.dict", "from_pydict"),
+        (
+            f"yield {BATCH}\nyield pa.RecordBatch.from_pydict({{'a': [1], 'y': ['u']}})",
+            "batch 2 with 'a': int64",
+            "the same schema",
+        ),
+        (
+            f"yield {BATCH}\nyield pa.RecordBatch.from_pydict({{'y': ['u']}})",
+            "without 'a'",
+            "the same schema",
+        ),
+        ("return None", "TypeError: 'NoneType' object is not iterable", "correct the reader"),
+        ("return iter(())", "no record batch", "an empty batch"),
+        (f"yield {BATCH}\nraise ValueError('at ä')", "ValueError: at ä, in mine.py, line 5", "log"),
+        (f"yield {BATCH}\nsys.exit(0)", "SystemExit: 0", "correct the reader"),
+        (f"yield {BATCH}\nos._exit(0)", "ended with the exit code 0", "must not end"),
+        (f"yield {BATCH}\nos.kill(os.getpid(), 9)", "memory ran out", "pod.prepare.memory"),
+        ("import not_there\nyield 1", "ModuleNotFoundError", "correct the reader"),
+    ],
+)
+def test_failures_are_named(tmp_path: Path, body: str, received: str, fix: str) -> None:
+    source, chosen = source_of(tmp_path, body)
+    with pytest.raises(DataError) as caught:
+        rows(source, chosen, "a")
+    (problem,) = caught.value.problems
+    assert problem.what == "data_options.reader mine:read failed on data.bin"
+    assert received in problem.received and fix in problem.fix and problem.expected
+
+
+def test_a_reader_that_waits_for_ever_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_reader, "_SILENCE_SECONDS", 1)
+    source, chosen = source_of(tmp_path, "time.sleep(600)\nyield 1")
+    with pytest.raises(DataError, match="nothing read and nothing yielded"):
+        rows(source, chosen, "a")
+
+
+def test_it_may_leave_the_rest_and_the_step_too(tmp_path: Path) -> None:
+    """Neither side waits for the other; rows before the end of a large file come at once."""
+    body = f"stream.read(10)\nwhile True:\n    yield {BATCH}"
+    source, chosen = source_of(tmp_path, body, bytes(5 << 20))
+    with open_table(source, source.files[0], chosen) as table:
+        chunk = next(table.chunks(Columns(("a",), "y", frozenset())))
+        assert chunk.columns["a"].to_pylist() == [1.5, 2.5]
+
+
+def test_a_file_that_changes_is_a_fault(tmp_path: Path) -> None:
+    source, chosen = source_of(tmp_path, f"stream.read()\nyield {BATCH}")
+    (tmp_path / "data.bin").write_bytes(b"another content")
+    with pytest.raises(DataError, match="changed while it was read"):
+        rows(source, chosen, "a")
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "what"),
+    [
+        ("def read(stream):\n    yield 1\n", "read", "does not take a stream and a name"),
+        ("def read(stream, name, *, more):\n    yield 1\n", "read", "does not take a stream"),
+        ("def read(:\n", "read", "is not Python"),
+        ("def reed(stream, name):\n    yield 1\n", "read", "has no function read"),
+        (None, "read", "is wrong|does not exist|no such"),
+    ],
+)
+def test_wrong_code_is_refused_before_it_runs(
+    tmp_path: Path, code: str | None, function: str, what: str
+) -> None:
+    if code is not None:
+        (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "data.bin").write_bytes(b"1")
+    with pytest.raises(ConfigurationError) as caught:
+        list_source(None, str(tmp_path / "data.bin"), options(tmp_path / "mine.py", function))
+    (problem,) = caught.value.problems
+    assert problem.path == "data_options.reader" and "model_code" not in str(problem)
+
+
+def test_large_batches_are_divided(tmp_path: Path) -> None:
+    """A reader that yields a whole file at once costs its own memory, not that of the step."""
+    sink = tmp_path / "out"
+    batch = pa.RecordBatch.from_pydict({"a": list(range(3_000_000))})
+    with open(sink, "wb") as file:
+        own_reader_process._write([batch], file)
+    with pa.ipc.open_stream(sink.read_bytes()) as reader:
+        sizes = [part.num_rows for part in reader]
+    assert sum(sizes) == 3_000_000 and len(sizes) == 2
