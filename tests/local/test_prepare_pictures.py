@@ -1,0 +1,207 @@
+"""prepare_data on folders of pictures, on the real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.prepare_data.pictures import engine as pictures
+from kfp_tfjob.components.prepare_data.pictures import parts
+from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import verify
+from tests.unit.picture_files import animals, deep, drawn, encoded, png_of_size, tree
+
+
+def prepared(store: Store, base: S3Address, data: object, **options: object) -> Prepared:
+    step = Step("prepare_data", "r1", Layout(base), store)
+    return engine.run(step, str(data), "", options)
+
+
+def objects(store: Store, done: Prepared) -> dict[str, bytes]:
+    base = S3Address.parse(done.dataset_uri)
+    return {item.address.name: store.read(item.address) for item in store.list(base)}
+
+
+def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
+    done = prepared(store, base / "out", tree(tmp_path / "p", animals(40)))
+    assert sum(done.rows.values()) == 80 and all(done.rows.values()) and not done.reused
+    assert done.schema["features"] == [{"name": "picture", "type": "picture"}]
+    assert done.schema["label"] == {"name": "class", "classes": ["cat", "dog"]}
+    assert done.schema["picture"]["height"] == done.schema["picture"]["width"] == 24
+    assert done.schema["picture"]["channels"] == 3
+    described = done.statistics["features"]["picture"]
+    assert described["formats"] == {"JPEG": 80} and described["sizes"] == [[24, 24, 80]]
+    assert done.metrics["classes"] == 2 and done.statistics["warnings"] == []
+    address = S3Address.parse(done.dataset_uri)
+    manifest = store.read_manifest(address / "manifest.json")
+    assert verify(store, address, manifest) == [] and manifest.details["rows"] == done.rows
+    page = render(done.schema, done.statistics)
+    assert "JPEG 80, colour 80; width x height: 24 x 24 (80)" in page
+    assert prepared(store, base / "out", tmp_path / "p").reused
+
+
+def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = animals(15)
+    one = objects(store, prepared(store, base / "one", tree(tmp_path / "one", files)))
+    shuffle = random.Random(0)
+    for name, most in (("two", 7), ("three", 2)):
+        # Other names, so another order, in parts of another size.
+        monkeypatch.setattr(parts, "_PART_FILES", most)
+        numbers = shuffle.sample(range(1000), len(files))
+        renamed = {
+            f"{old.split('/')[0]}/{number} ü.png": content
+            for number, (old, content) in zip(numbers, files.items(), strict=True)
+        }
+        tree(tmp_path / name, renamed)
+        assert objects(store, prepared(store, base / name, tmp_path / name)) == one
+    monkeypatch.setattr(parts, "_PART_FILES", 20)
+    for name, content in files.items():
+        store.write(base / "in" / name, content)
+    store.write(base / "in" / "bird" / ".keep", b"")
+    found = objects(store, prepared(store, base / "four", f"{base}/in"))
+    assert found == one
+
+
+@pytest.mark.slow  # processes load pyarrow and more
+def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_path: Path) -> None:
+    tree(tmp_path / "p", animals(30))
+    done = prepared(store, base / "one", tmp_path / "p")
+    source = list_source(store, str(tmp_path / "p"))
+    (tmp_path / "exchange").mkdir()
+    executor = Processes(Recipe(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
+    before = parts._PART_FILES
+    parts._PART_FILES = 9
+    try:
+        other = pictures.prepare(
+            store, executor, source, "", DataOptions(), base / "two", done.dataset_digest
+        )
+    finally:
+        parts._PART_FILES = before
+        executor.close()
+    assert objects(store, done) == objects(store, other)
+
+
+FAULTS = {
+    "cat/empty.jpg": (b"", "an empty file"),
+    "cat/text.jpg": (b"hello", "neither a JPEG nor a PNG"),
+    "cat/short.jpg": (encoded(drawn())[:-30], "cut off"),
+    "dog/short.png": (encoded(drawn(), "PNG")[:-30], "cut off"),
+    "dog/bomb.png": (png_of_size(30_000, 30_000), "more pixels than"),
+    "dog/anim.gif": (encoded(drawn().convert("P"), "GIF"), "neither a JPEG nor a PNG"),
+    "dog/bits.jpg": (
+        encoded(drawn()).replace(b"\xff\xc0\0\x11\x08", b"\xff\xc1\0\x11\x0c"),
+        "a JPEG that is neither baseline",
+    ),
+    "dog/header.png": (encoded(drawn(), "PNG").replace(b"IHDR\0", b"IHDR\1"), "damaged"),
+}
+
+
+def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) -> None:
+    bad = {name: content for name, (content, _) in FAULTS.items()}
+    tree(tmp_path / "p", animals(40) | bad)
+    with pytest.raises(DataError) as caught:
+        engine.run(
+            Step("prepare_data", "r1", Layout(base / "out"), store),
+            str(tmp_path / "p"),
+            "",
+            {},
+            engine.digest_of(list_source(store, str(tmp_path / "p"))),  # without the first look
+        )
+    text = str(caught.value)
+    assert f"{len(FAULTS)} of {80 + len(FAULTS)} pictures are bad" in text
+    for name, (_, words) in FAULTS.items():
+        assert f"{name}: {words}" in text
+    assert not list(store.list(base / "out" / "datasets"))
+    done = prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
+    assert done.statistics["bad_rows"]["dropped"] == len(FAULTS)
+    clean = prepared(store, base / "out", tree(tmp_path / "q", animals(40)))
+    shards = {name: data for name, data in objects(store, clean).items() if "tfrecord" in name}
+    assert shards.items() <= objects(store, done).items()
+    with pytest.raises(DataError, match="max_bad_fraction"):
+        prepared(store, base / "out", tmp_path / "p", on_bad_row="drop", max_bad_fraction=0.01)
+
+
+def test_pixels_are_checked_if_asked(store: Store, base: S3Address, tmp_path: Path) -> None:
+    damaged = bytearray(encoded(drawn(1, (100, 100)), "PNG"))
+    damaged[90] ^= 0xFF
+    tree(tmp_path / "p", animals(40) | {"cat/damaged.png": bytes(damaged)})
+    assert sum(prepared(store, base, tmp_path / "p").rows.values()) == 81
+    with pytest.raises(DataError, match=r"cat/damaged.png: damaged"):
+        prepared(store, base, tmp_path / "p", pictures={"verify": "decode"})
+
+
+def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_path: Path) -> None:
+    files = animals(40)
+    other = {
+        "cat/large.png": encoded(drawn(3, (60, 50)).convert("RGBA"), "PNG"),
+        "cat/deep.png": deep(),
+        "dog/cmyk.jpg": encoded(drawn(4).convert("CMYK")),
+        "dog/copy.jpg": files["dog/000.jpg"],
+        "dog/conflict.jpg": files["cat/001.jpg"],
+    }
+    done = prepared(store, base, tree(tmp_path / "p", files | other))
+    modes = done.statistics["features"]["picture"]["modes"]
+    assert modes == {"colour": 82, "CMYK": 1, "colour with alpha": 1, "grey, 16 bits": 1}
+    assert done.schema["picture"]["height"] == 128
+    assert (done.statistics["duplicates"], done.statistics["conflicts"]) == (2, 1)
+    said = "; ".join(done.statistics["warnings"])
+    for words in ("1 of 85 pictures: an alpha", "16 bits", "different label", "half as large"):
+        assert words in said
+    with pytest.raises(DataError, match=r"dog/cmyk.jpg: four inks"):
+        prepared(store, base, tmp_path / "p", pictures={"channels": 1})
+
+
+def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> None:
+    files = {f"train/{name}": content for name, content in animals(30).items()}
+    files |= {f"val/{name}": content for name, content in animals(5, 100).items()}
+    files |= {f"test/{name}": content for name, content in animals(5, 200).items()}
+    files["test/cat/copy.jpg"] = files["train/cat/003.jpg"]
+    done = prepared(store, base, tree(tmp_path / "p", files))
+    assert done.rows == {"train": 60, "validation": 10, "test": 11}
+    assert done.schema["split"]["folders"] is True
+    assert done.statistics["also_in_train"] == {"validation": 0, "test": 1}
+    assert "1 of 11 pictures of test are also in train" in done.statistics["warnings"][-1]
+    # Without a folder for a split, pictures of train are taken by their hash.
+    for name in [name for name in files if name.startswith("val/")]:
+        (tmp_path / "p" / name).unlink()
+    done = prepared(store, base, tmp_path / "p")
+    assert done.rows["test"] == 11 and done.rows["train"] + done.rows["validation"] == 60
+    done = prepared(store, base, tmp_path / "p", split={"folders": False})
+    assert sum(done.rows.values()) == 71 and done.schema["label"]["classes"] == ["cat", "dog"]
+
+
+def test_a_picture_that_changes_after_the_listing(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    tree(tmp_path / "p", animals(20))
+    source = list_source(store, str(tmp_path / "p"))
+    path = tmp_path / "p" / "cat" / "003.jpg"
+    content = path.read_bytes()
+    path.write_bytes(content)
+    os.utime(path, (1, 1))
+    with pytest.raises(DataError, match="003.jpg changed while it was read"):
+        source.content(source.files[3])
+
+
+def test_too_few_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
+    tree(tmp_path / "p", animals(1))
+    with pytest.raises(DataError, match="a split has no pictures"):
+        prepared(store, base, tmp_path / "p")
+    assert json.dumps(DataOptions().model_dump(mode="json"))  # as tasks get it

@@ -1,0 +1,137 @@
+"""What the bytes of a picture say, and which files are none."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from kfp_tfjob.components.prepare_data.pictures.header import Header, Unusable, look
+from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder, split_records
+from kfp_tfjob.components.prepare_data.pictures.verify import decoding_fault
+from kfp_tfjob.components.prepare_data.tfrecord_table import _example
+from tests.unit.picture_files import SIZE, deep, drawn, encoded, png_of_size
+
+COLOUR = drawn()
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
+KINDS = {
+    "JPEG colour": (encoded(COLOUR), "JPEG", "colour"),
+    "JPEG progressive": (encoded(COLOUR, progressive=True), "JPEG", "colour"),
+    "JPEG grey": (encoded(COLOUR.convert("L")), "JPEG", "grey"),
+    "JPEG CMYK": (encoded(COLOUR.convert("CMYK")), "JPEG", "CMYK"),
+    "JPEG with a tail": (encoded(COLOUR) + bytes(100), "JPEG", "colour"),
+    "PNG colour": (encoded(COLOUR, "PNG"), "PNG", "colour"),
+    "PNG grey": (encoded(COLOUR.convert("L"), "PNG"), "PNG", "grey"),
+    "PNG palette": (encoded(COLOUR.convert("P"), "PNG"), "PNG", "palette"),
+    "PNG one bit": (encoded(COLOUR.convert("1"), "PNG"), "PNG", "grey"),
+    "PNG grey alpha": (encoded(COLOUR.convert("LA"), "PNG"), "PNG", "grey with alpha"),
+    "PNG alpha": (encoded(COLOUR.convert("RGBA"), "PNG"), "PNG", "colour with alpha"),
+    "PNG 16 bits": (deep(), "PNG", "grey, 16 bits"),
+    "PNG with a tail": (encoded(COLOUR, "PNG") + b"more", "PNG", "colour"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_picture(kind: str) -> None:
+    content, format, mode = KINDS[kind]
+    assert look(content) == Header(format, *SIZE, mode)
+    assert decoding_fault(content) == ""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "tail" not in kind])
+def test_a_file_that_is_cut_off_anywhere(kind: str) -> None:
+    content = KINDS[kind][0]
+    for length in range(len(content)):
+        found = look(content[:length])
+        assert isinstance(found, Unusable), length
+        assert found.rule in ("truncated", "empty" if not length else "picture"), length
+
+
+def test_a_preview_in_the_header_is_not_the_end() -> None:
+    preview = b"\xff\xe1" + (2 + len(KINDS["JPEG grey"][0])).to_bytes(2) + KINDS["JPEG grey"][0]
+    whole = KINDS["JPEG colour"][0]
+    content = whole[:2] + preview + whole[2:]
+    assert isinstance(look(content), Header)
+    assert look(content[:-20]).rule == "truncated"
+
+
+def test_a_picture_that_is_to_be_turned() -> None:
+    assert look(encoded(COLOUR, exif=TURNED)).is_turned
+    TURNED[0x0112] = 1
+    assert not look(encoded(COLOUR, exif=TURNED)).is_turned
+
+
+@pytest.mark.parametrize(
+    ("content", "rule", "words"),
+    [
+        (b"", "empty", "0 bytes"),
+        (encoded(COLOUR.convert("P"), "GIF"), "picture", "GIF"),
+        (encoded(COLOUR, "BMP"), "picture", "BMP"),
+        (encoded(COLOUR, "TIFF"), "picture", "TIFF"),
+        (encoded(COLOUR, "WEBP"), "picture", "WebP"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "picture", "HEIC"),
+        (b"<!DOCTYPE html>", "picture", "HTML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "picture", "Git LFS"),
+        (b"name,label\n", "picture", "name,label"),
+        (encoded(COLOUR)[:2] + b"\xff\xc9" + encoded(COLOUR)[4:], "coding", "arithmetic"),
+        (encoded(COLOUR).replace(b"\xff\xc0\0\x11\x08", b"\xff\xc1\0\x11\x0c"), "coding", "12"),
+        (png_of_size(0, 5), "broken", "0 x 5"),
+        (encoded(COLOUR, "PNG").replace(b"IHDR\0", b"IHDR\1"), "broken", "IHDR"),
+    ],
+)
+def test_files_that_are_no_pictures(content: bytes, rule: str, words: str) -> None:
+    found = look(content)
+    assert isinstance(found, Unusable) and found.rule == rule and words in found.value
+
+
+@given(st.sampled_from(list(KINDS)), st.data())
+def test_a_damaged_file_is_named_or_taken_but_never_an_error(
+    kind: str, data: st.DataObject
+) -> None:
+    content = bytearray(KINDS[kind][0])
+    for _ in range(data.draw(st.integers(1, 5))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    found = look(bytes(content))
+    assert isinstance(found, Header | Unusable)
+    if isinstance(found, Header):
+        assert found.width > 0 < found.height
+
+
+def test_a_picture_that_does_not_decode_is_named() -> None:
+    content = bytearray(encoded(drawn(1, (200, 200)), "PNG"))
+    content[100] ^= 0xFF
+    assert isinstance(look(bytes(content)), Header)
+    assert decoding_fault(bytes(content))
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+def test_a_record_is_an_example(size: int) -> None:
+    label, content = size % 10_000, bytes(range(256)) * (size // 256) + bytes(size % 256)
+    record = PictureEncoder(10_000).encode(label, content)
+    [found] = split_records(record)
+    assert bytes(found) == record
+    example = _example().FromString(record[12:-4]).features.feature
+    assert set(example) == {"label", "picture"}
+    assert example["label"].int64_list.value == [label]
+    assert example["picture"].bytes_list.value == [content]
+
+
+def test_damage_of_a_record_is_seen() -> None:
+    encoder = PictureEncoder(2)
+    whole = encoder.encode(0, b"a" * 100) + encoder.encode(1, b"b" * 50)
+    assert len(list(split_records(whole))) == 2
+    for at in (30, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        assert None in list(split_records(bytes(damaged)))
+    assert list(split_records(whole[:-1]))[-1] is None
+
+
+def test_pillow_reads_what_is_taken() -> None:
+    for content, format, _ in KINDS.values():
+        with Image.open(io.BytesIO(content)) as picture:
+            assert (picture.format, picture.size) == (format, SIZE)

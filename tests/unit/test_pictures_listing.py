@@ -1,0 +1,156 @@
+"""Which files are pictures of which class and split."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data.pictures.check import problems_of
+from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.store import Store
+from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree
+
+STORE = Store("http://127.0.0.1:1")
+ONE = encoded(drawn())
+
+
+def listed(top: Path, **options: object):
+    return list_source(STORE, str(top), parse(DataOptions, "data_options", options))
+
+
+def problems(top: Path, **options: object) -> str:
+    source = listed(top, **options)
+    typed = parse(DataOptions, "data_options", options)
+    return "\n".join(map(str, check_header(source, "", typed)))
+
+
+def test_the_folder_is_the_class(tmp_path: Path) -> None:
+    names = (
+        "cat/1.jpg",
+        "cat/with space ü.PNG",
+        "cat/2024/07/1.jpg",
+        "dog/no ending",
+        "日本/1.jpeg",
+    )
+    source = listed(tree(tmp_path / "p", dict.fromkeys(names, ONE)))
+    assert source.pictures.classes == ("cat", "dog", "日本")
+    assert [file.name for file in source.files] == sorted(names)
+    assert source.pictures.class_of("cat/2024/07/1.jpg") == "cat"
+    assert problems_of(source, DataOptions()) == []
+    assert not source.pictures.notes
+
+
+def test_two_forms_of_one_name_are_one_class(tmp_path: Path) -> None:
+    source = listed(
+        tree(tmp_path, {"caf\u00e9/1.jpg": ONE, "cafe\u0301/2.jpg": ONE, "b/1.jpg": ONE})
+    )
+    assert source.pictures.classes == ("b", "caf\u00e9")
+
+
+@pytest.mark.parametrize(
+    ("tops", "depth"),
+    [
+        (("train", "validation", "test"), 1),
+        (("Train", "val"), 1),
+        (("train",), 1),
+        (("train", "car", "test"), 1),  # and the pictures outside are named
+        (("train", "car"), 0),
+        (("test", "cat"), 0),
+    ],
+)
+def test_folders_of_splits(tmp_path: Path, tops: tuple[str, ...], depth: int) -> None:
+    files = {f"{top}/{name}/1.jpg": ONE for top in tops for name in ("cat", "dog")}
+    source = listed(tree(tmp_path, files))
+    assert source.pictures.depth == depth
+    assert source.pictures.classes == (("cat", "dog") if depth else tuple(sorted(tops)))
+    assert source.splits_by_folder == (depth == 1 and len(tops) > 1)
+    if tops == ("train", "car", "test"):
+        assert "only some of the files are in folders that name a split" in problems(tmp_path)
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    files = {"cat/1.jpg": ONE, "dog/1.jpg": ONE, "LICENSE.txt": b"x", ".git/a.jpg": ONE}
+    files |= {"cat/.DS_Store": b"x", "cat/Thumbs.db": b"x", "__MACOSX/cat/._1.jpg": b"x"}
+    tree(tmp_path, files)
+    (tmp_path / "bird" / "deep").mkdir(parents=True)
+    (tmp_path / "cat" / "again").symlink_to(tmp_path)
+    (tmp_path / "dog" / "linked.jpg").symlink_to(tmp_path / "cat" / "1.jpg")
+    source = listed(tmp_path)
+    assert [file.name for file in source.files] == ["cat/1.jpg", "dog/1.jpg", "dog/linked.jpg"]
+    notes = "; ".join(source.pictures.notes)
+    assert "LICENSE.txt" in notes and "no classes: bird" in notes and "cat/again" in notes
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"1.jpg": ONE, "cat/2.jpg": ONE, "dog/1.jpg": ONE}, "1 picture of data_uri are not in"),
+        ({"flowers/cat/1.jpg": ONE, "flowers/dog/1.jpg": ONE}, "/flowers as data_uri"),
+        ({"a.jpg": ONE}, "fewer than two classes"),
+        ({"cat/1.jpg": ONE, "dog/1.jpg": b""}, "dog/1.jpg: an empty file"),
+        ({"cat/1.jpg": ONE, "dog/notes.txt": b"hello"}, "dog/notes.txt: neither a JPEG nor a PNG"),
+        ({"cat/1.jpg": ONE[:-9], "dog/1.jpg": ONE}, "cat/1.jpg: cut off"),
+        ({"cat/1.jpg": ONE, "dog/1.png": png_of_size(20_000, 20_000)}, "max_megapixels"),
+    ],
+)
+def test_what_preflight_names(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
+    assert expected in problems(tree(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"columns": ["a"]}, "data_options.columns"),
+        ({"types": {"a": "text"}}, "data_options.types"),
+        ({"split": {"group": "patient"}}, "data_options.split.group"),
+        ({"task": "regression"}, "are a classification"),
+    ],
+)
+def test_options_of_tables_are_refused(tmp_path: Path, options: dict, expected: str) -> None:
+    assert expected in problems(tree(tmp_path, animals(2)), **options)
+
+
+def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
+    tree(tmp_path, {"plots/1.png": ONE, "rows.csv": b"a,b\n1,2\n"})
+    assert listed(tmp_path).pictures is None
+    assert listed(tmp_path, format="pictures").pictures.classes == ("plots",)
+    assert "data_label is missing" in problems(tmp_path)
+
+
+def test_what_cannot_be_listed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no pictures"):
+        listed(tmp_path, format="pictures")
+    with pytest.raises(DataError, match="no pictures"):
+        listed(tree(tmp_path / "f", {"a.jpg": ONE}) / "a.jpg", format="pictures")
+    tree(tmp_path / "broken", {"cat/1.jpg": ONE})
+    (tmp_path / "broken" / "cat" / "2.jpg").symlink_to("nowhere")
+    with pytest.raises(DataError, match="links to files that do not exist.*cat/2.jpg"):
+        listed(tmp_path / "broken")
+    name = os.fsdecode(b"caf\xe9.jpg")
+    try:
+        tree(tmp_path / "latin", {f"cat/{name}": ONE})
+    except OSError:
+        return  # this file system has only UTF-8
+    with pytest.raises(DataError, match="not UTF-8"):
+        listed(tmp_path / "latin")
+
+
+def test_the_digest_depends_on_names_and_bytes(tmp_path: Path) -> None:
+    one = source_digest(listed(tree(tmp_path / "a", {"cat/1.jpg": ONE, "dog/1.jpg": ONE})))
+    assert one == source_digest(listed(tree(tmp_path / "b", {"cat/1.jpg": ONE, "dog/1.jpg": ONE})))
+    assert one != source_digest(listed(tree(tmp_path / "c", {"cat/2.jpg": ONE, "dog/1.jpg": ONE})))
+
+
+def test_the_size_of_the_input() -> None:
+    for given in ({"height": 32}, {"height": -1, "width": 2}, {"channels": 2}, {"resize": "zoom"}):
+        with pytest.raises(ConfigurationError):
+            parse(DataOptions, "data_options", {"pictures": given})
+    plain = DataOptions()
+    assert plain.dataset_digest("s", "l") == DataOptions(pictures={}).dataset_digest("s", "l")
+    other = parse(DataOptions, "data_options", {"pictures": {"channels": 1}})
+    assert plain.dataset_digest("s", "l") != other.dataset_digest("s", "l")
