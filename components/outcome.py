@@ -8,6 +8,7 @@ from typing import Any
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.notify import Notice
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
@@ -49,11 +50,6 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
     champion = read_champion(store, step.layout, model_name) if blessed else None
     if champion and champion.run_id == step.run_id:
         addresses["version"] = champion.version_uri
-    metrics = {
-        name: float(value)
-        for name, value in verdict["metrics"].items()
-        if isinstance(value, int | float)
-    }
     return Notice(
         outcome=notify.PUBLISHED if blessed else notify.NOT_BLESSED,
         run_id=step.run_id,
@@ -64,7 +60,7 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
         remedy="" if blessed else "train a better model, or change gate",
         model_name=model_name,
         addresses=addresses,
-        metrics=metrics,
+        metrics=in_short(verdict["metrics"]),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
@@ -121,8 +122,7 @@ def _dataset(step: Step, verdict: Mapping[str, Any]) -> S3Address:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    known = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-    return ", ".join(f"{code(name)} {value:.4f}" for name, value in known.items())
+    return ", ".join(f"{code(name)} {value:.4f}" for name, value in in_short(metrics).items())
 
 
 def _data(schema: Mapping[str, Any]) -> str:

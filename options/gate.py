@@ -7,8 +7,15 @@ from typing import Any, Literal
 
 import pydantic
 
-from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
-from kfp_tfjob.options.parse import Group, option, parse
+from kfp_tfjob.options.metric_names import (
+    CLASSIFICATION,
+    ONLY_THRESHOLDS,
+    PER_CLASS,
+    REGRESSION,
+    range_of,
+    task_of,
+)
+from kfp_tfjob.options.parse import Group, NotOneOfError, option, parse
 
 # The default in the form. A gate that a user empties blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {
@@ -19,16 +26,13 @@ DEFAULT_GATE: dict[str, Any] = {
 }
 
 
-def _known(metric: str) -> str:
-    kind, _, name = metric.partition("/")
-    if metric in CLASSIFICATION + REGRESSION or (kind in PER_CLASS and name):
+def _known(metric: str, more: tuple[str, ...] = ()) -> str:
+    if task_of(metric):
         return metric
-    known = [*CLASSIFICATION, *REGRESSION, *(f"{kind}/<class>" for kind in PER_CLASS)]
-    raise ValueError(f"one of {', '.join(known)}")
-
-
-def _known_or_auto(metric: str) -> str:
-    return metric if metric == "auto" else _known(metric)
+    each_class = tuple(f"{kind}/<class>" for kind in PER_CLASS)
+    raise NotOneOfError(
+        metric, [*more, *CLASSIFICATION, *REGRESSION, "top_<k>_accuracy", *each_class]
+    )
 
 
 class Threshold(Group):
@@ -44,6 +48,20 @@ class Threshold(Group):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError("a min that is not above max")
         return self
+
+    def within(self, metric: str) -> None:
+        """Check that some value passes, and that some does not.
+
+        Raises:
+            ValueError: The metric has no value that passes, or no other.
+        """
+        lowest, highest = range_of(metric)
+        if (self.min is not None and self.min > highest) or (
+            self.max is not None and self.max < lowest
+        ):
+            raise ValueError(
+                f"limits that {metric} can meet: its values go from {lowest:g} to {highest:g}"
+            )
 
     def passes(self, value: float) -> bool:
         """Return whether a value passes; NaN never does."""
@@ -63,10 +81,11 @@ class GateOptions(Group):
         "The metric that compares the models. `auto` is the AUC for two classes, the"
         " accuracy for more, the RMSE for a regression.",
     )
-    mode: Literal["superior", "non_inferior", "point"] = option(
+    mode: Literal["superior", "non_inferior", "within", "point"] = option(
         "superior",
         "`superior`: the lower confidence bound of the gain over the champion is above 0."
-        " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
+        " `non_inferior`: that bound is not below minus `margin`. `within`: it is not below minus"
+        " `relative_margin` of the champion's value. `point`: the value"
         " itself is better, which promotes half of all models that are equally good.",
     )
     margin: float = option(
@@ -74,6 +93,12 @@ class GateOptions(Group):
         "The loss that mode `non_inferior` accepts, in units of the metric.",
         ge=0,
         allow_inf_nan=False,
+    )
+    relative_margin: float = option(
+        0.0,
+        "The loss that mode `within` accepts, as a share of the champion's value: 0.01 is 1 %.",
+        ge=0,
+        lt=1,
     )
     confidence: float = option(
         0.95,
@@ -99,14 +124,44 @@ class GateOptions(Group):
     @pydantic.field_validator("primary_metric")
     @classmethod
     def _primary(cls, metric: str) -> str:
-        return _known_or_auto(metric)
+        if metric == "auto":
+            return metric
+        if _known(metric, ("auto",)) in ONLY_THRESHOLDS:
+            raise ValueError(
+                f"a metric with a standard error; {metric} has none and can only have a threshold"
+            )
+        return metric
 
     @pydantic.field_validator("thresholds")
     @classmethod
     def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
-        for metric in thresholds:
-            _known(metric)
+        _check_thresholds(thresholds)
         return thresholds
+
+    @pydantic.model_validator(mode="after")
+    def _without_contradiction(self) -> GateOptions:
+        for key, mode in (("margin", "non_inferior"), ("relative_margin", "within")):
+            if getattr(self, key) and self.mode != mode:
+                raise ValueError(f'{key} only with "mode": "{mode}"; it changes nothing in others')
+        if self.mode == "within" and not self.relative_margin:
+            raise ValueError('a relative_margin above 0 for "mode": "within", for instance 0.01')
+        tasks: dict[str, str] = {}
+        for metric in [self.primary_metric, *self.thresholds]:
+            if task := task_of(metric):
+                tasks.setdefault(task, metric)
+        if len(tasks) > 1:
+            raise ValueError(
+                "metrics of one task: "
+                + " and ".join(f"{metric} is of a {task}" for task, metric in tasks.items())
+                + ", so no model passes"
+            )
+        return self
+
+
+def _check_thresholds(thresholds: Mapping[str, Threshold]) -> None:
+    for metric, threshold in thresholds.items():
+        _known(metric)
+        threshold.within(metric)
 
 
 def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:

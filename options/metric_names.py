@@ -2,7 +2,68 @@
 
 from __future__ import annotations
 
-CLASSIFICATION = ("accuracy", "auc", "macro_f1", "log_loss")
-REGRESSION = ("rmse", "mae", "r2")
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+CLASSIFICATION = (
+    "accuracy",
+    "balanced_accuracy",
+    "auc",
+    "average_precision",
+    "macro_f1",
+    "mcc",
+    "log_loss",
+    "brier",
+    "ece",
+)
+REGRESSION = ("rmse", "mae", "r2", "median_absolute_error", "mean_error")
 PER_CLASS = ("precision", "recall", "f1")  # written as precision/<class>
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae", "median_absolute_error"})
+# They have a value, but no standard error that is right: they can have thresholds, but they cannot
+# compare models. The ECE of a well calibrated model is above 0 by chance alone.
+ONLY_THRESHOLDS = frozenset({"ece", "median_absolute_error", "mean_error"})
+_IN_SHORT = ("accuracy", "auc", "macro_f1", "log_loss", "rmse", "mae", "r2")
+# The smallest and the largest value, where they are not 0 and 1.
+_RANGES = {
+    "log_loss": (0.0, math.inf),
+    "brier": (0.0, 2.0),
+    "mcc": (-1.0, 1.0),
+    "rmse": (0.0, math.inf),
+    "mae": (0.0, math.inf),
+    "median_absolute_error": (0.0, math.inf),
+    "mean_error": (-math.inf, math.inf),
+    "r2": (-math.inf, 1.0),
+}
+_TOP = re.compile(r"top_([1-9]\d{0,2})_accuracy")
+MOST_TOP = 255
+
+
+def top_k(metric: str) -> int | None:
+    """Return k of the metric `top_<k>_accuracy`, 2 to 255; None for any other."""
+    found = _TOP.fullmatch(metric)
+    k = int(found[1]) if found else 0
+    return k if 2 <= k <= MOST_TOP else None
+
+
+def task_of(metric: str) -> str:
+    """Return the task that a metric belongs to; empty if there is no such metric."""
+    kind, _, name = metric.partition("/")
+    if metric in CLASSIFICATION or top_k(metric) or (kind in PER_CLASS and name):
+        return "classification"
+    return "regression" if metric in REGRESSION else ""
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """Return the smallest and the largest value that a metric can have."""
+    return _RANGES.get(metric, (0.0, 1.0))
+
+
+def in_short(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that fit on one line, of those in a verdict; the report has them all."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and (name in _IN_SHORT or not task_of(name))
+    }

@@ -27,6 +27,20 @@ class Group(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
+class NotOneOfError(ValueError):
+    """A validator's error about a name that does not exist.
+
+    Args:
+        received: The name.
+        known: The names that exist.
+    """
+
+    def __init__(self, received: str, known: Iterable[str]) -> None:
+        known = list(known)
+        self.meant = nearest(received, known)
+        super().__init__(f"one of {choices(known, self.meant, len(known))}")
+
+
 Typed = TypeVar("Typed", bound=Group)
 
 
@@ -177,12 +191,14 @@ def _problems(
             yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
             continue
         said = item["msg"].removeprefix("Value error, ")
+        meant = getattr(item.get("ctx", {}).get("error"), "meant", "")
         yield Problem(
             f"{where} is not valid",
             received=MASK if any(looks_secret(str(part)) for part in path) else received,
             expected=said if item["type"] == "value_error" else expected(schema, path) or said,
-            fix=f"correct {where}",
+            fix=did_you_mean(meant, f"correct {where}"),
             path=where,
+            suggestion=meant,
         )
 
 

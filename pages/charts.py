@@ -61,6 +61,46 @@ def roc(curves: Mapping[str, Iterable[Point]]) -> Markup:
     return plot.markup()
 
 
+def precision_recall(curves: Mapping[str, Iterable[Point]], share: float) -> Markup:
+    """Draw precision by recall.
+
+    Args:
+        curves: Points (recall, precision) by name.
+        share: The precision of a model that knows nothing.
+    """
+    plot = _Plot("Precision and recall", (0, 1), (0, 1), _TALL)
+    plot.axes("recall", "precision")
+    plot.line([(0, share), (1, share)], "line dashed c")
+    plot.lines(curves)
+    return plot.markup()
+
+
+def calibration(curves: Mapping[str, Sequence[Point]]) -> Markup:
+    """Draw how often a prediction comes true, by its probability.
+
+    Args:
+        curves: Points (mean probability, share that came true) by name.
+    """
+    most = max((max(point) for points in curves.values() for point in points), default=1.0)
+    ends = (0.0, most if 0 < most < 0.5 else 1.0)  # rare classes have small probabilities
+    plot = _Plot("Calibration", ends, ends, _TALL)
+    plot.axes("predicted probability", "share that came true")
+    plot.line([(0, 0), (ends[1], ends[1])], "line dashed c")
+    plot.lines(curves, dots=True)
+    return plot.markup()
+
+
+def residuals(predicted: Sequence[float], errors: Sequence[float]) -> Markup:
+    """Draw the errors, predicted minus true, by the predicted value."""
+    plot = _Plot("Errors by prediction", _between(predicted, 0.5), _between(errors, 0.5), _FLAT)
+    plot.axes("predicted value", "predicted minus true")
+    plot.line([(plot.x[0], 0), (plot.x[1], 0)], "line dashed c")
+    for point in zip(predicted, errors, strict=True):
+        x, y = plot.at(*point)
+        _add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
+    return plot.markup()
+
+
 def scatter(true: Sequence[float], predicted: Sequence[float]) -> Markup:
     """Draw predicted against true values."""
     ends = _between([*true, *predicted], 0.5)
@@ -197,12 +237,15 @@ class _Plot:
         if y:
             _add(self.svg, "text", y, x=12, y=middle[1], text_anchor="middle", transform=turn)
 
-    def lines(self, series: Mapping[str, Iterable[Point]]) -> None:
-        """Draw lines of different colors and their legend."""
+    def lines(self, series: Mapping[str, Iterable[Point]], dots: bool = False) -> None:
+        """Draw lines of different colors and their legend, and a dot for each point if asked."""
         left = _LEFT
         for index, (name, points) in enumerate(series.items()):
             color = _CLASSES[index % len(_CLASSES)]
+            points = list(points)
             self.line(points, f"line {color}")
+            for x, y in (self.at(*point) for point in points if dots):
+                _add(self.svg, "circle", cx=x, cy=y, r=3, class_=f"fill {color}")
             _add(self.svg, "rect", x=left, y=9, width=14, height=3, class_=f"fill {color}")
             label = short(name, _MOST_IN_LEGEND)
             _add(self.svg, "text", label, x=left + 20, y=14)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, condense, finite, roc_curve
+from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measures, condense, finite
 from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
 from kfp_tfjob.components.evaluate.scored import Scored
 from kfp_tfjob.storage.text import short
 
 _LONGEST_NAME = 60
 _DIGITS = 6
+_MOST_POINTS = 100  # of a curve
 
 
 def kfp_metrics(scored: Mapping[str, Scored]) -> dict[str, float]:
@@ -38,15 +39,17 @@ def confusion(
     return [short(name, _LONGEST_NAME) for name in names], matrix.tolist()
 
 
-def roc(predictions: Predictions) -> tuple[list[float], list[float], list[float]] | None:
+def roc(model: Predictions | Measures) -> tuple[list[float], list[float], list[float]] | None:
     """Return (false positive rate, true positive rate, threshold), at most 100 points each.
 
     None unless there are two classes and both have rows.
     """
+    measures = Measures.of(model)
+    predictions = measures.predictions
     if not isinstance(predictions, ClassPredictions) or predictions.classes != 2:
         return None
-    if not predictions.finite or not 0 < predictions.labels.mean() < 1:
+    if not predictions.finite or not measures.curves[0].defined:
         return None
-    curve = roc_curve(predictions.labels, predictions.scores[:, 0])
+    curve = measures.curves[0].roc(_MOST_POINTS)
     fpr, tpr, thresholds = ([round(float(value), _DIGITS) for value in part] for part in curve)
     return fpr, tpr, thresholds

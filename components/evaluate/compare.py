@@ -13,12 +13,8 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from kfp_tfjob.components.evaluate.metrics import (
-    Estimate,
-    estimate,
-    root_sum_of_squares,
-    t_quantile,
-)
+from kfp_tfjob.components.evaluate.estimates import paired_error, t_quantile, t_tail
+from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
@@ -42,6 +38,9 @@ class Comparison:
         detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
         support: The number of rows behind the metric; for the AUC, those of the smaller class.
         confidence: The confidence of each bound.
+        error: The standard error of the gain; NaN when unknown.
+        step: How far the bounds are widened, because an accuracy changes by whole rows.
+        allowed: The loss that a relative margin allows, in units of the metric.
     """
 
     metric: str
@@ -53,54 +52,82 @@ class Comparison:
     detectable: float
     support: int
     confidence: float
+    error: float = math.nan
+    step: float = 0.0
+    allowed: float = 0.0
 
     @property
     def known(self) -> bool:
         """Whether there are enough rows for a bound."""
         return math.isfinite(self.low)
 
+    def chance_of_loss(self, margin: float) -> float:
+        """Return the p-value of a loss: how often chance alone shows one of this size.
+
+        Args:
+            margin: The true loss that is accepted, in units of the metric.
+
+        Returns:
+            The one-sided p-value of "the true gain is not below minus the margin"; NaN when
+            unknown.
+        """
+        if not self.known:
+            return math.nan
+        loss = -(self.gain + margin) - self.step
+        if self.error == 0:
+            return 0.0 if loss > 0 else 1.0
+        return t_tail(loss / self.error, self.support - 1)
+
 
 def compare(
-    challenger: Predictions,
-    other: Predictions,
+    challenger: Predictions | Measures,
+    other: Predictions | Measures,
     metric: str,
     confidence: float = 0.95,
     classes: list[str] | None = None,
+    relative_margin: float = 0.0,
 ) -> Comparison:
     """Compare two models on the same rows in the same order.
 
     Args:
-        challenger: The new model's predictions.
-        other: The predictions of the champion or of the trivial baseline.
+        challenger: The new model's predictions or metrics.
+        other: Those of the champion or of the trivial baseline.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for instance 0.95.
         classes: The names of the classes, for per-class metrics.
+        relative_margin: The accepted loss as a share of the other model's value. The bounds then
+            cover the uncertainty of that value, too.
     """
-    ours = estimate(challenger, metric, classes)
-    theirs = estimate(other, metric, classes)
+    ours = Measures.of(challenger, classes).estimate(metric)
+    theirs = Measures.of(other, classes).estimate(metric)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     gain = sign * (ours.value - theirs.value)
     support = min(ours.support, theirs.support)
-    low = high = detectable = math.nan
+    low = high = detectable = error = math.nan
+    step = 0.0
     if math.isfinite(gain) and support >= LEAST_ROWS:
-        reach, error = _reach(ours, theirs, gain, support, confidence)
+        share = 1 - sign * math.copysign(relative_margin, theirs.value)
+        error = paired_error(ours, theirs, share)
+        if metric == "accuracy":
+            # If both models are equal, the variance is the share of rows they disagree on.
+            error = math.hypot(error, gain / math.sqrt(support))
+            step = 1 / support if error else 0.0
+            reach = NormalDist().inv_cdf(confidence) * error + step
+        else:
+            reach = t_quantile(confidence, support - 1) * error
         low, high = gain - reach, gain + reach
         detectable = reach + NormalDist().inv_cdf(_POWER) * error
     return Comparison(
-        metric, ours.value, theirs.value, gain, low, high, detectable, support, confidence
+        metric,
+        ours.value,
+        theirs.value,
+        gain,
+        low,
+        high,
+        detectable,
+        support,
+        confidence,
+        error,
+        step,
+        relative_margin * abs(theirs.value),
     )
-
-
-def _reach(
-    ours: Estimate, theirs: Estimate, gain: float, support: int, confidence: float
-) -> tuple[float, float]:
-    """Return the distance from the gain to the one-sided bound, and the standard error."""
-    difference = ours.influence - theirs.influence
-    rows = len(difference)
-    error = root_sum_of_squares(difference) / rows
-    if ours.metric != "accuracy":
-        return t_quantile(confidence, support - 1) * error, error
-    # If both models are equal, the variance is the share of rows they disagree on.
-    error = math.hypot(error, gain / math.sqrt(rows))
-    step = 1 / rows if error else 0.0
-    return NormalDist().inv_cdf(confidence) * error + step, error

@@ -13,14 +13,16 @@ from typing import Any
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.gate import decide
+from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.model import Scorer, exported_weights_sha256
 from kfp_tfjob.components.evaluate.opponent import Opponent
 from kfp_tfjob.components.evaluate.predictions import (
+    Collector,
     Predictions,
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.components.evaluate.rows import TestData
+from kfp_tfjob.components.evaluate.rows import Batch, TestData
 from kfp_tfjob.components.evaluate.scored import Scored
 from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.components.step import Step
@@ -112,50 +114,60 @@ def run(
             if champion
             else None
         )
-        predictions = _one_pass(data, challenger, opponent)
-    rival = opponent.rival() if opponent else None
-    baseline = _baseline(task, data.statistics, predictions)
-    decision = decide(options, predictions, baseline, rival, list(task.classes))
-    scored = {"model": predictions, "baseline": baseline}
-    if rival and rival.predictions is not None:
-        scored = {"model": predictions, rival.name: rival.predictions, "baseline": baseline}
-    confidence = options.confidence if options else _CONFIDENCE
-    judged = EvaluatedModel(
-        model_name=model_name,
-        model_uri=str(model),
-        run_id=manifest.run_id,
-        model_digest=manifest.digest,
-        exported_weights_sha256=digest,
-        dataset_uri=str(dataset),
-        dataset_digest=data.digest,
-        schema_digest=data.schema["schema_digest"],
-        gate=dict(gate),
-    )
-    measured = {who: Scored.of(one, confidence, list(task.classes)) for who, one in scored.items()}
-    verdict = build(decision, judged, measured, confidence, champion, rival)
-    html = report.render(verdict, task, measured)
+        predictions, baseline = _one_pass(data, task, challenger, opponent, folder)
+        confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
+        rival = opponent.rival(classes) if opponent else None
+        ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
+        decision = decide(options, ours, trivial, rival, classes)
+        scored = {"model": ours, "baseline": trivial}
+        if rival and rival.predictions is not None:
+            scored = {
+                "model": ours,
+                rival.name: Measures.of(rival.predictions),
+                "baseline": trivial,
+            }
+        measured = {who: Scored.of(one, confidence, classes) for who, one in scored.items()}
+        judged = EvaluatedModel(
+            model_name=model_name,
+            model_uri=str(model),
+            run_id=manifest.run_id,
+            model_digest=manifest.digest,
+            exported_weights_sha256=digest,
+            dataset_uri=str(dataset),
+            dataset_digest=data.digest,
+            schema_digest=data.schema["schema_digest"],
+            gate=dict(gate),
+        )
+        verdict = build(decision, judged, measured, confidence, champion, rival)
+        html = report.render(verdict, task, measured)
+        shown = (
+            kfp_metrics(measured),
+            html,
+            confusion(predictions, classes),
+            roc(ours),
+        )
     _write(step, verdict, html)
     if inputs_digest:
         judged_run = Trained(step.run_id, str(step.run.base), str(step.run.verdict))
         remember(step.store, step.layout, model_name, inputs_digest, judged_run)
-    log.info("verdict on %s: %s", counted(predictions.rows, "test row"), decision.line)
-    return Evaluation(
-        decision.blessed,
-        str(step.run.verdict),
-        kfp_metrics(measured),
-        html,
-        confusion(predictions, list(task.classes)),
-        roc(predictions),
-    )
+    log.info("verdict on %s: %s", counted(verdict["rows"], "test row"), decision.line)
+    return Evaluation(decision.blessed, str(step.run.verdict), *shown)
 
 
-def _one_pass(data: TestData, challenger: Scorer, opponent: Opponent | None) -> Predictions:
-    parts: list[Predictions] = []
+def _one_pass(
+    data: TestData, task: Task, challenger: Scorer, opponent: Opponent | None, folder: Path
+) -> tuple[Predictions, Predictions]:
+    """Return the predictions of the model and of the baseline; the opponent keeps its own."""
+    ours: Collector[Any] = Collector(folder / "predictions")
+    trivial: Collector[Any] = Collector(folder / "baseline")
     for batch in data.batches():
-        parts.append(challenger.predict(batch.features, batch.labels))
+        ours.add(challenger.predict(batch))
+        trivial.add(_baseline(task, data.statistics, batch))
         if opponent:
-            opponent.predict(batch.features, batch.labels)
-    return type(parts[0]).join(parts)
+            opponent.predict(batch)
+    predictions, baseline = ours.finish(), trivial.finish()
+    assert predictions is not None and baseline is not None  # the split has rows
+    return predictions, baseline
 
 
 def _run_of(model: S3Address) -> S3Address:
@@ -189,12 +201,12 @@ def _require_model(manifest: Manifest, run: S3Address) -> None:
         )
 
 
-def _baseline(task: Task, statistics: Mapping[str, Any], of: Predictions) -> Predictions:
+def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
     label = statistics["label"]
     if task.name == "regression":
-        return constant_regression(of.labels, float(label["train"]["mean"]))
+        return constant_regression(batch.labels, float(label["train"]["mean"]), batch.weights)
     counts = label["counts"]["train"]
-    return constant_classifier(of.labels, [counts[name] for name in task.classes])
+    return constant_classifier(batch.labels, [counts[name] for name in task.classes], batch.weights)
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:

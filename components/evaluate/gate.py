@@ -9,12 +9,19 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
-from kfp_tfjob.components.evaluate.metrics import estimate
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
+from kfp_tfjob.components.evaluate.metrics import Measures
+from kfp_tfjob.components.evaluate.predictions import (
+    MOST_SCORED_CLASSES,
+    ClassPredictions,
+    Predictions,
+)
 from kfp_tfjob.components.evaluate.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import CLASSIFICATION, REGRESSION
+from kfp_tfjob.options.metric_names import task_of
+from kfp_tfjob.storage.words import counted
 
 
 @dataclass(frozen=True)
@@ -25,13 +32,14 @@ class Rival:
         name: Its name in messages, for instance `champion 3`.
         same_weights: Whether its weights are identical to the challenger's.
         obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
-        predictions: Its predictions for the test rows; None when it cannot be compared.
+        predictions: Its predictions for the test rows, or its metrics; None when it cannot be
+            compared.
     """
 
     name: str
     same_weights: bool = False
     obstacle: str = ""
-    predictions: Predictions | None = None
+    predictions: Predictions | Measures | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +95,8 @@ class GateDecision:
 
 def decide(
     options: GateOptions | None,
-    challenger: Predictions,
-    baseline: Predictions,
+    challenger: Predictions | Measures,
+    baseline: Predictions | Measures,
     champion: Rival | None,
     classes: list[str] | None = None,
 ) -> GateDecision:
@@ -96,19 +104,19 @@ def decide(
 
     Args:
         options: The gate; None for an empty one.
-        challenger: The new model's predictions for the test rows.
-        baseline: The trivial model's predictions for the same rows.
+        challenger: The new model's predictions for the test rows, or its metrics.
+        baseline: Those of the trivial model for the same rows.
         champion: The champion, if there is one.
         classes: The names of the classes.
     """
-    metric = _primary_metric(options, challenger)
+    model = Measures.of(challenger, classes)
+    metric = _primary_metric(options, model.predictions)
     if options is None:
         reason = "the gate is empty, and an empty gate blesses nothing"
         return GateDecision(False, (reason,), metric, "", (Check("gate", False, reason),))
-    measured = estimate(challenger, metric, classes)
-    checks = [_finite(metric, measured.value, challenger, classes)]
+    checks = [_finite(metric, model)]
     checks += [
-        _threshold(name, threshold, options, challenger, classes)
+        _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
     comparison, against = None, ""
@@ -122,11 +130,18 @@ def decide(
         checks.append(_incompatible(champion, first))
     elif champion:
         against = champion.name
-        comparison = compare(challenger, champion.predictions, metric, options.confidence, classes)
+        comparison = compare(
+            model,
+            champion.predictions,
+            metric,
+            options.confidence,
+            classes,
+            options.relative_margin,
+        )
         checks.append(_champion(comparison, against, options))
     if first and options.first_model == "beat_baseline":
         against = "the baseline"
-        comparison = compare(challenger, baseline, metric, options.confidence, classes)
+        comparison = compare(model, baseline, metric, options.confidence, classes)
         checks.append(_superior("baseline", comparison, against))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
@@ -145,42 +160,48 @@ def _primary_metric(options: GateOptions | None, predictions: Predictions) -> st
     return "auc" if predictions.classes == 2 else "accuracy"
 
 
-def _finite(
-    metric: str, value: float, predictions: Predictions, classes: list[str] | None
-) -> Check:
-    if math.isfinite(value):
-        explanation = f"{metric} is {number(value)}"
-    else:
-        explanation = f"{metric} {_why_unknown(metric, predictions, classes)}"
-    return Check("primary_metric", math.isfinite(value), explanation, metric, value)
+def _finite(metric: str, model: Measures) -> Check:
+    value = model.estimate(metric).value
+    known = math.isfinite(value)
+    explanation = f"{metric} {f'is {number(value)}' if known else _why_unknown(metric, model)}"
+    return Check("primary_metric", known, explanation, metric, value)
 
 
-def _why_unknown(metric: str, predictions: Predictions, classes: list[str] | None) -> str:
+def _why_unknown(metric: str, model: Measures) -> str:
     """Return why a metric has no value."""
-    if not predictions.finite:
-        return "has no value: the model predicts numbers that are not finite"
+    predictions = model.predictions
+    wrong, first = predictions.not_finite
+    if wrong:
+        where = f"in {wrong} of {counted(predictions.rows, 'test row')}, first in row {first}"
+        return f"has no value: the model predicts numbers that are not finite, {where}"
     classifier = isinstance(predictions, ClassPredictions)
-    task = CLASSIFICATION if classifier else REGRESSION
-    if metric in task:
-        return "has no value on these test rows: not enough test data"
     name = metric.partition("/")[2]
-    if classifier and name in (classes or []):
+    if classifier and name in (model.classes or []):
         return f"has no value: there are no test rows of class {name}"
-    return f"has no value: it is not a metric of this task (available: {', '.join(task)})"
+    if task_of(metric) != ("classification" if classifier else "regression") or name:
+        return (
+            f"has no value: it is not a metric of this task (available: {', '.join(model.names)})"
+        )
+    if isinstance(predictions, ClassPredictions):
+        if predictions.scores.shape[1] == 0:
+            return f"has no value for more than {MOST_SCORED_CLASSES} classes: use accuracy"
+        present = np.flatnonzero(model.cells.by_label(model.cells.weight))
+        if len(present) == 1:
+            only = model.classes[present[0]] if model.classes else f"number {present[0]}"
+            return (
+                "has no value on these test rows: not enough test data: all of them are of class"
+                f" {only}"
+            )
+    return "has no value on these test rows: not enough test data"
 
 
-def _threshold(
-    name: str,
-    threshold: Threshold,
-    options: GateOptions,
-    challenger: Predictions,
-    classes: list[str] | None,
-) -> Check:
-    found = estimate(challenger, name, classes)
+def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Measures) -> Check:
+    found = model.estimate(name)
     limits = threshold.model_dump(exclude_none=True)
     if not math.isfinite(found.value):
-        text = f"{name} {_why_unknown(name, challenger, classes)}"
-        return Check("threshold", False, text, name, threshold=limits)
+        return Check(
+            "threshold", False, f"{name} {_why_unknown(name, model)}", name, threshold=limits
+        )
     passed = threshold.passes(found.value)
     text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
     interval = found.interval(options.confidence)
@@ -202,13 +223,22 @@ def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
         passed = found.gain > 0
         text = f"{_values(found, against, passed)} (by its value alone)"
         return _check("champion", found, passed, text, 0.0)
-    passed = found.low >= -options.margin
+    margin, share = options.margin, ""
+    if options.mode == "within":
+        margin, share = found.allowed, f", {options.relative_margin * 100:g} % of it"
+        if margin == 0:
+            text = (
+                f"{against} has {found.metric} 0, and a share of 0 is no margin: use non_inferior"
+            )
+            return _check("champion", found, False, text, 0.0)
+    passed = found.low >= -margin
     words = "is not worse than" if passed else "may be worse than"
+    shown = f"{margin:g}" if not share else rough(margin)
     text = (
         f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
-        f" by more than {options.margin:g} ({_bound(found)})"
+        f" by more than {shown}{share} ({_bound(found)})"
     )
-    return _check("champion", found, passed, text, -options.margin)
+    return _check("champion", found, passed, text, -margin)
 
 
 def _superior(name: str, found: Comparison, against: str) -> Check:

@@ -13,6 +13,7 @@ from kfp_tfjob.components.evaluate.predictions import (
     Predictions,
     ValuePredictions,
 )
+from kfp_tfjob.components.evaluate.rows import Batch
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.trainer.serving import ServedModel, Task
@@ -33,20 +34,16 @@ class Scorer:
     def __init__(self, folder: Path, task: Task, name: str) -> None:
         self._model, self._task = ServedModel(folder, task, name), task
 
-    def predict(self, features: Any, labels: np.ndarray) -> Predictions:
-        """Predict one batch.
-
-        Args:
-            features: As `ServedModel.predict` takes them.
-            labels: (batch,) the true classes or values.
+    def predict(self, batch: Batch) -> Predictions:
+        """Predict one batch of test rows.
 
         Raises:
             DataError: The model failed, or its output does not match the task.
         """
-        predicted = self._model.predict(features)
+        predicted = self._model.predict(batch.features)
         if self._task.name == "regression":
-            return ValuePredictions.of(labels, predicted)
-        return ClassPredictions.of(labels, predicted)
+            return ValuePredictions.of(batch.labels, predicted, batch.weights)
+        return ClassPredictions.of(batch.labels, predicted, batch.weights)
 
 
 def exported_weights_sha256(folder: Path) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components.evaluate.gate import Rival
+from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.model import Scorer
-from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.components.evaluate.predictions import Collector, Predictions
+from kfp_tfjob.components.evaluate.rows import Batch
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
@@ -48,7 +50,7 @@ class Opponent:
         self.same_weights = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._scorer: Scorer | None = None
-        self._parts: list[Predictions] = []
+        self._rows: Collector[Any] = Collector(folder / "predictions")
         if champion.schema_digest != schema["schema_digest"]:
             self._obstacle = (
                 "its data had a different schema (columns, types, classes or split):"
@@ -60,20 +62,23 @@ class Opponent:
                 pull(step.store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
                 self._scorer = Scorer(folder / MODEL, task, self.name)
 
-    def predict(self, features: Any, labels: Any) -> None:
+    def predict(self, batch: Batch) -> None:
         """Score a batch as `Scorer.predict` does, unless the champion has already failed."""
         if self._scorer:
             with self._guarded():
-                self._parts.append(self._scorer.predict(features, labels))
+                self._rows.add(self._scorer.predict(batch))
 
-    def rival(self) -> Rival:
-        """Return the champion as the gate sees it, once all rows are scored."""
-        predictions = None
-        if self._scorer and self._parts:
-            predictions = type(self._parts[0]).join(self._parts)
-            if not predictions.finite:
-                self._obstacle, predictions = "it predicts numbers that are not finite", None
-        return Rival(self.name, self.same_weights, self._obstacle, predictions)
+    def rival(self, classes: list[str]) -> Rival:
+        """Return the champion as the gate sees it, once all rows are scored.
+
+        Args:
+            classes: The names of the classes.
+        """
+        predictions: Predictions | None = self._rows.finish() if self._scorer else None
+        if predictions is not None and not predictions.finite:
+            self._obstacle, predictions = "it predicts numbers that are not finite", None
+        found = None if predictions is None else Measures(predictions, classes)
+        return Rival(self.name, self.same_weights, self._obstacle, found)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -1,105 +1,223 @@
-"""Collects a model's predictions for the test rows by batch, and keeps them by row.
+"""A model's predictions for the test rows, by row, and how they are collected by batch.
 
 Every metric is computed from these rows at the end, so no result depends on the batch size. Two
-compared models predict the same rows in the same order.
+compared models predict the same rows in the same order. Many rows lie in files (columns.py), so
+whoever reads them does it by chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kfp_tfjob.components.evaluate.columns import (
+    CHUNK,
+    ROWS_IN_MEMORY,
+    Column,
+    Growing,
+    chunks,
+    joined,
+)
+
 # The AUC needs the scores of every class: 4 bytes per row and class. With more classes than this,
 # only the data for the other metrics is kept, and there is no AUC.
 MOST_SCORED_CLASSES = 30
+MOST_RANK = 255
 # The float32 epsilon, at which scikit-learn clips too: log(0) would outweigh all other rows.
 _LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
+_Kind = TypeVar("_Kind", bound="_ByRow")
 
 
 @dataclass(frozen=True)
-class ClassPredictions:
-    """A classifier on the test rows.
+class _ByRow:
+    """What every kind of predictions has.
 
     Attributes:
-        labels: (rows,) int32, the true class of each row.
-        predicted: (rows,) int32, the most probable class; the first one in a tie.
-        true_probability: (rows,) float32, the probability given to the true class; NaN where any
-            probability of the row is not a number.
-        scores: float32, (rows, 1) with the probability of class 1 for two classes,
-            (rows, classes) for up to 30 classes, (rows, 0) for more.
-        classes: The number of classes.
+        labels: (rows,) the true class or value of each row.
+        weights: (rows,) float32, how much each row counts; None where all count the same.
     """
 
-    labels: NDArray[np.int32]
-    predicted: NDArray[np.int32]
-    true_probability: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    classes: int
-
-    @classmethod
-    def of(cls, labels: ArrayLike, probabilities: ArrayLike) -> ClassPredictions:
-        """Build from (rows,) labels and (rows, classes) probabilities."""
-        labels = np.asarray(labels, np.int32)
-        probabilities = np.asarray(probabilities, np.float32)
-        classes = probabilities.shape[1]
-        if classes == 2:
-            scores = probabilities[:, 1:]
-        else:
-            scores = probabilities[:, : classes if classes <= MOST_SCORED_CLASSES else 0]
-        true = probabilities[np.arange(len(labels)), labels]
-        true[~np.isfinite(probabilities).all(axis=1)] = np.nan
-        return cls(
-            labels,
-            probabilities.argmax(axis=1).astype(np.int32),
-            true,
-            scores.copy(),
-            classes,
-        )
-
-    @classmethod
-    def join(cls, parts: Sequence[ClassPredictions]) -> ClassPredictions:
-        """Concatenate batches."""
-        return cls(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.predicted for part in parts]),
-            np.concatenate([part.true_probability for part in parts]),
-            np.concatenate([part.scores for part in parts]),
-            parts[0].classes,
-        )
+    labels: Column
+    weights: Column | None
 
     @property
     def rows(self) -> int:
         """The number of rows."""
         return len(self.labels)
 
+    def __getitem__(self: _Kind, rows: slice) -> _Kind:
+        """Return consecutive rows, in memory."""
+        return self._each(lambda column: column[rows])
+
+    def chosen(self: _Kind, rows: NDArray[Any]) -> _Kind:
+        """Return the rows with these numbers, or where this is true; of predictions in memory."""
+        return self._each(lambda column: np.asarray(column)[rows])
+
+    def chunks(self: _Kind, size: int = CHUNK) -> Iterator[_Kind]:
+        """Yield all rows in order, in memory."""
+        if self.rows <= size and isinstance(self.labels, np.ndarray):
+            yield self
+            return
+        for rows in chunks(self.rows, size):
+            yield self[rows]
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns by name."""
+        return {
+            field.name: value
+            for field in fields(self)
+            if field.name != "classes" and (value := getattr(self, field.name)) is not None
+        }
+
+    def _each(self: _Kind, change: Any) -> _Kind:
+        return replace(self, **{name: change(value) for name, value in self.columns().items()})
+
+    @classmethod
+    def join(cls: type[_Kind], parts: Sequence[_Kind]) -> _Kind:
+        """Concatenate batches."""
+        names = parts[0].columns()
+        columns = {name: joined([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **columns)
+
+    @cached_property
+    def not_finite(self) -> tuple[int, int]:
+        """(the number of rows whose prediction is not a number, the first of them from 1)."""
+        found, first, before = 0, 0, 0
+        for chunk in self.chunks():
+            wrong = np.flatnonzero(~np.isfinite(chunk.shown))
+            if len(wrong) and not found:
+                first = before + int(wrong[0]) + 1
+            found += len(wrong)
+            before += chunk.rows
+        return found, first
+
+    @property
+    def shown(self) -> Any:
+        """(rows,) what is not finite where the prediction is not."""
+        raise NotImplementedError
+
     @property
     def finite(self) -> bool:
-        """Whether every probability is finite."""
-        return bool(np.isfinite(self.true_probability).all())
+        """Whether every prediction is finite."""
+        return self.not_finite[0] == 0
+
+
+@dataclass(frozen=True)
+class ClassPredictions(_ByRow):
+    """A classifier on the test rows.
+
+    Attributes:
+        labels: (rows,) the true class of each row, in the smallest type that holds the classes.
+        predicted: (rows,) the most probable class; the first one in a tie.
+        true_probability: (rows,) float32, the probability given to the true class; NaN where any
+            probability of the row is not a number.
+        scores: float32, (rows, 1) with the probability of class 1 for two classes,
+            (rows, classes) for up to 30 classes, (rows, 0) for more.
+        classes: The number of classes.
+        confidence: (rows,) float32, the highest probability; None for two classes.
+        squares: (rows,) float32, the sum of the squared probabilities; None for two classes.
+        rank: (rows,) uint8, how many classes rank before the true one, at most 255; in a tie the
+            later class is first, as in scikit-learn. None for two classes.
+    """
+
+    predicted: Column
+    true_probability: Column
+    scores: Column
+    classes: int
+    confidence: Column | None = None
+    squares: Column | None = None
+    rank: Column | None = None
+
+    @classmethod
+    def of(
+        cls, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None
+    ) -> ClassPredictions:
+        """Build from (rows,) labels, (rows, classes) probabilities and (rows,) weights."""
+        probabilities = np.asarray(probabilities, np.float32)
+        rows, classes = probabilities.shape
+        small = np.min_scalar_type(classes - 1)
+        labels = np.asarray(labels).astype(small)
+        every = np.arange(rows)
+        true = probabilities[every, labels]
+        predicted = probabilities.argmax(axis=1)
+        more: dict[str, Any] = {}
+        if classes == 2:
+            scores = probabilities[:, 1:]
+        else:
+            scores = probabilities[:, : classes if classes <= MOST_SCORED_CLASSES else 0]
+            before = (probabilities > true[:, None]).sum(axis=1)
+            later = np.arange(classes) > labels[:, None]
+            before += ((probabilities == true[:, None]) & later).sum(axis=1)
+            more = {
+                "confidence": probabilities[every, predicted],
+                "squares": np.einsum("ij,ij->i", probabilities, probabilities),
+                "rank": np.minimum(before, MOST_RANK).astype(np.uint8),
+            }
+        true[~np.isfinite(probabilities).all(axis=1)] = np.nan
+        return cls(
+            labels,
+            None if weights is None else np.asarray(weights, np.float32),
+            predicted.astype(small),
+            true,
+            scores.copy(),
+            classes,
+            **more,
+        )
+
+    @property
+    def shown(self) -> Any:
+        """(rows,) not finite where the prediction is not."""
+        return self.true_probability
 
     @property
     def losses(self) -> NDArray[np.float64]:
         """(rows,) the log loss of each row, in nats."""
-        probability = self.true_probability.astype(np.float64)
+        probability = np.asarray(self.true_probability).astype(np.float64)
         return -np.log(np.clip(probability, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
 
-    def scored_classes(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (class, scores) for every class with a curve; of two classes, only class 1."""
+    @property
+    def square_errors(self) -> NDArray[np.float64]:
+        """(rows,) the Brier score of each row.
+
+        Two classes: the squared error of the probability of class 1. More: its sum over classes.
+        """
+        if self.classes == 2:
+            score = np.asarray(self.scores)[:, 0].astype(np.float64)
+            return (score - np.asarray(self.labels)) ** 2
+        true = np.asarray(self.true_probability).astype(np.float64)
+        return np.asarray(self.squares) + 1.0 - 2 * true
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """(rows,) the place of each row in the flat confusion matrix."""
+        return np.asarray(self.labels).astype(np.int64) * self.classes + np.asarray(self.predicted)
+
+    def scored_classes(self) -> Iterator[int]:
+        """Yield every class with a curve; of two classes, only class 1."""
         first = 1 if self.classes == 2 else 0
-        for column in range(self.scores.shape[1]):
-            yield first + column, self.scores[:, column]
+        width = self.scores.shape[1]  # type: ignore[attr-defined]
+        yield from range(first, first + width)
+
+    def score(self, index: int) -> NDArray[np.float32]:
+        """Return the (rows,) scores of a class with a curve."""
+        return np.asarray(self.scores)[:, 0 if self.classes == 2 else index]
 
     def confusion(self) -> NDArray[np.int64]:
         """Return the (classes, classes) counts; a row is a true class, a column a predicted one."""
-        cells = self.labels.astype(np.int64) * self.classes + self.predicted
-        return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
+        counts = np.zeros(self.classes**2, np.int64)
+        for chunk in self.chunks():
+            counts += np.bincount(chunk.cells, minlength=self.classes**2)
+        return counts.reshape(self.classes, self.classes)
 
 
 @dataclass(frozen=True)
-class ValuePredictions:
+class ValuePredictions(_ByRow):
     """A regression on the test rows.
 
     Attributes:
@@ -107,55 +225,85 @@ class ValuePredictions:
         values: (rows,) float32, the predicted values.
     """
 
-    labels: NDArray[np.float32]
-    values: NDArray[np.float32]
+    values: Column
 
     @classmethod
-    def of(cls, labels: ArrayLike, values: ArrayLike) -> ValuePredictions:
-        """Build from (rows,) labels and (rows,) values."""
-        return cls(np.asarray(labels, np.float32), np.asarray(values, np.float32))
-
-    @classmethod
-    def join(cls, parts: Sequence[ValuePredictions]) -> ValuePredictions:
-        """Concatenate batches."""
+    def of(
+        cls, labels: ArrayLike, values: ArrayLike, weights: ArrayLike | None = None
+    ) -> ValuePredictions:
+        """Build from (rows,) labels, values and weights."""
         return cls(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.values for part in parts]),
+            np.asarray(labels, np.float32),
+            None if weights is None else np.asarray(weights, np.float32),
+            np.asarray(values, np.float32),
         )
 
     @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return len(self.labels)
-
-    @property
-    def finite(self) -> bool:
-        """Whether every predicted value is finite."""
-        return bool(np.isfinite(self.values).all())
+    def shown(self) -> Any:
+        """(rows,) not finite where the prediction is not."""
+        return self.values
 
     @property
     def errors(self) -> NDArray[np.float64]:
         """(rows,) predicted minus true."""
-        return self.values.astype(np.float64) - self.labels
+        return np.asarray(self.values).astype(np.float64) - np.asarray(self.labels)
 
 
 Predictions = ClassPredictions | ValuePredictions
+_Collected = TypeVar("_Collected", ClassPredictions, ValuePredictions)
 
 
-def constant_classifier(labels: ArrayLike, counts: ArrayLike) -> ClassPredictions:
+class Collector(Generic[_Collected]):
+    """Collects predictions by batch; many rows go to files.
+
+    Args:
+        folder: Where the files are; None to keep all rows in memory.
+        most: The most rows to keep in memory.
+    """
+
+    def __init__(self, folder: Path | None = None, most: int = ROWS_IN_MEMORY) -> None:
+        self._folder, self._most = folder, most
+        self._columns: dict[str, Growing] = {}
+        self._last: _Collected | None = None
+
+    def add(self, part: _Collected) -> None:
+        """Add the predictions of a batch."""
+        self._last = part
+        for name, values in part.columns().items():
+            self._columns.setdefault(name, self._column(name)).add(values)
+
+    def finish(self) -> _Collected | None:
+        """Return the predictions of all rows; None if there was no batch."""
+        if self._last is None:
+            return None
+        columns = {name: column.finish() for name, column in self._columns.items()}
+        return replace(self._last, **columns)
+
+    def _column(self, name: str) -> Growing:
+        if self._folder:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        return Growing(self._folder / name if self._folder else None, self._most)
+
+
+def constant_classifier(
+    labels: ArrayLike, counts: ArrayLike, weights: ArrayLike | None = None
+) -> ClassPredictions:
     """Return the trivial baseline of a classification: the class shares of the training rows.
 
     Args:
         labels: (rows,) the true classes of the test rows.
         counts: (classes,) training rows of each class.
+        weights: (rows,) the weights of the test rows.
     """
     shares = np.asarray(counts, np.float64)
     shares = (shares / shares.sum()).astype(np.float32)
-    labels = np.asarray(labels, np.int32)
-    return ClassPredictions.of(labels, np.broadcast_to(shares, (len(labels), len(shares))))
+    labels = np.asarray(labels)
+    return ClassPredictions.of(labels, np.broadcast_to(shares, (len(labels), len(shares))), weights)
 
 
-def constant_regression(labels: ArrayLike, mean: float) -> ValuePredictions:
+def constant_regression(
+    labels: ArrayLike, mean: float, weights: ArrayLike | None = None
+) -> ValuePredictions:
     """Return the trivial baseline of a regression: the mean of the training rows."""
     labels = np.asarray(labels, np.float32)
-    return ValuePredictions.of(labels, np.full(len(labels), mean, np.float32))
+    return ValuePredictions.of(labels, np.full(len(labels), mean, np.float32), weights)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measured, summary
+from kfp_tfjob.components.evaluate.estimates import Measured
+from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measures
 from kfp_tfjob.components.evaluate.predictions import Predictions
 
 
@@ -13,22 +14,28 @@ class Scored:
     """A model's predictions for the test rows, and their metrics.
 
     Attributes:
-        predictions: For all test rows.
+        measures: The source of its metrics and curves.
         measured: Its metrics.
         classes: Precision, recall and F1 of each class, up to 30 classes.
     """
 
-    predictions: Predictions
+    measures: Measures
     measured: dict[str, Measured]
     classes: dict[str, Measured]
 
     @classmethod
-    def of(cls, predictions: Predictions, confidence: float, classes: list[str]) -> Scored:
+    def of(cls, model: Predictions | Measures, confidence: float, classes: list[str]) -> Scored:
         """Measure a model."""
         each_class = len(classes) <= MOST_SHOWN_CLASSES
-        measured = summary(predictions, confidence, classes, each_class)
+        measures = Measures.of(model, classes)
+        measured = measures.summary(confidence, each_class)
         return cls(
-            predictions,
+            measures,
             {name: value for name, value in measured.items() if "/" not in name},
             {name: value for name, value in measured.items() if "/" in name},
         )
+
+    @property
+    def predictions(self) -> Predictions:
+        """Its predictions for all test rows."""
+        return self.measures.predictions

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kfp_tfjob.components.evaluate.curves import BINS
 from kfp_tfjob.components.evaluate.gate import GateDecision, Rival
 from kfp_tfjob.components.evaluate.scored import Scored
 from kfp_tfjob.storage.champion import Champion
@@ -82,6 +83,8 @@ def build(
             ],
             "minimum_detectable_gain": found.detectable if found else None,
             "rows": scored["model"].predictions.rows,
+            "weighted": scored["model"].predictions.weights is not None,
+            "ranking": "exact" if scored["model"].measures.exact else f"{BINS:,} bins",
             "metrics": _values(scored["model"]),
             "class_metrics": {name: item.value for name, item in scored["model"].classes.items()},
             "intervals": {

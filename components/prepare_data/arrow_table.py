@@ -107,7 +107,11 @@ class ArrowTable:
     def chunks(self, columns: Columns) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk, as they are in the file."""
         most = max(1, CHUNK_VALUES // (len(columns.features) + 1))
-        return self._reader.chunks(columns, most)
+        for chunk in self._reader.chunks(columns, most):
+            for name, column in chunk.columns.items():
+                if pa.types.is_null(column.type):  # only gaps, whatever other files have
+                    chunk.columns[name] = pa.nulls(len(column), pa.string())
+            yield chunk
 
     def rows(self, columns: Columns) -> Iterator[Rows]:
         """Yield the rows of a table of numbers chunk by chunk."""
@@ -212,7 +216,8 @@ def temporal(kind: pa.DataType) -> bool:
 
 def usable(kind: pa.DataType) -> bool:
     """Tell whether a column of a type may be a feature."""
-    return numeric(kind) or temporal(kind) or textual(kind) or pa.types.is_binary(kind)
+    known = numeric(kind) or temporal(kind) or textual(kind)
+    return known or pa.types.is_binary(kind) or pa.types.is_null(kind)
 
 
 def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:

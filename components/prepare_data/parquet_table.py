@@ -41,7 +41,7 @@ class ParquetTable:
         self._name, self._stream = name, stream
         _check_footer(stream, name)
         with undamaged(name, _EXPECTED):
-            file = pa.parquet.ParquetFile(stream, pre_buffer=False)
+            file = pa.parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             self._metadata = file.metadata
             if self._metadata.num_columns > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, self._metadata.num_columns))
@@ -90,6 +90,7 @@ class ParquetTable:
                 read_dictionary=[name for name in wanted if textual(self.schema.field(name).type)],
                 buffer_size=_READ_BYTES,
                 pre_buffer=False,
+                page_checksum_verification=True,  # of files that have them
             )
             batches = file.iter_batches(rows, columns=wanted, use_threads=False)
         while True:

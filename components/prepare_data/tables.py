@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -34,7 +35,14 @@ _UNREADABLE = {
     b"\x89HDF": ("HDF5", f"write it as {FORMAT_WORDS}"),
     b"\x93NUMPY": ("a NumPy array", f"write it as {FORMAT_WORDS}"),
     b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
+    b"\xd0\xcf\x11\xe0": ("an old Excel or Office file", f"export it as {FORMAT_WORDS}"),
+    b"%PDF": ("a PDF", f"export its table as {FORMAT_WORDS}"),
+    b"version https://git-lfs": ("a pointer of Git LFS", "fetch the file itself: git lfs pull"),
 }
+# Pages and answers of web servers and stores, in place of the file that was asked for.
+_MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body|error)\b", re.IGNORECASE)
+_TAR_AT, _TAR = 257, b"ustar"
+_ZLIB = (b"\x78\x01", b"\x78\x9c", b"\x78\xda")
 _HEAD = 512  # bytes
 # What no header of a CSV begins with.
 _JSON_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
@@ -153,14 +161,34 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> str:
     return found
 
 
+def _unreadable(head: bytes) -> tuple[str, str] | None:
+    """Return what an unsupported file is, and what to do with it."""
+    if _MARKUP.match(head):
+        what = " ".join(head[:60].decode(errors="replace").split())
+        return f"HTML or XML: {what}", "look at it: it may be an error page; fetch the file again"
+    if head.startswith(_TAR, _TAR_AT):
+        return "a tar archive", "unpack it, and name its folder or its files"
+    if head.startswith(_ZLIB) and _is_zlib(head):
+        return "compressed with zlib", "use gzip, zstd, Parquet or no compression"
+    return next((found for magic, found in _UNREADABLE.items() if head.startswith(magic)), None)
+
+
+def _is_zlib(head: bytes) -> bool:
+    """Tell whether bytes unpack; a text in Latin-1 may begin with those of a packed file."""
+    try:
+        return bool(zlib.decompressobj().decompress(head, 1))
+    except zlib.error:
+        return False
+
+
 def _refuse_unreadable(file: SourceFile, head: bytes) -> None:
-    for magic, (kind, fix) in _UNREADABLE.items():
-        if head.startswith(magic):
-            raise DataError(
-                Problem(
-                    f"{file.name} cannot be read",
-                    received=f"a file that is {kind}",
-                    expected=f"{FORMAT_WORDS}; text may be packed with gzip or zstd",
-                    fix=fix,
-                )
+    if found := _unreadable(head):
+        kind, fix = found
+        raise DataError(
+            Problem(
+                f"{file.name} cannot be read",
+                received=f"a file that is {kind}",
+                expected=f"{FORMAT_WORDS}; text may be packed with gzip or zstd",
+                fix=fix,
             )
+        )

@@ -18,6 +18,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.outcome import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
+from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
@@ -130,11 +131,8 @@ class Ending:
             return 1
         verdict = json.loads(data)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
-        metrics = ", ".join(
-            f"{name} {value:.4f}"
-            for name, value in verdict["metrics"].items()
-            if isinstance(value, int | float)
-        )
+        known = in_short(verdict["metrics"])
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
         self.show(f"\ntest       {metrics}")
         self.show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
         for reason in verdict["reasons"]:

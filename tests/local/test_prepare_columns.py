@@ -164,6 +164,18 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []
 
 
+def test_a_file_where_a_column_has_no_type_has_gaps_in_it(step, tmp_path):
+    """pandas writes the type null if all values of one file are None."""
+    for i, values in enumerate((pa.nulls(100), pa.array(np.arange(100.0)), pa.nulls(100))):
+        table = pa.table({"a": values, "b": np.arange(100.0) + i, "y": ["u", "v"] * 50})
+        pa.parquet.write_table(table, tmp_path / f"{i}.parquet")
+    done = run(step, str(tmp_path), "y", {})
+    kinds = {item["name"]: item["type"] for item in done.schema["features"]}
+    assert kinds == {"a": "float32", "b": "float32"}
+    assert done.schema["coding"][0]["missing"]["rule"] == "median"
+    assert sum(done.rows.values()) == 300
+
+
 def test_the_size_of_the_blocks_has_no_effect(step, store, tmp_path):
     path = tmp_path / "people.csv"
     people.write(path, ROWS)

@@ -62,24 +62,12 @@ def test_the_bound_is_that_of_a_paired_bootstrap(metric: str) -> None:
 
     def drawn() -> float:
         chosen = rng.integers(0, rows, rows)
-        return compare(take(challenger, chosen), take(champion, chosen), metric).gain
+        return compare(challenger.chosen(chosen), champion.chosen(chosen), metric).gain
 
     gains = [drawn() for _ in range(600)]
     reach = found.gain - found.low
     assert reach == pytest.approx(1.645 * np.std(gains), rel=0.1)
     assert found.high - found.gain == pytest.approx(reach)
-
-
-def take(predictions: Predictions, rows: np.ndarray) -> Predictions:
-    if isinstance(predictions, ValuePredictions):
-        return ValuePredictions(predictions.labels[rows], predictions.values[rows])
-    return ClassPredictions(
-        predictions.labels[rows],
-        predictions.predicted[rows],
-        predictions.true_probability[rows],
-        predictions.scores[rows],
-        predictions.classes,
-    )
 
 
 def test_the_accuracy_needs_what_the_exact_test_needs() -> None:

@@ -1,27 +1,39 @@
 """Every metric agrees with scikit-learn, whatever the data and however it is cut into batches."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn import metrics as oracle
+from sklearn.calibration import calibration_curve
 
-from kfp_tfjob.components.evaluate.metrics import (
-    condense,
-    estimate,
-    finite,
-    roc_curve,
-    summary,
-    t_quantile,
-)
+from kfp_tfjob.components.evaluate.columns import Filed
+from kfp_tfjob.components.evaluate.curves import curves_of
+from kfp_tfjob.components.evaluate.curves import estimate as curve_estimate
+from kfp_tfjob.components.evaluate.estimates import t_quantile, t_tail
+from kfp_tfjob.components.evaluate.metrics import Measures, condense, estimate, finite, summary
 from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
+    Collector,
     ValuePredictions,
     constant_classifier,
     constant_regression,
 )
+from kfp_tfjob.components.evaluate.residuals import quantiles
 
 ROWS = 3000
+METRICS = [
+    "accuracy",
+    "balanced_accuracy",
+    "auc",
+    "average_precision",
+    "macro_f1",
+    "mcc",
+    "log_loss",
+    "brier",
+    "f1/b",
+]
 
 
 def binary(kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -40,20 +52,106 @@ def binary(kind: str) -> tuple[np.ndarray, np.ndarray]:
     return labels, scores[kind].astype(np.float32)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["balanced", "rare", "tied", "constant", "saturated"])
-def test_two_classes_agree_with_scikit_learn(kind: str) -> None:
+def test_two_classes_agree_with_scikit_learn(kind: str, weighted: bool) -> None:
     labels, scores = binary(kind)
-    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+    weights = np.random.default_rng(4).integers(0, 4, ROWS).astype(float) if weighted else None
+    both = np.stack([1 - scores, scores], axis=1)
+    predictions = ClassPredictions.of(labels, both, weights)
+    guesses, by = predictions.predicted, {"sample_weight": weights}
     expected = {
-        "accuracy": oracle.accuracy_score(labels, predictions.predicted),
-        "auc": oracle.roc_auc_score(labels, scores),
-        "macro_f1": oracle.f1_score(labels, predictions.predicted, average="macro"),
+        "accuracy": oracle.accuracy_score(labels, guesses, **by),
+        "balanced_accuracy": oracle.balanced_accuracy_score(labels, guesses, **by),
+        "mcc": oracle.matthews_corrcoef(labels, guesses, **by),
+        "auc": oracle.roc_auc_score(labels, scores, **by),
+        "average_precision": oracle.average_precision_score(labels, scores, **by),
+        "macro_f1": oracle.f1_score(labels, guesses, average="macro", **by),
+        "brier": oracle.brier_score_loss(labels, scores.astype(float), **by),
+        "top_2_accuracy": 1.0,
     }
     for metric, value in expected.items():
         assert estimate(predictions, metric).value == pytest.approx(value, abs=1e-12), metric
-    assert estimate(predictions, "log_loss").value == pytest.approx(
-        oracle.log_loss(labels, np.stack([1 - scores, scores], axis=1)), rel=1e-6
-    )
+    log_loss = oracle.log_loss(labels, both, **by)
+    assert estimate(predictions, "log_loss").value == pytest.approx(log_loss, rel=1e-6)
+
+
+def test_the_calibration_curve_is_that_of_scikit_learn() -> None:
+    labels, scores = binary("balanced")
+    measures = Measures(ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1)))
+    true, predicted = calibration_curve(labels, scores, n_bins=15)
+    found = measures.calibration
+    used = found.weight > 0
+    assert found.observed[used] == pytest.approx(true)
+    assert found.predicted[used] == pytest.approx(predicted, abs=1e-6)
+    share = found.weight[used] / ROWS
+    error = np.dot(share, np.abs(true - predicted))
+    assert measures.estimate("ece").value == pytest.approx(error, abs=1e-6)
+    assert math.isnan(measures.estimate("ece").interval(0.95)[0])
+    sure = Measures(ClassPredictions.of(labels, np.eye(2)[labels]))
+    assert sure.estimate("ece").value == 0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_first_k_classes_agree_with_scikit_learn(weighted: bool) -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 7, ROWS)
+    scores = np.round(rng.dirichlet(np.ones(7), ROWS), 1)
+    weights = rng.random(ROWS).astype(np.float32) if weighted else None
+    predictions = ClassPredictions.of(labels, scores, weights)
+    assert predictions.scores.shape == (ROWS, 7)
+    assert "top_5_accuracy" in summary(predictions, 0.95)
+    for k in (2, 5):
+        expected = oracle.top_k_accuracy_score(
+            labels, scores, k=k, labels=range(7), sample_weight=weights
+        )
+        found = estimate(predictions, f"top_{k}_accuracy")
+        assert found.value == pytest.approx(expected, abs=1e-12)
+        assert found.interval(0.95)[0] < found.value < found.interval(0.95)[1]
+    brier = np.average(((scores - np.eye(7)[labels]) ** 2).sum(axis=1), weights=weights)
+    assert estimate(predictions, "brier").value == pytest.approx(brier, abs=1e-6)
+    mcc = oracle.matthews_corrcoef(labels, predictions.predicted, sample_weight=weights)
+    assert estimate(predictions, "mcc").value == pytest.approx(mcc, abs=1e-12)
+    shares = np.eye(7)[labels]
+    precision = oracle.average_precision_score(shares, predictions.scores, sample_weight=weights)
+    assert estimate(predictions, "average_precision").value == pytest.approx(precision, abs=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["balanced", "rare", "tied", "constant", "saturated"])
+def test_many_rows_are_read_from_files_and_counted_in_bins(
+    tmp_path: Path, kind: str, weighted: bool
+) -> None:
+    """The same rows with all limits set low."""
+    labels, scores = binary(kind)
+    weights = np.random.default_rng(4).integers(0, 4, ROWS) if weighted else [None] * ROWS
+    both = np.stack([1 - scores, scores], axis=1)
+    parts = [
+        ClassPredictions.of(labels[at], both[at], weights[at] if weighted else None)
+        for at in (slice(0, 700), slice(700, 2900), slice(2900, ROWS))
+    ]
+    stored = Collector(tmp_path, most=1000)
+    for part in parts:
+        stored.add(part)
+    filed, whole = stored.finish(), ClassPredictions.join(parts)
+    assert isinstance(filed.labels, Filed) and filed.rows == ROWS
+    for one, other in zip(filed.chunks(400), whole.chunks(400), strict=True):
+        assert (one.scores == other.scores).all() and (one.labels == other.labels).all()
+    measures = Measures(whole)
+    for metric in measures.names:
+        found, known = Measures(filed).estimate(metric), measures.estimate(metric)
+        assert found.value == pytest.approx(known.value, abs=1e-12), metric
+        assert found.standard_error == pytest.approx(known.standard_error), metric
+    (sorted_once,) = curves_of(filed, exact_places=0)
+    (binned,) = curves_of(filed, exact_places=0, exact_rows=0)
+    assert sorted_once.exact and not binned.exact
+    for metric in ("auc", "average_precision"):
+        known = measures.estimate(metric)
+        assert getattr(sorted_once, metric) == pytest.approx(known.value, abs=1e-12)
+        # One pair of scores in one bin moves a metric of 12 positive rows this much.
+        assert getattr(binned, metric) == pytest.approx(known.value, abs=2e-3)
+        error = curve_estimate(filed, [binned], metric).standard_error
+        assert error == pytest.approx(known.standard_error, rel=2e-2, abs=1e-12)
 
 
 @pytest.mark.parametrize("missing", [None, 3])
@@ -92,25 +190,64 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
         assert math.isnan(estimate(predictions, f"recall/{names[missing]}", names).value)
 
 
-def test_regression_agrees_with_scikit_learn() -> None:
+def test_bins_round_little() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 300_000)
+    scores = 1 / (1 + np.exp(-rng.normal(size=len(labels)) - labels)).astype(np.float32)
+    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+    (binned,) = curves_of(predictions, exact_places=0, exact_rows=0)
+    assert binned.auc == pytest.approx(oracle.roc_auc_score(labels, scores), abs=3e-6)
+    precision = oracle.average_precision_score(labels, scores)
+    assert binned.average_precision == pytest.approx(precision, abs=3e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_regression_agrees_with_scikit_learn(tmp_path: Path, weighted: bool) -> None:
     rng = np.random.default_rng(7)
     labels = (1e6 + rng.normal(size=ROWS) * 300).astype(np.float32)
     values = (labels + rng.normal(size=ROWS) * 40).astype(np.float32)
-    predictions = ValuePredictions.of(labels, values)
+    weights = rng.integers(0, 3, ROWS).astype(float) if weighted else None
+    predictions = ValuePredictions.of(labels, values, weights)
+    stored = Collector(tmp_path, most=1000)
+    stored.add(predictions)
     labels, values = labels.astype(float), values.astype(float)
+    by = {"sample_weight": weights}
     expected = {
-        "mae": oracle.mean_absolute_error(labels, values),
-        "rmse": oracle.root_mean_squared_error(labels, values),
-        "r2": oracle.r2_score(labels, values),
+        "mae": oracle.mean_absolute_error(labels, values, **by),
+        "rmse": oracle.root_mean_squared_error(labels, values, **by),
+        "r2": oracle.r2_score(labels, values, **by),
+        "mean_error": np.average(values - labels, weights=weights),
+        "median_absolute_error": oracle.median_absolute_error(labels, values, **by),
     }
-    for metric, value in expected.items():
-        assert estimate(predictions, metric).value == pytest.approx(value, rel=1e-9), metric
+    for held in (predictions, stored.finish()):
+        for metric, value in expected.items():
+            assert estimate(held, metric).value == pytest.approx(value, rel=1e-7), metric
+    if not weighted:
+        found = quantiles(predictions, (0.05, 0.5, 0.9))
+        known = np.quantile(values - labels, (0.05, 0.5, 0.9), method="averaged_inverted_cdf")
+        assert found == pytest.approx(known, rel=1e-6)
+
+
+def test_weights_are_repeated_rows() -> None:
+    labels, scores = binary("balanced")
+    counts = np.random.default_rng(1).integers(0, 3, ROWS)
+    rows = np.repeat(np.arange(ROWS), counts)
+    both = np.stack([1 - scores, scores], axis=1)
+    weighted = Measures(ClassPredictions.of(labels, both, counts), ["a", "b"])
+    repeated = Measures(ClassPredictions.of(labels[rows], both[rows]), ["a", "b"])
+    for metric in (*weighted.names, "precision/b", "recall/a", "f1/b"):
+        found, known = weighted.estimate(metric), repeated.estimate(metric)
+        assert found.value == pytest.approx(known.value, abs=1e-12), metric
+        # A row that counts twice tells less than two rows.
+        assert metric == "ece" or found.standard_error > known.standard_error, metric
+        assert metric == "ece" or found.support <= known.support
 
 
 def test_the_batch_size_changes_nothing() -> None:
     labels, scores = binary("balanced")
     probabilities = np.stack([1 - scores, scores], axis=1)
     whole = ClassPredictions.of(labels, probabilities)
+    whole_names = Measures(whole).names
     for size in (1, 7, 4096):
         joined = ClassPredictions.join(
             [
@@ -119,11 +256,11 @@ def test_the_batch_size_changes_nothing() -> None:
             ]
         )
         assert (joined.confusion() == whole.confusion()).all()
-        for metric in ("accuracy", "auc", "macro_f1", "log_loss"):
+        for metric in whole_names:
             assert estimate(joined, metric).value == estimate(whole, metric).value
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_f1", "log_loss", "f1/b"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_standard_errors_are_those_of_a_bootstrap(metric: str) -> None:
     rng = np.random.default_rng(8)
     labels, scores = binary("balanced")
@@ -139,7 +276,7 @@ def test_standard_errors_are_those_of_a_bootstrap(metric: str) -> None:
     assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
 
 
-@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2", "mean_error"])
 def test_standard_errors_of_a_regression_are_those_of_a_bootstrap(metric: str) -> None:
     rng = np.random.default_rng(9)
     labels = rng.normal(size=ROWS)
@@ -177,7 +314,8 @@ def test_the_baselines_know_only_the_training_rows() -> None:
 
 def test_the_roc_curve_is_short_finite_and_right() -> None:
     labels, scores = binary("balanced")
-    fpr, tpr, thresholds = roc_curve(labels, scores)
+    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+    fpr, tpr, thresholds = Measures(predictions).curves[0].roc(100)
     assert len(fpr) <= 100
     assert np.isfinite(thresholds).all()
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
@@ -211,3 +349,9 @@ def test_more_than_thirty_classes_have_no_auc_but_everything_else() -> None:
 @pytest.mark.parametrize(("level", "freedom", "value"), [(0.95, 9, 1.8331), (0.975, 29, 2.0452)])
 def test_quantiles_of_t_are_those_of_the_tables(level: float, freedom: int, value: float) -> None:
     assert t_quantile(level, freedom) == pytest.approx(value, abs=2e-3)
+
+
+@pytest.mark.parametrize(("value", "freedom", "tail"), [(1.8331, 9, 0.05), (2.0452, 29, 0.025)])
+def test_tails_of_t_are_those_of_the_tables(value: float, freedom: int, tail: float) -> None:
+    assert t_tail(value, freedom) == pytest.approx(tail, rel=1e-2)
+    assert t_tail(-value, freedom) == pytest.approx(1 - tail, rel=1e-2)

@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_tfjob.components.prepare_data import header, parquet_table, scan
+from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
@@ -115,3 +117,30 @@ def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_p
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)
     found = read(path, tmp_path)
     assert sorted(found.vocabulary._codes) == ["a", "c"] and found.faults.bad == 1
+
+
+def test_a_page_that_was_altered_is_damage(path: Path) -> None:
+    """Where a file has checksums of its pages, they are compared."""
+    table = pa.table({"a": np.arange(1000.0), "y": ["u", "v"] * 500})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    at = data.index(np.float64(777).tobytes())
+    data[at + 3] ^= 1
+    path.write_bytes(data)
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], OPTIONS) as opened:
+        with pytest.raises(DataError, match="damaged"):
+            list(opened.chunks(Columns(("a",), "y", frozenset())))
+
+
+def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
+    """pandas writes it if every value of one file is None."""
+    table = pa.table({"a": pa.nulls(30), "b": np.arange(30.0), "y": ["u", "v", "v"] * 10})
+    pq.write_table(table, path)
+    assert not check(path)
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], OPTIONS) as opened:
+        (chunk,) = opened.chunks(Columns(("a", "b"), "y", frozenset()))
+    assert chunk.columns["a"].type == pa.string() and chunk.columns["a"].null_count == 30
+    pq.write_table(table.rename_columns(["y", "b", "a"]), path)
+    assert "the label 'y' of f.parquet has an unsupported type" in check(path)[0]

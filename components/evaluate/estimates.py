@@ -1,0 +1,191 @@
+"""A metric with its uncertainty, from the influence of each row.
+
+The influence values of a metric say how much each row moves it. Their mean is zero, and
+sqrt(sum of squares) / rows is the standard error. For the difference between two models on the same
+rows, subtract their influence values. So one rule gives every interval and every paired comparison.
+For the AUC, it is exactly DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
+
+Influence values are computed by chunk, so the memory does not grow with the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.options.metric_names import range_of
+
+_NORMAL = NormalDist()
+Rule = Callable[[Any], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A metric of one model on the test rows.
+
+    Attributes:
+        metric: Its name.
+        value: The value; NaN where the rows do not define it.
+        predictions: The model's predictions.
+        rule: From a chunk of the predictions to its (rows,) influence values, scaled so that
+            sqrt(sum of squares over all chunks) / rows is the standard error of the value; None if
+            the value is NaN, or its uncertainty is not known.
+        support: The number of rows behind the value; for the AUC, those of the smaller class. Of
+            weighted rows, the number of equal rows that would tell as much (Kish).
+        proportion: Whether it is a share of `support` rows; a share gets Wilson's interval.
+        variance: The square of the standard error, if it is known without the rows.
+    """
+
+    metric: str
+    value: float
+    predictions: Predictions
+    rule: Rule | None
+    support: int
+    proportion: bool = False
+    variance: float = math.nan
+
+    @property
+    def influence(self) -> NDArray[np.float64]:
+        """(rows,) the influence values of all rows; empty if they are not known."""
+        if self.rule is None:
+            return np.empty(0)
+        return np.concatenate([self.rule(chunk) for chunk in self.predictions.chunks()])
+
+    @cached_property
+    def standard_error(self) -> float:
+        """The standard error of the value; 0 if it is not known."""
+        if not math.isnan(self.variance):
+            return math.sqrt(self.variance)
+        if self.rule is None:
+            return 0.0
+        squares = [_squares(self.rule(chunk)) for chunk in self.predictions.chunks()]
+        return math.sqrt(math.fsum(squares)) / max(self.predictions.rows, 1)
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Return the two-sided interval, clipped to the metric's range; NaN where unknown."""
+        if not math.isfinite(self.value) or self.support < 2 or self.rule is None:
+            return math.nan, math.nan
+        level = (1 + confidence) / 2
+        if self.proportion:
+            return _wilson(self.value, self.support, _NORMAL.inv_cdf(level))
+        lowest, highest = range_of(self.metric)
+        reach = t_quantile(level, self.support - 1) * self.standard_error
+        return max(self.value - reach, lowest), min(self.value + reach, highest)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric for display: its value and its two-sided interval, NaN where unknown."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, item: Estimate, confidence: float) -> Measured:
+        """Keep the parts of an estimate that are shown."""
+        return cls(item.value, *item.interval(confidence))
+
+
+def unknown(metric: str, predictions: Predictions) -> Estimate:
+    """Return the estimate of a metric that the rows do not define."""
+    return Estimate(metric, math.nan, predictions, None, 0)
+
+
+def paired_error(ours: Estimate, theirs: Estimate, share: float = 1.0) -> float:
+    """Return the standard error of `ours - share * theirs`, of two models on the same rows."""
+    if ours.rule is None or theirs.rule is None:
+        return math.nan
+    squares = [
+        _squares(ours.rule(mine) - share * theirs.rule(other))
+        for mine, other in zip(ours.predictions.chunks(), theirs.predictions.chunks(), strict=True)
+    ]
+    return math.sqrt(math.fsum(squares)) / ours.predictions.rows
+
+
+def mean(
+    metric: str,
+    predictions: Predictions,
+    values: Rule,
+    proportion: bool = False,
+) -> Estimate:
+    """Estimate the mean of a value of each row.
+
+    Args:
+        metric: The name of the metric.
+        predictions: The model's predictions.
+        values: From a chunk of predictions to (rows,) values.
+        proportion: Whether the values are 0 or 1.
+    """
+    sums: list[tuple[float, float, float]] = []
+    for chunk in predictions.chunks():
+        weights, found = weights_of(chunk), values(chunk)
+        sums.append(
+            (float(np.dot(weights, found)), float(weights.sum()), float(np.dot(weights, weights)))
+        )
+    total, weight, squares = (math.fsum(part) for part in zip(*sums, strict=True))
+    if weight <= 0:
+        return unknown(metric, predictions)
+    value, support = total / weight, int(weight * weight / squares)
+    scale = predictions.rows / weight * correction(support)
+
+    def rule(chunk: Predictions) -> NDArray[np.float64]:
+        return scale * weights_of(chunk) * (values(chunk) - value)
+
+    return Estimate(metric, value, predictions, rule, support, proportion)
+
+
+def weights_of(chunk: Predictions) -> NDArray[np.float64]:
+    """Return the (rows,) weights of a chunk; ones where all rows count the same."""
+    if chunk.weights is None:
+        return np.ones(chunk.rows)
+    return np.asarray(chunk.weights).astype(np.float64)
+
+
+def correction(support: float) -> float:
+    """Return by how much a standard deviation of this many rows is too small."""
+    return math.sqrt(support / max(support - 1, 1))
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
+
+    The error is below 0.5 % for 4 or more degrees of freedom.
+    """
+    z = _NORMAL.inv_cdf(level)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def t_tail(value: float, freedom: int) -> float:
+    """Return the probability that Student's t exceeds a value (Wallace 1959).
+
+    The error is below 1 % of the probability for 9 or more degrees of freedom.
+    """
+    if math.isinf(value):
+        return 0.0 if value > 0 else 1.0
+    scale = (8 * freedom + 1) / (8 * freedom + 3)
+    z = math.copysign(scale * math.sqrt(freedom * math.log1p(value * value / freedom)), value)
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+def _squares(values: NDArray[np.float64]) -> float:
+    return float(np.dot(values, values))
+
+
+def _wilson(share: float, count: int, z: float) -> tuple[float, float]:
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / count / 2) ** 2)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
