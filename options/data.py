@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.parse import Group, option
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
@@ -258,6 +259,9 @@ class DataOptions(Group):
         ge=2,
         le=2**22,
     )
+    contract: Contract = option(
+        Contract(), "What later data must have in common with the data of the champion."
+    )
 
     @field_validator("columns", "drop", "null_values", mode="before")
     @classmethod
@@ -346,6 +350,7 @@ class DataOptions(Group):
         """
         options = self.model_dump(mode="json")
         del options["reader"]  # its code is part of source_digest, wherever it lies
+        del options["contract"]  # it judges the data and does not change it
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

@@ -118,6 +118,7 @@ class FinishedDataset:
         is_so = {
             "task": self.schema["task"],
             "columns": tuple(item["name"] for item in self.schema["features"]),
+            "contract": options.contract,  # it judges any dataset
         }
         return {
             name
