@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from kfp_tfjob.options import pictures as of_pictures
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.parse import Group, option
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.layout import CODEC_VERSION
@@ -17,7 +19,15 @@ from kfp_tfjob.storage.layout import CODEC_VERSION
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
 # Keys that are in no digest at their default, so that datasets keep the names they had before them.
-_LATER_KEYS = ("encoding", "types", "missing", "min_count", "hash_bins", "pictures")
+_LATER_KEYS = (
+    "encoding",
+    "tfrecord_features",
+    "types",
+    "missing",
+    "min_count",
+    "hash_bins",
+    "pictures",
+)
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
 NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -73,6 +83,18 @@ RULES_BY_KIND = {
 KINDS = tuple(RULES_BY_KIND)
 EVERY_COLUMN = "*"  # in data_options.missing
 _DEFAULT_RULES = {"number": "median", "boolean": "most_frequent", "date": "median"}
+
+
+def tfrecord_type(text: str) -> tuple[str, int]:
+    """Return the type and the number of values of a feature of tf.train.Example, `float[3]`.
+
+    Raises:
+        ValueError: It is not written like this.
+    """
+    found = re.fullmatch(r"(float|int64|bytes)(?:\[([1-9][0-9]{0,5})\])?", text)
+    if not found or (found[1] == "bytes" and found[2]):
+        raise ValueError("float, int64 or bytes, or a number of values such as float[3]")
+    return found[1], int(found[2] or 1)
 
 
 class Split(Group):
@@ -219,6 +241,12 @@ class DataOptions(Group):
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
+    tfrecord_features: dict[Text, str] = option(
+        {},
+        "The type of a feature that none of the first 1,000 records of a TFRecord file has, by its"
+        " name: `float`, `int64` or `bytes`, with the number of values if there are several:"
+        " `float[3]`.",
+    )
     types: dict[Text, Literal[KINDS]] = option(
         {},
         "The kind of a column by its name, where the one that the data suggests is wrong:"
@@ -242,6 +270,9 @@ class DataOptions(Group):
         "Bins into which the values of a column of the kind `text` are hashed.",
         ge=2,
         le=2**22,
+    )
+    contract: Contract = option(
+        Contract(), "What later data must have in common with the data of the champion."
     )
 
     pictures: Pictures = option(
@@ -275,6 +306,13 @@ class DataOptions(Group):
         value = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value)
         if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
             raise ValueError('one character such as "," or ";", or the word "tab" or "space"')
+        return value
+
+    @field_validator("tfrecord_features")
+    @classmethod
+    def _features(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            tfrecord_type(text)
         return value
 
     @field_validator("encoding")
@@ -328,6 +366,7 @@ class DataOptions(Group):
         """
         options = self.model_dump(mode="json")
         del options["reader"]  # its code is part of source_digest, wherever it lies
+        del options["contract"]  # it judges the data and does not change it
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from math import inf, isfinite
 from typing import Any, Literal
 
 import pydantic
@@ -67,10 +70,74 @@ class Threshold(Group):
         """Return whether a value passes; NaN never does."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
 
+    def slack(self, value: float) -> float:
+        """Return how far a value is inside the limits; below 0 outside."""
+        above = inf if self.min is None else value - self.min
+        return min(above, inf if self.max is None else self.max - value)
+
     def __str__(self) -> str:
         """Return it in words."""
         ends = [("at least", self.min), ("at most", self.max)]
         return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
+
+
+class Slice(Group):
+    """Rows that are judged by themselves: those with each value of a column, or in each range.
+
+    A name alone is the column, with one slice for each of its values.
+    """
+
+    column: str = option(..., "The column: a feature, or the label.", min_length=1)
+    edges: list[float | str] = option(
+        [],
+        "Numbers, or dates as `YYYY-MM-DD`, that divide the column into ranges: `[30, 50]` makes"
+        " below 30, from 30 to below 50, and from 50 on. Without them, each value is a slice.",
+    )
+    thresholds: dict[str, Threshold] = option(
+        {}, 'Metric to {"min": number, "max": number}; each slice with enough rows must meet them.'
+    )
+    min_rows: int = option(
+        100,
+        "With fewer rows, a slice is `insufficient`: shown, but neither passed nor failed.",
+        ge=10,
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, given: Any) -> Any:
+        return {"column": given} if isinstance(given, str) else given
+
+    @pydantic.field_validator("edges")
+    @classmethod
+    def _ascending(cls, edges: list[float | str]) -> list[float | str]:
+        values = [edge_value(edge) for edge in edges]
+        if any(not low < high for low, high in pairwise(values)) or not all(map(isfinite, values)):
+            raise ValueError("numbers or dates in rising order")
+        if len({isinstance(edge, str) for edge in edges}) > 1:
+            raise ValueError("numbers alone or dates alone")
+        return edges
+
+    @pydantic.field_validator("thresholds")
+    @classmethod
+    def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
+        _check_thresholds(thresholds)
+        return thresholds
+
+
+def edge_value(edge: float | str) -> float:
+    """Return an edge as a number; a date in microseconds since 1970, UTC.
+
+    Raises:
+        ValueError: It is a text, but no date.
+    """
+    if not isinstance(edge, str):
+        return float(edge)
+    try:
+        moment = datetime.fromisoformat(edge)
+    except ValueError:
+        raise ValueError(f"numbers, or dates such as 2026-01-31, and not {edge!r}") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return float((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
 class GateOptions(Group):
@@ -120,6 +187,13 @@ class GateOptions(Group):
     thresholds: dict[str, Threshold] = option(
         {}, 'Metric to {"min": number, "max": number}; the model must also meet each of them.'
     )
+    slices: list[Slice] = option(
+        [],
+        "Rows to judge by themselves, for instance"
+        ' `["city", {"column": "age", "edges": [30, 50]}]`.'
+        " The model must not be worse than the champion in any slice, beyond chance: by more than"
+        " the margin of the mode, with Holm's correction for the number of slices.",
+    )
 
     @pydantic.field_validator("primary_metric")
     @classmethod
@@ -138,6 +212,15 @@ class GateOptions(Group):
         _check_thresholds(thresholds)
         return thresholds
 
+    @pydantic.field_validator("slices")
+    @classmethod
+    def _once(cls, slices: list[Slice]) -> list[Slice]:
+        seen = [(one.column, one.edges) for one in slices]
+        twice = next((column for column, edges in seen if seen.count((column, edges)) > 1), None)
+        if twice is not None:
+            raise ValueError(f"each column once with the same edges, and not {twice!r} twice")
+        return slices
+
     @pydantic.model_validator(mode="after")
     def _without_contradiction(self) -> GateOptions:
         for key, mode in (("margin", "non_inferior"), ("relative_margin", "within")):
@@ -146,7 +229,8 @@ class GateOptions(Group):
         if self.mode == "within" and not self.relative_margin:
             raise ValueError('a relative_margin above 0 for "mode": "within", for instance 0.01')
         tasks: dict[str, str] = {}
-        for metric in [self.primary_metric, *self.thresholds]:
+        of_slices = [metric for one in self.slices for metric in one.thresholds]
+        for metric in [self.primary_metric, *self.thresholds, *of_slices]:
             if task := task_of(metric):
                 tasks.setdefault(task, metric)
         if len(tasks) > 1:

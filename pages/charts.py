@@ -189,6 +189,36 @@ def bars(counts: Sequence[int]) -> Markup:
     return _markup(svg)
 
 
+def compare(bars: Sequence[int], lines: Mapping[str, Sequence[int]]) -> Markup:
+    """Draw the shares of some rows in bins, and those of others in the same bins as lines.
+
+    Args:
+        bars: Rows by bin; the bars are these.
+        lines: Other rows by bin, by the class of the line in style.css: `b` or `c`.
+    """
+    svg = _svg("rows by bin", _SMALL, _SMALL_HEIGHT)
+    all_of = [_shares(counts) for counts in (bars, *lines.values())]
+    most = max(max(shares, default=0) for shares in all_of) or 1
+    width = _SMALL / max(len(bars), 1)
+    drawn = [[_SMALL_HEIGHT * (1 - share / most) for share in shares] for shares in all_of]
+    gap = 1 if width >= 4 else 0
+    path = "".join(
+        f"M{i * width:.4g} {_SMALL_HEIGHT}V{top:.3g}h{width - gap:.3g}V{_SMALL_HEIGHT}z"
+        for i, top in enumerate(drawn[0])
+        if top < _SMALL_HEIGHT
+    )
+    _add(svg, "path", d=path, class_="soft")
+    for name, tops in zip(lines, drawn[1:], strict=True):
+        steps = "".join(f"V{max(top, 0.8):.3g}h{width:.4g}" for top in tops)
+        _add(svg, "path", d=f"M0 {_SMALL_HEIGHT}{steps}", class_=f"line {name}")
+    return _markup(svg)
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts) or 1
+    return [count / total for count in counts]
+
+
 def bar(share: float) -> Markup:
     """Draw a share, 0 to 1, for the row of a table."""
     svg = _svg("share", _SMALL, 12)

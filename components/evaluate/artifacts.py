@@ -5,20 +5,28 @@ They must be small, finite and of built-in Python types, or Kubeflow Pipelines f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measures, condense, finite
 from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
 from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.text import short
 
 _LONGEST_NAME = 60
 _DIGITS = 6
 _MOST_POINTS = 100  # of a curve
+_MOST_SLICES = 30
 
 
-def kfp_metrics(scored: Mapping[str, Scored]) -> dict[str, float]:
-    """Return the finite metrics; those of other models start with `champion_` or `baseline_`."""
+def kfp_metrics(
+    scored: Mapping[str, Scored], slices: Sequence[SliceResult] = ()
+) -> dict[str, float]:
+    """Return the finite metrics; those of other models start with `champion_` or `baseline_`.
+
+    The primary metric of a slice is `slice/NAME/METRIC`; of many slices, the worst are there.
+    """
     found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
     for who, one in scored.items():
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
@@ -26,6 +34,9 @@ def kfp_metrics(scored: Mapping[str, Scored]) -> dict[str, float]:
     found |= {
         short(name, _LONGEST_NAME): item.value for name, item in scored["model"].classes.items()
     }
+    judged = [it for it in slices if math.isfinite(it.found.value)]
+    for it in worst_first(judged)[:_MOST_SLICES]:
+        found[f"slice/{short(it.name, _LONGEST_NAME)}/{it.metric}"] = it.found.value
     return finite(found)
 
 

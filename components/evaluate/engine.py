@@ -24,6 +24,7 @@ from kfp_tfjob.components.evaluate.predictions import (
 )
 from kfp_tfjob.components.evaluate.rows import Batch, TestData
 from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.slices import Slices
 from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import parse_gate
@@ -114,11 +115,12 @@ def run(
             if champion
             else None
         )
-        predictions, baseline = _one_pass(data, task, challenger, opponent, folder)
+        slices = Slices(options.slices if options else [], data.schema, folder / "slices")
+        predictions, baseline = _one_pass(data, task, challenger, opponent, slices, folder)
         confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
         rival = opponent.rival(classes) if opponent else None
         ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
-        decision = decide(options, ours, trivial, rival, classes)
+        decision = decide(options, ours, trivial, rival, classes, slices)
         scored = {"model": ours, "baseline": trivial}
         if rival and rival.predictions is not None:
             scored = {
@@ -141,7 +143,7 @@ def run(
         verdict = build(decision, judged, measured, confidence, champion, rival)
         html = report.render(verdict, task, measured)
         shown = (
-            kfp_metrics(measured),
+            kfp_metrics(measured, decision.slices),
             html,
             confusion(predictions, classes),
             roc(ours),
@@ -155,7 +157,12 @@ def run(
 
 
 def _one_pass(
-    data: TestData, task: Task, challenger: Scorer, opponent: Opponent | None, folder: Path
+    data: TestData,
+    task: Task,
+    challenger: Scorer,
+    opponent: Opponent | None,
+    slices: Slices,
+    folder: Path,
 ) -> tuple[Predictions, Predictions]:
     """Return the predictions of the model and of the baseline; the opponent keeps its own."""
     ours: Collector[Any] = Collector(folder / "predictions")
@@ -163,6 +170,7 @@ def _one_pass(
     for batch in data.batches():
         ours.add(challenger.predict(batch))
         trivial.add(_baseline(task, data.statistics, batch))
+        slices.add(batch)
         if opponent:
             opponent.predict(batch)
     predictions, baseline = ours.finish(), trivial.finish()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.evaluate.check import Check
 from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.predictions import (
@@ -18,6 +18,9 @@ from kfp_tfjob.components.evaluate.predictions import (
     ClassPredictions,
     Predictions,
 )
+from kfp_tfjob.components.evaluate.slice_checks import SliceResult
+from kfp_tfjob.components.evaluate.slice_checks import judge as judge_slices
+from kfp_tfjob.components.evaluate.slices import Slices
 from kfp_tfjob.components.evaluate.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import task_of
@@ -41,28 +44,11 @@ class Rival:
     obstacle: str = ""
     predictions: Predictions | Measures | None = None
 
-
-@dataclass(frozen=True)
-class Check:
-    """One check that the verdict is based on.
-
-    Attributes:
-        name: What is checked: `threshold`, `champion`, `baseline`, `same_model`, ...
-        metric: The metric that is checked; empty if none.
-        value: The value that is checked; for a comparison, the gain (above 0 is better).
-        interval: Its confidence interval; for a comparison, the two one-sided bounds.
-        threshold: The limit for the value.
-        passed: Whether it passes.
-        explanation: The result as a clause for people.
-    """
-
-    name: str
-    passed: bool
-    explanation: str
-    metric: str = ""
-    value: float = math.nan
-    interval: tuple[float, float] = (math.nan, math.nan)
-    threshold: Any = None
+    def model(self, classes: list[str] | None = None) -> Predictions | None:
+        """Return its predictions; None when it cannot be compared."""
+        if self.predictions is None:
+            return None
+        return Measures.of(self.predictions, classes).predictions
 
 
 @dataclass(frozen=True)
@@ -77,6 +63,7 @@ class GateDecision:
         checks: Every check.
         comparison: With the champion or the baseline; None when there was none.
         against: The other model of `comparison`: `champion 3` or `the baseline`; else empty.
+        slices: What was found in each slice.
     """
 
     blessed: bool
@@ -86,6 +73,7 @@ class GateDecision:
     checks: tuple[Check, ...]
     comparison: Comparison | None = None
     against: str = ""
+    slices: tuple[SliceResult, ...] = ()
 
     @property
     def line(self) -> str:
@@ -99,6 +87,7 @@ def decide(
     baseline: Predictions | Measures,
     champion: Rival | None,
     classes: list[str] | None = None,
+    slices: Slices | None = None,
 ) -> GateDecision:
     """Judge a challenger.
 
@@ -108,6 +97,7 @@ def decide(
         baseline: Those of the trivial model for the same rows.
         champion: The champion, if there is one.
         classes: The names of the classes.
+        slices: The slices of the test rows.
     """
     model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
@@ -119,6 +109,12 @@ def decide(
         _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
+    found: list[SliceResult] = []
+    if slices is not None and checks[0].passed:
+        rival = champion.model(classes) if champion else None
+        named = champion.name if champion else ""
+        more, found = judge_slices(options, metric, slices, model, rival, named)
+        checks += more
     comparison, against = None, ""
     first = champion is None
     if champion and champion.same_weights:
@@ -149,7 +145,9 @@ def decide(
     # The last check is the comparison, or the check that replaces it.
     reasons = failed or (checks[-1].explanation,)
     blessed = not failed
-    return GateDecision(blessed, reasons, metric, options.mode, tuple(checks), comparison, against)
+    return GateDecision(
+        blessed, reasons, metric, options.mode, tuple(checks), comparison, against, tuple(found)
+    )
 
 
 def _primary_metric(options: GateOptions | None, predictions: Predictions) -> str:

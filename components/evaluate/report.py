@@ -15,6 +15,8 @@ from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.trainer.serving import Task
 
+_MOST_SLICES = 100
+
 
 class _Class(NamedTuple):
     name: str
@@ -43,6 +45,7 @@ def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored])
         interval=_interval,
         finite=math.isfinite,
         threshold=_threshold,
+        most_slices=_MOST_SLICES,
     )
 
 
@@ -61,7 +64,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"{number(low)} to {number(high)}" if known else "–"
 
 
-def _threshold(held: float | Mapping[str, float] | None) -> str:
+def _threshold(held: float | str | Mapping[str, float] | None) -> str:
     if isinstance(held, Mapping):
         return ", ".join(f"{name} {value:g}" for name, value in held.items())
-    return "" if held is None else f"{held:g}"
+    return "" if held is None else held if isinstance(held, str) else f"{held:g}"

@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.components.evaluate.curves import BINS
 from kfp_tfjob.components.evaluate.gate import GateDecision, Rival
 from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.slice_checks import worst_first
 from kfp_tfjob.storage.champion import Champion
 
 FORMAT = "kfp-tfjob/verdict/1"
@@ -80,6 +81,22 @@ def build(
                     "explanation": check.explanation,
                 }
                 for check in decision.checks
+            ],
+            "slices": [
+                {
+                    "name": it.name,
+                    "column": it.column,
+                    "rows": it.rows,
+                    "state": it.state,
+                    "metric": it.metric,
+                    "value": it.found.value,
+                    "interval": (it.found.low, it.found.high),
+                    "champion": it.other,
+                    "gain": it.gain,
+                    "chance": it.chance,
+                    "thresholds": it.thresholds,
+                }
+                for it in worst_first(decision.slices)
             ],
             "minimum_detectable_gain": found.detectable if found else None,
             "rows": scored["model"].predictions.rows,

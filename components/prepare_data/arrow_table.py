@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +35,13 @@ class Chunk:
             has parsed.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
+        cells: What is known of the values of a column, see cells.py.
     """
 
     columns: dict[str, pa.Array]
     faults: BlockFaults
     size: int
+    cells: dict[str, Any] = field(default_factory=dict)
 
 
 class Reader(Protocol):

@@ -15,6 +15,7 @@ def prepare_data(
     data_uri: str,
     data_label: str = "",
     data_options: dict = {},
+    model_name: str = "",
     source_digest: str = "",
     task_key: str = "",
     storage_endpoint: str = "",
@@ -32,6 +33,8 @@ def prepare_data(
         data_uri: As in the form, with the fields of the tick filled in.
         data_label: As in the form.
         data_options: As in the form.
+        model_name: As in the form; the data is compared with that of its champion. Empty for no
+            comparison.
         source_digest: The digest of the data that preflight checked; empty without preflight.
         task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
             digits and -.
@@ -39,8 +42,9 @@ def prepare_data(
         storage_region: As in the form.
         storage_secret: As in the form; for pod.prepare.
         pod: As in the form; pod.prepare runs the work in a pod of its own.
-        data_report: Every feature and the label as a page; its metadata names the dataset.
-        data_metrics: Rows, features, duplicates and bad rows.
+        data_report: A verdict on the data, every feature and the label as a page; its metadata
+            names the dataset.
+        data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
 
     Returns:
         dataset_uri: The prepared dataset, complete once its manifest exists.
@@ -48,6 +52,7 @@ def prepare_data(
     """
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.report import render
+    from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_job_run import in_own_pod
 
@@ -57,9 +62,10 @@ def prepare_data(
         elsewhere = in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, elsewhere=elsewhere)
-        for name, value in done.metrics.items():
+        review = judge(context, done, model_name, data_options)
+        for name, value in (done.metrics | review.metrics).items():
             data_metrics.log_metric(name, value)
         with open(data_report.path, "w") as file:
-            file.write(render(done.schema, done.statistics, done.reused))
+            file.write(render(done.schema, done.statistics, done.reused, review))
         data_report.metadata.update(dataset_uri=done.dataset_uri, reused=done.reused)
     return done.dataset_uri, done.dataset_digest

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data import dates, values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, CsvRecords
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -19,6 +19,8 @@ from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_colu
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+
+_REPEATED = pa.dictionary(pa.int32(), pa.binary())
 
 
 class CsvTable:
@@ -79,7 +81,7 @@ class CsvTable:
         return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
-        """Yield the columns block by block: parsed as numbers, or as binary if that fails."""
+        """Yield the columns block by block: parsed as `columns` says, or as text if that fails."""
         yield self._parse(self._first, columns)
         for block in self._blocks:
             yield self._parse(block, columns)
@@ -87,34 +89,42 @@ class CsvTable:
     def _parse(self, block: Block, columns: Columns) -> Chunk:
         where = {name: i for i, name in enumerate(self.schema.names)}
         at = {name: where[name] for name in columns.all}
-        chunk = self._as_numbers(block, at, columns) or self._as_text(block, at)
+        chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
         for line, text in block.bad:
             chunk.faults.lost(line, "quotes", text)
         chunk.faults.rows["quotes"] += block.lost - len(block.bad)
         return chunk
 
-    def _as_numbers(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
-        """Parse a block fast; None if a feature has a fault."""
-        unasked = columns.numbers is not None and not columns.numbers
-        if unasked or not self._direct or b"\0" in block.data:
+    def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
+        """Parse numbers and dates fast; None if there are none, or one of them has a fault."""
+        numbers = [name for name in columns.features if columns.parsed(name)]
+        days = [name for name in columns.features if name in columns.dates - {*columns.extra}]
+        if not numbers and not days or not self._direct or b"\0" in block.data:
             return None
-        types = {str(i): pa.binary() for i in at.values()}
+        types = self._types(at, columns)
         # Beside other columns, a number is parsed like the exported model does.
         number = pa.float32() if columns.numbers is None else pa.float64()
-        parsed = [name for name in columns.features if columns.parsed(name)]
-        types |= {str(at[name]): number for name in parsed}
+        types |= {str(at[name]): number for name in numbers}
+        types |= {str(at[name]): dates.UNIT for name in days}
         try:
             table = self._read(block, types, nulls=columns.numbers is not None)
         except pa.ArrowInvalid:
             return None
         found = {name: _one(table[str(i)]) for name, i in at.items()}
-        for name in parsed:
-            numbers = found[name].to_numpy(zero_copy_only=False)
-            if (np.abs(numbers) <= values.LARGEST).sum() != len(numbers) - found[name].null_count:
+        for name in numbers:
+            floats = found[name].to_numpy(zero_copy_only=False)
+            if (np.abs(floats) <= values.LARGEST).sum() != len(floats) - found[name].null_count:
                 return None
+        if not all(dates.in_years(found[name]) for name in days):
+            return None
         return Chunk(found, BlockFaults(self._name, block.lines), len(block.data))
 
-    def _as_text(self, block: Block, at: dict[str, int]) -> Chunk:
+    def _types(self, at: dict[str, int], columns: Columns) -> dict[str, pa.DataType]:
+        """Return the types of columns of text: binary, or a dictionary where texts may repeat."""
+        repeated = columns.texts - {columns.label, *columns.extra}
+        return {str(i): _REPEATED if name in repeated else pa.binary() for name, i in at.items()}
+
+    def _as_text(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk:
         """Split a block into values, and mark the rows that cannot be split."""
         size = len(block.data)
         block, undecodable = self._records.wrong_bytes(block, len(self.schema))
@@ -124,7 +134,9 @@ class CsvTable:
             lost.append((row.number - 1, row.text))
             return "skip"
 
-        table = self._read(block, {str(i): pa.binary() for i in at.values()}, skip)
+        has_nul = b"\0" in block.data
+        types = {str(i): pa.binary() for i in at.values()} if has_nul else self._types(at, columns)
+        table = self._read(block, types, skip)
         keep = np.ones(len(block.lines), bool)
         keep[[index for index, _ in lost]] = False
         faults = BlockFaults(self._name, block.lines[keep])
@@ -133,7 +145,7 @@ class CsvTable:
         for line, text in undecodable:
             faults.lost(line, "columns", text)
         found = {name: _one(table[str(i)]) for name, i in at.items()}
-        if b"\0" in block.data:
+        if has_nul:
             for name, column in found.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
                 faults.mark(hit, "nul", name, lambda i, column=column: values.shown(column[i]))

@@ -22,7 +22,7 @@ _ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
 _ZONED = rf"{_ZONE}$"
 _FIRST = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 _LAST = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
-_UNIT = pa.timestamp("us")
+UNIT = pa.timestamp("us")
 
 
 def parse(text: str) -> int | None:
@@ -48,7 +48,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
         int64 of shape [values], NO_DATE for a gap.
     """
     try:
-        found = text.cast(_UNIT)
+        found = text.cast(UNIT)
     except pa.ArrowInvalid:
         return None
     values = found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
@@ -76,7 +76,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     # The end of a plain date, as in 2024-12-31, is no distance from UTC.
     zoned = pc.and_(zoned, pc.greater(pc.utf8_length(found), 10))
     zoned = zoned.to_numpy(zero_copy_only=False)
-    for mask, unit in ((zoned, pa.timestamp("us", "UTC")), (~zoned, _UNIT)):
+    for mask, unit in ((zoned, pa.timestamp("us", "UTC")), (~zoned, UNIT)):
         places = at[mask]
         values[places] = _cast(found.filter(pa.array(mask)), unit)
     good[at] = _in_range(values[at], 0)
@@ -115,6 +115,12 @@ def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         whole, beyond = whole // 1000, np.zeros(len(whole), bool)  # they are 1677 to 2262
     values = np.where(beyond, 0, whole) * unit
     return np.where(gaps | beyond, NO_DATE, values), beyond & ~gaps
+
+
+def in_years(column: pa.TimestampArray) -> bool:
+    """Tell whether the dates of a column of the type UNIT are of the years 1 to 9999."""
+    found = pc.min_max(column.cast(pa.int64())).as_py()
+    return found["min"] is None or _FIRST <= found["min"] <= found["max"] <= _LAST
 
 
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:

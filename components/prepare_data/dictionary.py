@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any
 
@@ -82,10 +82,12 @@ class Dictionary:
         found = np.array([0, *codes], np.int32)[column.codes]
         return found, self._hashes[found]
 
-    def _coded(self, texts: Iterable[str]) -> list[int]:
+    def _coded(self, texts: Collection[str]) -> list[int]:
         """Return the codes of texts; new ones get the next codes."""
         known, before = self._codes, len(self._codes)
-        codes = [known.setdefault(text, len(known) + 1) for text in texts]
+        codes = list(map(known.get, texts))
+        if None in codes:
+            codes = [known.setdefault(text, len(known) + 1) for text in texts]
         if len(known) > MOST_TEXTS:
             raise TooManyTextsError
         self.bytes += size_of(islice(known, before, None))

@@ -22,13 +22,13 @@ class DistinctTexts:
     """The different texts of one column.
 
     Attributes:
-        texts: The texts; None if there are too many.
+        texts: The form of each text, -1 if it is not known; None if there are too many.
         bytes: Their size in memory; one more than the limit if there are too many.
         limit: The bytes that a column of this table may have.
     """
 
     def __init__(self) -> None:
-        self.texts: set[str] | None = set()
+        self.texts: dict[str, int] | None = {}
         self.bytes = 0
         self.limit = _LARGEST
 
@@ -41,17 +41,17 @@ class DistinctTexts:
     def from_plain(cls, plain: Mapping[str, Any]) -> DistinctTexts:
         """Return texts from the values of `to_plain`."""
         found = cls()
-        found.texts = None if plain["texts"] is None else set(plain["texts"])
+        found.texts = None if plain["texts"] is None else dict.fromkeys(plain["texts"], -1)
         found.bytes, found.limit = plain["bytes"], plain["limit"]
         return found
 
-    def add(self, texts: set[str]) -> None:
-        """Add texts; the set itself is used."""
+    def add(self, texts: dict[str, int]) -> None:
+        """Add texts with their forms."""
         if self.texts is None:
             return
-        texts -= self.texts
+        new = texts.keys() - self.texts.keys()
         self.texts |= texts
-        self.bytes += size_of(texts)
+        self.bytes += size_of(new)
         characters = self.bytes - TEXT_BYTES * len(self.texts)
         if len(self.texts) > MOST_TEXTS or characters > _MOST_CHARACTERS:
             self._forget()
@@ -62,7 +62,7 @@ class DistinctTexts:
         if later.texts is None:
             self._forget()
         else:
-            self.add(set(later.texts))
+            self.add(later.texts)
 
     def lower(self, limit: int) -> None:
         """Lower the limit."""

@@ -34,7 +34,16 @@ _SHARD = re.compile(r"(?:(?P<digest>[0-9a-f]{32})/)?(?:train|validation|test)-[0
 _LARGEST = 64 << 20  # bytes of schema.json; it grows with the number of columns and classes
 # What only decides how files are read and where the work is done; nothing is left to read.
 _NOT_NEEDED = frozenset(
-    ("on_bad_row", "max_bad_fraction", "delimiter", "format", "null_values", "encoding", "reader")
+    (
+        "on_bad_row",
+        "max_bad_fraction",
+        "delimiter",
+        "format",
+        "null_values",
+        "encoding",
+        "reader",
+        "tfrecord_features",
+    )
 )
 _AGAIN = "copy the dataset again with all of its objects, or give the address of its source"
 
@@ -109,6 +118,7 @@ class FinishedDataset:
         is_so = {
             "task": self.schema["task"],
             "columns": tuple(item["name"] for item in self.schema["features"]),
+            "contract": options.contract,  # it judges any dataset
         }
         return {
             name

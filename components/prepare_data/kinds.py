@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from kfp_tfjob.components.prepare_data import dates, values
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_BYTES, MOST_TEXTS
+from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import (
     BOOLEANS,
     MOST,
@@ -237,6 +238,27 @@ def is_wanted(name: str, options: DataOptions) -> bool:
 def of_numbers(names: Iterable[str], options: DataOptions) -> Kinds:
     """Return the kinds of a table of numbers without a gap."""
     return Kinds(tuple(Feature(name, NUMBER, options.gaps(name, NUMBER), 0) for name in names), ())
+
+
+def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns:
+    """Return the columns to read if their kinds are known or assumed.
+
+    The reader parses what it can; a column of another kind comes as text, so that the kinds may be
+    wrong.
+
+    Args:
+        kinds: The kinds.
+        label: The label column.
+        extra: Columns that decide about the split.
+    """
+    return Columns(
+        tuple(item.name for item in kinds.features),
+        label,
+        frozenset(kinds.of(NUMBER)),
+        extra,
+        frozenset(kinds.of(DATE)),
+        frozenset(kinds.of(BOOLEAN, CATEGORY, TEXT)),
+    )
 
 
 def described(kinds: Kinds) -> Iterator[str]:

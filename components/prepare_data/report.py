@@ -1,4 +1,4 @@
-"""Renders the statistics of a dataset as one HTML page without external references."""
+"""Renders a dataset and the verdict on it as one HTML page without external references."""
 
 from __future__ import annotations
 
@@ -6,57 +6,119 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import dates
+from kfp_tfjob.components.prepare_data.contracts import consequence
+from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
+from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render as fill
+from kfp_tfjob.storage.errors import Problem, first
 from kfp_tfjob.storage.text import short
-from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
-from kfp_tfjob.trainer.pictures import PICTURE
+from kfp_tfjob.trainer.coding import BOOLEAN, DATE
 
-MOST_FEATURES = 200
-_MOST_CLASSES = 100
-_MOST_TEXTS = 5  # of a category
+MOST_LISTED = 100  # lines of a table
+_MOST_PROBLEMS = 20
+_MOST_UNSEEN = 20  # columns
 
 
-def render(schema: Mapping[str, Any], statistics: Mapping[str, Any], reused: bool = False) -> str:
+def render(
+    schema: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    reused: bool = False,
+    review: Review | None = None,
+) -> str:
     """Return the report.
 
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         reused: Whether an earlier run prepared this dataset.
+        review: What was found when the dataset was judged; None without it.
 
     Returns:
-        A page of less than 1 MB, with at most the first 200 features of numbers, 200 others
-        and the first 100 classes.
+        A page of less than 1 MB, with at most 200 columns and 100 classes.
     """
+    comparison = review.comparison if review else None
     counts = statistics["label"].get("counts")
-    columns = list(statistics["features"].items())
-    numbers = [item for item in columns if item[1].get("kind", NUMBER) == NUMBER]
-    others = [item for item in columns if item[1].get("kind", NUMBER) != NUMBER]
+    suspicious = review.suspicious if review else []
+    problems = [*comparison.changes, *comparison.beyond] if comparison else []
+    imputed = list(_gaps(schema, statistics))
+    dropped = list(_left_out(schema, statistics))
+    unseen = comparison.unseen.values() if comparison else []
     return fill(
         "components/prepare_data/report.html.j2",
         title=f"{schema['task'].capitalize()} of {short(schema['label']['name'], 100)}",
         schema=schema,
         statistics=statistics,
         reused=reused,
+        review=review,
+        comparison=comparison,
+        verdict=list(_verdict(statistics, problems, suspicious, dropped, imputed)),
+        consequence=consequence(comparison.reference).parts
+        if comparison and comparison.changes
+        else None,
+        problems=[it.parts for it in first(problems, _MOST_PROBLEMS, "differences")],
+        suspicious=suspicious[:MOST_LISTED],
+        all_suspicious=len(suspicious),
+        unseen=sorted(unseen, key=lambda item: -item.share)[:_MOST_UNSEEN],
         rows=sum(split["rows"] for split in schema["splits"].values()),
+        in_train=statistics.get("also_in_train"),
         largest=max(counts["train"].values()) if counts else None,
-        features=numbers[:MOST_FEATURES],
-        numbers=len(numbers),
-        has_gaps=any("missing" in column for _, column in numbers),
-        others=others[:MOST_FEATURES],
-        all_others=len(others),
-        heights=_heights,
-        words=_words,
-        dropped=list(_left_out(schema, statistics)),
-        gaps=list(_gaps(schema, statistics)),
-        most_features=MOST_FEATURES,
-        most_classes=_MOST_CLASSES,
-        number=_number,
+        before=_classes_before(comparison),
+        label_drift=drift_cell(comparison.label if comparison else None),
+        sections=sections(schema, statistics, review),
+        dropped=dropped,
+        gaps=imputed,
+        most=MOST_LISTED,
+        number=figure,
+        percent="{:.1%}".format,
+        sentence=_sentence,
         bars=charts.bars,
         bar=charts.bar,
     )
+
+
+def _sentence(text: str) -> str:
+    """Return a part of a message with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def _verdict(
+    statistics: Mapping[str, Any],
+    problems: list[Problem],
+    suspicious: list[Any],
+    dropped: list[Any],
+    imputed: list[Any],
+) -> Iterator[tuple[str, str]]:
+    """Yield badges: the class of the style, and the words; the most urgent first."""
+    copies, bad = statistics.get("label_copies", ()), statistics["bad_rows"]["dropped"]
+    found = (
+        (
+            "bad",
+            len(problems),
+            "difference from the champion's data",
+            "differences from the champion's data",
+        ),
+        ("bad", len(copies), "copy of the label", "copies of the label"),
+        ("bad", len(suspicious), "suspicious column", "suspicious columns"),
+        ("warning", len(statistics["warnings"]), "warning", "warnings"),
+        ("warning", bad, "bad row dropped", "bad rows dropped"),
+        ("note", len(dropped), "item left out", "items left out"),
+        ("note", len(imputed), "column with gaps", "columns with gaps"),
+    )
+    urgent = False
+    for style, count, one, many in found:
+        if count:
+            urgent = urgent or style != "note"
+            yield style, f"{count:,} {one if count == 1 else many}"
+    if not urgent:
+        yield "good", "nothing else stands out" if dropped or imputed else "nothing stands out"
+
+
+def _classes_before(comparison: Comparison | None) -> Mapping[str, int]:
+    """Return the rows of train by class in the champion's data; empty if they are not known."""
+    if not comparison:
+        return {}
+    return (comparison.reference.statistics["label"].get("counts") or {}).get("train", {})
 
 
 def _left_out(
@@ -85,53 +147,14 @@ def _gaps(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> Iterator[
         elif column["kind"] == DATE:
             shown = dates.shown(value)
         else:
-            shown = str(bool(value)).lower() if column["kind"] == BOOLEAN else _number(value)
+            shown = str(bool(value)).lower() if column["kind"] == BOOLEAN else figure(value)
         found.append(
             {
                 "name": feature["name"],
                 "missing": column["missing"],
-                "share": column["missing"] / (column["count"] + column["missing"]),
+                "share": f"{column['missing'] / (column['count'] + column['missing']):.1%}",
                 "rule": rule["rule"],
                 "value": shown,
             }
         )
     yield from sorted(found, key=lambda gap: -gap["missing"])
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-
-def _heights(column: Mapping[str, Any]) -> list[int]:
-    """Return the counts to draw of a column that is no number; none for a hashed text."""
-    if column["kind"] == BOOLEAN:
-        return [column["false"], column["true"]]
-    if column["kind"] == CATEGORY:
-        return [count for _, count in column["top"]]
-    return column.get("histogram", [])
-
-
-def _words(column: Mapping[str, Any]) -> str:
-    """Return the values of a column that is no number, in words."""
-    if not column["count"]:
-        return "none"
-    if column["kind"] == BOOLEAN:
-        return f"true in {column['true'] / column['count']:.1%}"
-    if column["kind"] == DATE:
-        return f"{column['min']} to {column['max']}"
-    if column["kind"] == PICTURE:
-        return _pictures(column)
-    if column["kind"] == TEXT:
-        return f"hashed into {counted(column['bins'], 'bin')}"
-    most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_TEXTS])
-    rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
-    return f"{counted(column['distinct'], 'text')}{rare}: {most}"
-
-
-def _pictures(column: Mapping[str, Any]) -> str:
-    """Return the formats, modes and sizes of pictures, in words."""
-    kinds = {**column["formats"], **column["modes"]}
-    sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in column["sizes"][:5])
-    more = f" and {column['distinct_sizes'] - 5:,} more" if column["distinct_sizes"] > 5 else ""
-    counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
-    return f"{counts}; width x height: {sizes}{more}"

@@ -19,12 +19,16 @@ class Columns:
         label: Name.
         numbers: The features that a reader of text may parse as numbers; None for all.
         extra: Columns that decide about the split; a reader of text leaves them as they are.
+        dates: The features that a reader of text may parse as dates.
+        texts: The features that a reader of text may return as dictionaries.
     """
 
     features: tuple[str, ...]
     label: str
     numbers: frozenset[str] | None = None
     extra: tuple[str, ...] = ()
+    dates: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data import dates, values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk, numeric, temporal
+from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -42,8 +43,8 @@ _WORD_SET = pa.array(list(_WORDS))
 BOOLEANS = tuple(dict.fromkeys(_WORDS.values()))
 _FORMS = (*BOOLEANS, *Form)
 _KEPT = (Form.OTHER_DATE, Form.SEPARATED)  # of which an example is kept
-_UNTRACKED = (Form.NUMBER, Form.INFINITE, Form.DATE)
 _INDEX = {name: i for i, name in enumerate(_FORMS)}
+_UNTRACKED = [_INDEX[form] for form in (Form.NUMBER, Form.INFINITE, Form.DATE)]
 # Only such texts are compared with the patterns below, which costs more.
 _MAY_BE_NUMBER = r"^[-+(]?[$€£¥]? ?[0-9.,][0-9a-zA-Z .,:/+'\x{a0}%$€£¥()-]*$"
 _DIGITS = r"[0-9]{1,3}([., '\x{a0}][0-9]{3})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
@@ -130,41 +131,29 @@ class Seen:
         self.zero_or_one += later.zero_or_one
         self.texts.merge(later.texts)
 
-    def add(self, column: pa.Array, file: str, lines: np.ndarray) -> None:
+    def add(self, cells: Cells, file: str, lines: np.ndarray) -> None:
         """Count the values of a block.
 
         Args:
-            column: An array of shape [rows].
+            cells: The values, of shape [rows].
             file: Name of the file.
             lines: int64 of shape [rows].
         """
+        column = cells.column
         if temporal(column.type):
             self._add_whole(Form.DATE, column)
         elif pa.types.is_boolean(column.type):
             self._add_whole(_WORDS["true"], column)
-            self.texts.add({str(item).lower() for item in column.unique().drop_null().to_pylist()})
+            words = (str(item).lower() for item in column.unique().drop_null().to_pylist())
+            self.texts.add(dict.fromkeys(words, _INDEX[_WORDS["true"]]))
         elif numeric(column.type):
-            self._add_numbers(column)
-        elif isinstance(column, pa.DictionaryArray):
-            texts, codes, wrong = values.distinct(column)
-            good = ~np.append(wrong, False)[codes]  # other rows are bad, whatever the kind
-            gap = pc.is_in(texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
-            codes = np.where(np.append(gap, True)[codes], -1, codes)[good]
-            self.gaps += int((codes < 0).sum())
-            self._add_distinct(texts, codes, file, lines[good])
+            self.add_numbers(cells.floats)
         else:
-            text, wrong = values.text_of(column)
-            if wrong.any():  # such a row is bad, whatever the kind
-                text, lines = text.filter(pa.array(~wrong)), lines[~wrong]
-            self._add_text(text, file, lines)
+            self._add_texts(cells, file, lines)
 
     def _add_whole(self, form: str, column: pa.Array) -> None:
         self.gaps += column.null_count
         self.counts[form] += len(column) - column.null_count
-
-    def _add_numbers(self, column: pa.Array) -> None:
-        found = column.cast(pa.float64(), safe=False).fill_null(np.nan)
-        self.add_numbers(found.to_numpy(zero_copy_only=False))
 
     def add_numbers(self, found: np.ndarray) -> None:
         """Count numbers: float64 of shape [rows], NaN for a gap."""
@@ -173,44 +162,58 @@ class Seen:
         self.gaps += gaps
         self.counts[Form.NUMBER] += len(found) - gaps - infinite
         self.counts[Form.INFINITE] += infinite
-        self.zero_or_one += int(((found == 0) | (found == 1)).sum())
+        self.zero_or_one += _zeros_and_ones(found)
 
-    def _add_text(self, text: pa.Array, file: str, lines: np.ndarray) -> None:
-        """Count texts without blanks around them."""
-        gap = pc.is_in(text, value_set=self.nulls)
-        gaps = int(pc.sum(gap).as_py() or 0)
-        self.gaps += gaps
-        present = pc.if_else(gap, None, text) if gaps else text
-        if self._last == Form.NUMBER and (found := values.parse_quickly(present)) is not None:
-            self.counts[Form.NUMBER] += len(text) - gaps
-            self.zero_or_one += int(((found == 0) | (found == 1)).sum())
-        elif self._last == Form.DATE and dates.parse_quickly(present) is not None:
-            self.counts[Form.DATE] += len(text) - gaps
-        elif gaps < len(text):
-            encoded = present.dictionary_encode()
-            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            self._add_distinct(encoded.dictionary, codes, file, lines)
+    def _add_texts(self, cells: Cells, file: str, lines: np.ndarray) -> None:
+        """Count texts. Those that are not UTF-8 are left out: their rows are bad."""
+        wrong = cells.wrong
+        if not wrong.any() and not isinstance(cells.column, pa.DictionaryArray):
+            gaps = int(np.count_nonzero(cells.gaps))
+            if self._last == Form.NUMBER and (found := cells.numbers) is not None:
+                self.gaps += gaps
+                self.counts[Form.NUMBER] += len(wrong) - gaps
+                self.zero_or_one += _zeros_and_ones(found)
+                return
+            if self._last == Form.DATE and cells.dates is not None:
+                self.gaps += gaps
+                self.counts[Form.DATE] += len(wrong) - gaps
+                return
+        codes = cells.distinct[1]
+        if wrong.any():
+            codes, lines = codes[~wrong], lines[~wrong]
+        rows = np.bincount(codes + 1, minlength=len(cells.words) + 1)
+        self.gaps += int(rows[0])
+        if rows[0] < len(codes):
+            self._add_distinct(cells, rows[1:], codes, file, lines)
 
     def _add_distinct(
-        self, texts: pa.Array, codes: np.ndarray, file: str, lines: np.ndarray
+        self, cells: Cells, rows: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
     ) -> None:
-        """Count texts by the index of the text in each row, -1 for a gap."""
-        if not (codes >= 0).any():
-            return
-        forms, bits = _forms_of(texts)
-        rows = np.bincount(codes[codes >= 0], minlength=len(texts))
+        """Count the different texts of a block.
+
+        Args:
+            cells: The texts.
+            rows: The rows of each text.
+            codes: The index of the text in each row, -1 for a gap.
+            file: Name of the file.
+            lines: int64 of shape [rows].
+        """
+        words, known = cells.words, self.texts.texts or {}
+        forms = np.array([known.get(text, -1) for text in words])
+        new = np.flatnonzero(forms < 0)
+        forms[new], bits = _forms_of(cells.distinct[0].take(pa.array(new)))
         by_form = np.bincount(forms, rows, len(_FORMS)).astype(np.int64)
         for i in np.flatnonzero(by_form).tolist():
             form = _FORMS[i]
             self.counts[form] += int(by_form[i])
             if form in _KEPT and form not in self.examples:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
-                self.examples[form] = (file, int(lines[row]), texts[codes[row]].as_py()[:200])
-        self.zero_or_one += int(rows[bits].sum())
+                self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
+        self.zero_or_one += int(rows[new][bits].sum())
         self._last = _FORMS[int(by_form.argmax())]
         if self.texts.texts is not None:
-            tracked = (rows > 0) & ~np.isin(forms, [_INDEX[form] for form in _UNTRACKED])
-            self.texts.add(set(texts.filter(pa.array(tracked)).to_pylist()))
+            tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _UNTRACKED)]
+            self.texts.add({words[i]: int(forms[i]) for i in tracked.tolist()})
 
 
 def see(seen: dict[str, Seen], chunk: Chunk) -> None:
@@ -225,7 +228,8 @@ def see(seen: dict[str, Seen], chunk: Chunk) -> None:
     others = 0
     for name in seen:
         if name in rest:
-            seen[name].add(chunk.columns[name], chunk.faults.file, chunk.faults.lines)
+            cells = cells_of(chunk, name, seen[name].nulls)
+            seen[name].add(cells, chunk.faults.file, chunk.faults.lines)
             others += seen[name].is_other
             DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
     fit([column.texts for column in seen.values()])
@@ -267,6 +271,10 @@ def too_many_others(columns: int) -> Problem:
         fix="choose columns with data_options.columns, or correct data_options.delimiter",
         path="data_options.columns",
     )
+
+
+def _zeros_and_ones(numbers: np.ndarray) -> int:
+    return int(np.count_nonzero(numbers == 0) + np.count_nonzero(numbers == 1))
 
 
 def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -113,7 +113,7 @@ _READERS = {
     "tfrecord": _Reader(
         is_tfrecord,
         _unpacked,
-        lambda stream, name, options, block: TFRecordTable(stream, name),
+        lambda stream, name, options, block: TFRecordTable(stream, name, options.tfrecord_features),
     ),
     "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _text, JsonTable),
     "csv": _Reader(lambda head: True, _text, CsvTable),  # any other text

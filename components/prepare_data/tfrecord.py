@@ -116,6 +116,32 @@ class Encoder:
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
         return memoryview(buffer).cast("B")
 
+    def decode(self, data: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the rows of whole records that `encode` made.
+
+        Returns:
+            Features, labels, codes and dates, of the types that `encode` takes.
+
+        Raises:
+            ValueError: They are other records, or damaged.
+        """
+        size = self.record_bytes
+        rows, rest = divmod(len(data), size)
+        if rest:
+            raise ValueError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
+        buffer = np.frombuffer(data, np.uint8).reshape(rows, size)
+        features = _read_floats(buffer, self._at.get("features", 0), self._features)
+        codes = _read_varints(buffer, self._at.get("codes", 0), _CODE_BYTES, self._codes)
+        dates = _read_varints(buffer, self._at.get("dates", 0), _DATE_BYTES, self._dates)
+        at = self._at["label"]
+        if self._is_class:
+            labels = _read_varints(buffer, at, self._label_bytes, 1)[:, 0]
+        else:
+            labels = _read_floats(buffer, at, 1)[:, 0]
+        if self.encode(features, labels, codes, dates) != data:
+            raise ValueError("the bytes of the records differ from those of their rows")
+        return features, labels, codes, dates
+
 
 def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) -> None:
     """Write integers of shape [rows, columns] as varints of a fixed width, one after the other."""
@@ -126,6 +152,21 @@ def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) 
         more = 0 if i == width - 1 else 0x80
         buffer[:, at + i : at + width * columns : width] = group | np.uint8(more)
         left >>= np.uint64(7)
+
+
+def _read_floats(buffer: np.ndarray, at: int, columns: int) -> np.ndarray:
+    """Return float32 of shape [rows, columns]."""
+    found = np.ascontiguousarray(buffer[:, at : at + 4 * columns]).view("<f4")
+    return found.reshape(len(buffer), columns).astype(np.float32, copy=False)
+
+
+def _read_varints(buffer: np.ndarray, at: int, width: int, columns: int) -> np.ndarray:
+    """Return what `_write_varints` wrote: int64 of shape [rows, columns]."""
+    found = np.zeros((len(buffer), columns), np.uint64)
+    for i in range(width if columns else 0):
+        group = buffer[:, at + i : at + width * columns : width]
+        found |= (group & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * i)
+    return found.view(np.int64)
 
 
 def masked(checksum: int | np.ndarray) -> int | np.ndarray:

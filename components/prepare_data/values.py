@@ -112,16 +112,26 @@ def distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndarr
     """
     null = len(column.dictionary)  # which many chunks may share
     places = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    used, first, codes = np.unique(places, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    order = order[used[order] != null]
-    rank = np.full(len(used), -1)
-    rank[order] = np.arange(len(order))
-    found = column.dictionary.take(pa.array(used[order]))
+    if null < 4 * len(places):
+        rank = np.full(null + 1, -1)
+        rank[places[::-1]] = np.arange(len(places))[::-1]  # the first one is written last
+        used = np.flatnonzero(rank >= 0)
+        order = used[np.argsort(rank[used])]
+        order = order[order != null]
+        rank[order], rank[null] = np.arange(len(order)), -1
+        codes = rank[places]
+    else:  # far more texts than rows
+        used, first, codes = np.unique(places, return_index=True, return_inverse=True)
+        ranked = np.argsort(first)
+        ranked = ranked[used[ranked] != null]
+        rank = np.full(len(used), -1)
+        rank[ranked] = np.arange(len(ranked))
+        order, codes = used[ranked], rank[codes]
+    found = column.dictionary.take(pa.array(order))
     if not _is_text(found.type):  # numbers
         found = found.cast(pa.string())
     text, wrong = text_of(found)
-    return text, rank[codes], wrong
+    return text, codes, wrong
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -31,6 +31,7 @@ from kfp_tfjob.storage.errors import (
     SurpassedError,
 )
 from kfp_tfjob.storage.layout import (
+    DISTRIBUTIONS,
     MANIFEST,
     MODEL,
     MODEL_CARD,
@@ -238,7 +239,7 @@ def _copy(
         keras = Path(scratch) / "run" / RUN_KERAS_MODEL
         if keras.exists():
             shutil.move(keras, folder / keras.name)
-        pull(step.store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
+        pull(step.store, dataset, folder, _about_the_data)
         body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
         (folder / VERDICT).write_text(body)
         statistics = json.loads((folder / STATISTICS).read_bytes())
@@ -255,6 +256,11 @@ def _copy(
         }
         push(step.store, folder, version, "model", champion.run_id, details=details)
         return card
+
+
+def _about_the_data(key: str) -> bool:
+    """Tell what a version keeps of its dataset; later data is compared with it."""
+    return key in (SCHEMA, STATISTICS, DISTRIBUTIONS)
 
 
 def _published(key: str) -> bool:

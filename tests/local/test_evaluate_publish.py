@@ -237,6 +237,28 @@ def test_another_schema_is_not_compared(bench: Bench) -> None:
     assert done.blessed and "beats the baseline" in verdict["reasons"][0]
 
 
+def test_slices_of_two_models(bench: Bench) -> None:
+    slices = [{"column": "column 0", "edges": [-0.5, 0.5]}, "species"]
+    bench.train("r1", 0.6, packed)
+    done, verdict = bench.evaluate("r1", slices=slices)
+    assert done.blessed, verdict["reasons"]
+    names = {it["name"]: it for it in verdict["slices"]}
+    assert {"column 0 < -0.5", "-0.5 ≤ column 0 < 0.5", "species = cat"} < set(names)
+    assert sum(it["rows"] for it in names.values() if it["column"] == "species") == ROWS
+    assert names["species = cat"]["champion"] is None
+    bench.publish("r1")
+    bench.train("better", 0.0, packed)
+    limits = {"column": "column 0", "edges": [0], "thresholds": {"accuracy": {"min": 0.999}}}
+    done, verdict = bench.evaluate("better", slices=[*slices, limits])
+    assert not done.blessed
+    assert "accuracy is not at least 0.999 in column 0 ≥ 0 0." in verdict["reasons"][0]
+    checks = {check["name"]: check for check in verdict["checks"]}
+    assert checks["slices"]["pass"] and checks["champion"]["pass"]
+    assert all(0 <= it["chance"] <= 1 for it in verdict["slices"])
+    assert done.metrics["slice/column 0 ≥ 0.5/accuracy"] > 0.8
+    assert "column 0 ≥ 0.5" in done.html and "&lt;b&gt;owl" in done.html
+
+
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
     bench.train("r1", 0.5, packed)
     bench.evaluate("r1")

@@ -17,13 +17,13 @@ from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
-from kfp_tfjob.components.prepare_data.kinds import Kinds, decide
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
 from kfp_tfjob.components.prepare_data.rows import Columns, Texts
 from kfp_tfjob.components.prepare_data.seen import Seen
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.coding import CATEGORY, NUMBER
+from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER
 
 FEATURES = ("a", "b", "c")
 OPTIONS = DataOptions(on_bad_row="drop")
@@ -32,15 +32,23 @@ BYTES = "binary"  # becomes a byte that is not UTF-8
 FORMS = (
     ["1", "0", "2.5", "-7", " 3 ", "+4", ".5", "1e3"],
     ["1e99", "nan", "inf", "-Infinity"],
-    ["2024-01-02", "1969-12-31", "2300-01-01", "2024-02-31"],
+    ["2024-01-02", "1969-12-31", "2300-01-01", "0000-01-01", " 1999-09-09"],
     ["2024-01-02T03:04:05", "2024-01-02 03:04:05.123456789Z", "2024-01-02T03:04+02:00"],
-    ["31.12.2024", "1/2/2024", "2024/01/02"],
+    ["31.12.2024", "1/2/2024", "2024/01/02", "2024-02-31"],
     ["1.234,50", "1,5", "$ 3.00", "50%"],
     ["yes", "No", "true", "f"],
     ["red", "green", "blue", "a1", "b,2", 'quoted "', "two\nlines", "ä"],
-    ["", "NA", " "],
-    ["x" * 1001, "0" * 1001, BYTES],
+    ["", "NA", " ", " NA"],
+    ["x" * 1001, "0" * 1001, BYTES, "a\0b"],
 )
+
+
+def features_of(kinds: tuple[str, ...]) -> Kinds:
+    found = (Feature(name, kind, None, 0) for name, kind in zip(FEATURES, kinds, strict=True))
+    return Kinds(tuple(found), ())
+
+
+UNKNOWN = features_of(("unknown",) * 3)
 
 
 @dataclass
@@ -52,7 +60,7 @@ class Counted:
     )
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     codes: dict[str, list[int]] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)
+    rows: list[list[float]] = field(default_factory=list)
     vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary("y"))
     faults: Faults = field(default_factory=Faults)
 
@@ -68,20 +76,22 @@ def opened(rows: list[tuple[str, ...]], block: int) -> ArrowTable:
     return ArrowTable(table, "t.csv", OPTIONS)
 
 
-def look(found: Counted, rows: list[tuple[str, ...]], block: int) -> None:
-    for chunk in opened(rows, block).chunks(Columns(FEATURES, "y", frozenset())):
+def look(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds = UNKNOWN) -> None:
+    for chunk in opened(rows, block).chunks(columns_of(kinds, "y")):
         seen.see(found.seen, chunk)
 
 
 def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) -> None:
     converter = Converter(kinds, "y", NULLS)
-    names = tuple(item.name for item in kinds.features)
     found.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
     found.codes = {name: [] for name in found.dictionaries}
     table = opened(rows, block)
-    for chunk in table.chunks(Columns(names, "y", frozenset(kinds.of(NUMBER)))):
+    for chunk in table.chunks(columns_of(kinds, "y")):
         good = converter.rows(table, chunk)
         found.faults.add(good.faults)
+        numbers = np.nan_to_num(good.features.astype(float), nan=-0.125)
+        for floats, days in zip(numbers, good.dates, strict=True):
+            found.rows.append([*floats.tolist(), *days.tolist()])
         for name, texts in zip(found.dictionaries, good.texts, strict=True):
             found.codes[name] += found.dictionaries[name].add(texts)[0].tolist()
         found.vocabulary.add(good, np.array([len(good.labels[code]) % 3 for code in good.codes]))
@@ -127,7 +137,11 @@ def tables(draw) -> list[tuple[str, ...]]:
     texts = draw(st.lists(st.sampled_from(["u", "v", "1", "2.5", "3"]), min_size=1, unique=True))
     label = [draw(st.sampled_from(texts)) for _ in range(rows)]
     found = [draw(columns(rows)) for _ in FEATURES]
-    return list(zip(*found, label, strict=True))
+    short = draw(st.sampled_from([0, 0, 5]))
+    return [
+        row[:2] if short and draw(st.integers(0, short)) == 0 else row
+        for row in zip(*found, label, strict=True)
+    ]
 
 
 BLOCKS = st.sampled_from([40, 300, 1 << 16])
@@ -149,14 +163,20 @@ def small_limits():
 
 
 @few
-@given(tables(), st.lists(st.integers(0, 30), max_size=3), BLOCKS)
-def test_any_parts_are_one_pass(rows, cuts, block):
+@given(
+    tables(),
+    st.lists(st.integers(0, 30), max_size=3),
+    BLOCKS,
+    st.tuples(*(st.sampled_from([NUMBER, DATE, CATEGORY]) for _ in FEATURES)),
+)
+def test_any_parts_are_one_pass(rows, cuts, block, assumed):
+    """Kinds that are assumed, right or wrong, change only what the reader parses itself."""
     whole = Counted()
     look(whole, rows, 1 << 16)
     merged, line = Counted(), 0
     for part in parts_of(rows, cuts):
         found = Counted()
-        look(found, part, block)
+        look(found, part, block, features_of(assumed))
         later = {name: as_stored(column) for name, column in found.seen.items()}
         for column in later.values():
             column.shift(line)
@@ -178,7 +198,7 @@ def test_any_parts_are_one_pass(rows, cuts, block):
     merged = merged_rows(rows, cuts, block, kinds)
     for name, found in merged.dictionaries.items():
         assert found.to_plain() == whole.dictionaries[name].to_plain()
-    assert merged.codes == whole.codes
+    assert merged.codes == whole.codes and merged.rows == whole.rows
     assert labels_of(merged.vocabulary) == labels_of(whole.vocabulary)
     assert merged.vocabulary.text_faults == whole.vocabulary.text_faults
     assert (merged.vocabulary.text_rows == whole.vocabulary.text_rows).all()
@@ -196,6 +216,7 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
         for name, texts in found.dictionaries.items():
             places = merged.dictionaries[name].merge(as_stored(texts))
             merged.codes[name] += places[found.codes[name]].tolist()
+        merged.rows += found.rows
         labels, faults = as_stored(found.vocabulary), as_stored(found.faults)
         labels.shift(line)
         faults.shift(line)
@@ -218,7 +239,7 @@ def test_a_merged_dictionary_can_be_added_to():
     assert merged.merge(as_stored(whole.dictionaries["b"])).tolist() == [0, 1, 2]
     table = opened(rows, 1 << 16)
     (chunk,) = table.chunks(Columns(("b",), "y", frozenset()))
-    texts = Converter(kinds, "y", NULLS)._texts(chunk.columns["b"], "b", chunk.faults)
+    (texts,) = Converter(Kinds(kinds.features[1:2], ()), "y", NULLS).rows(table, chunk).texts
     codes, hashes = merged.add(texts)
     assert codes.tolist() == [1, 2, 1]
     assert hashes.tolist() == [dictionary.text_hash(text) for text in ("red", "green", "red")]

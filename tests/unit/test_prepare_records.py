@@ -15,7 +15,8 @@ from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of
@@ -82,6 +83,27 @@ def test_faults_are_named_with_their_record(path: Path) -> None:
     assert {line for line, _, _, rule in found if rule == "missing"} == {2, 5}
 
 
+def test_features_that_the_first_records_lack_are_declared(path: Path) -> None:
+    """Their order does not depend on the records, and a length is that of the declaration."""
+    rows = [record(a=[i], y=[i % 2], **({} if i < 1_500 else {"late": [i / 2, 1.0]}))
+            for i in range(2_000)]  # fmt: skip
+    path.write_bytes(b"".join(rows))
+    assert sorted(header_of(path)) == ["a", "y"]
+    declared = {"late": "float[2]", "a": "int64", "none": "bytes"}
+    chosen = parse(DataOptions, "data_options", {"tfrecord_features": declared})
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], chosen) as table:
+        assert table.names == ["y", "late[0]", "late[1]", "a", "none"]
+        (chunk,) = table.chunks(Columns(("a", "late[0]", "none"), "y"))
+    assert chunk.columns["a"].to_pylist() == list(range(2_000))
+    assert chunk.columns["late[0]"].null_count == 1_500
+    assert chunk.columns["late[0]"][1_600].as_py() == 800
+    assert chunk.columns["none"].null_count == 2_000
+    for wrong in ("int32", "float[0]", "bytes[2]", "float[]"):
+        with pytest.raises(ConfigurationError, match=r"float\[3\]"):
+            parse(DataOptions, "data_options", {"tfrecord_features": {"a": wrong}})
+
+
 def changed(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
 
@@ -129,3 +151,24 @@ def test_an_empty_file_and_other_bytes(path: Path) -> None:
     assert not tfrecord_table.is_tfrecord(b"a,b\n1,2\n3,4\n")
     with pytest.raises(DataError, match="ends early|no valid length"):
         list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f").schema)
+
+
+@pytest.mark.parametrize("classes", [None, 2, 300])
+def test_records_decode_to_the_rows_they_were_made_of(classes: int | None) -> None:
+    random = np.random.default_rng(4)
+    encoder = Encoder(3, classes, codes=2, dates=1)
+    features = random.normal(size=(50, 3)).astype(np.float32)
+    features[0, 0] = np.nan
+    codes = random.integers(0, 2**28, (50, 2))
+    dates = random.integers(-(2**63), 2**63 - 1, (50, 1))
+    labels = random.integers(0, classes, 50) if classes else features[:, 1]
+    data = bytes(encoder.encode(features, labels, codes, dates))
+    found = encoder.decode(data)
+    for one, other in zip(found, (features, labels, codes, dates), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(encoder.decode(b"")[1]) == 0
+    for wrong in (data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
+        with pytest.raises(ValueError):
+            encoder.decode(wrong)
+    with pytest.raises(ValueError):
+        Encoder(5, classes).decode(data)

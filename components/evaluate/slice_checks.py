@@ -1,0 +1,209 @@
+"""Judges a model slice by slice: against its thresholds, and against the champion.
+
+A slice fails against the champion only if chance does not explain the loss. Many slices have many
+chances to look bad, so their p-values are corrected by Holm's method (1979): if the model is as
+good as the champion in every slice, one fails with a probability of at most 1 - confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kfp_tfjob.components.evaluate.check import Check
+from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.components.evaluate.estimates import Measured
+from kfp_tfjob.components.evaluate.metrics import Measures
+from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.components.evaluate.slices import Part, Slices
+from kfp_tfjob.components.evaluate.text import number
+from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
+from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
+from kfp_tfjob.storage.words import counted, listed
+
+_MOST_NAMED = 5  # slices in a sentence
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """What was found in one slice.
+
+    Attributes:
+        name: Its name, for instance `city = Rome`.
+        column: Its column.
+        rows: The number of its rows.
+        metric: The primary metric.
+        state: `pass`, `fail`, or `insufficient` with too few rows for the primary metric.
+        found: The primary metric of the model; NaN if insufficient.
+        other: Its value for the champion; NaN if they were not compared.
+        gain: How much better the model is.
+        chance: The p-value of the loss after Holm's correction: how often chance alone shows such a
+            loss in any slice.
+        thresholds: The value of each metric with a threshold.
+    """
+
+    name: str
+    column: str
+    rows: int
+    metric: str
+    state: str
+    found: Measured
+    other: float = math.nan
+    gain: float = math.nan
+    chance: float = math.nan
+    thresholds: dict[str, float] = field(default_factory=dict)
+
+
+def judge(
+    options: GateOptions,
+    metric: str,
+    slices: Slices,
+    model: Measures,
+    champion: Predictions | None,
+    against: str,
+) -> tuple[list[Check], list[SliceResult]]:
+    """Judge every slice.
+
+    Args:
+        options: The gate.
+        metric: The primary metric.
+        slices: The slices, with the rows of the test split.
+        model: The challenger.
+        champion: The champion's predictions; None if there is none to compare.
+        against: The name of the champion.
+
+    Returns:
+        The checks, and what was found in each slice.
+    """
+    results: list[tuple[Slice, SliceResult]] = []
+    compared: dict[int, tuple[float, Comparison]] = {}
+    for part in slices.parts(model.predictions, champion):
+        result, comparison = _of_part(part, options, metric, model.classes)
+        if comparison is not None and comparison.known:
+            margin = comparison.allowed if options.mode == "within" else options.margin
+            compared[len(results)] = (comparison.chance_of_loss(margin), comparison)
+        results.append((part.source, result))
+    chances = holm([chance for chance, _ in compared.values()])
+    for place, chance in zip(compared, chances, strict=True):
+        source, result = results[place]
+        state = "fail" if chance < 1 - options.confidence else result.state
+        results[place] = source, replace(result, chance=chance, state=state)
+    checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unknown]
+    for one in options.slices:
+        if any(one == unknown for unknown, _ in slices.unknown):
+            continue
+        of_one = [result for source, result in results if source == one]
+        checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
+    everyone = [result for _, result in results]
+    if champion is not None and everyone:
+        checks.append(_against(everyone, metric, against, round(1 - options.confidence, 9)))
+    elif everyone and not any(one.thresholds for one in options.slices):
+        text = "the slices are shown, and there is no champion to compare them with"
+        checks.append(Check("slices", True, text, metric))
+    return checks, everyone
+
+
+def worst_first(results: Sequence[SliceResult]) -> list[SliceResult]:
+    """Return slices by state, then by how much worse than the champion or the other slices."""
+    sign = -1 if results and results[0].metric in LOWER_IS_BETTER else 1
+
+    def place(it: SliceResult) -> tuple[int, float]:
+        value = it.gain if math.isfinite(it.gain) else sign * it.found.value
+        known = ("fail", "pass", "insufficient").index(it.state)
+        return known, value if math.isfinite(value) else math.inf
+
+    return sorted(results, key=place)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Return the p-values of several tests after Holm's correction, in the same order."""
+    order = sorted(range(len(chances)), key=lambda place: chances[place])
+    corrected, least = [0.0] * len(chances), 0.0
+    for step, place in enumerate(order):
+        least = max(least, min(1.0, (len(chances) - step) * chances[place]))
+        corrected[place] = least
+    return corrected
+
+
+def _of_part(
+    part: Part, options: GateOptions, metric: str, classes: list[str] | None
+) -> tuple[SliceResult, Comparison | None]:
+    column = part.source.column
+    nothing = Measured(math.nan, math.nan, math.nan)
+    short = SliceResult(part.name, column, part.rows, metric, "insufficient", nothing)
+    if part.model is None:
+        return short, None
+    model = Measures(part.model, classes)
+    thresholds = {name: model.estimate(name).value for name in part.source.thresholds}
+    limits = part.source.thresholds
+    failed = any(
+        math.isfinite(value) and not limits[name].passes(value)
+        for name, value in thresholds.items()
+    )
+    found = model.estimate(metric)
+    known = math.isfinite(found.value) and found.support >= LEAST_ROWS
+    state = "fail" if failed else "pass" if known else "insufficient"
+    shown = Measured.of(found, options.confidence)
+    result = replace(short, state=state, found=shown, thresholds=thresholds)
+    if part.champion is None:
+        return result, None
+    share = options.relative_margin
+    comparison = compare(model, part.champion, metric, options.confidence, classes, share)
+    return replace(result, other=comparison.other, gain=comparison.gain), comparison
+
+
+def _threshold(
+    metric: str, threshold: Threshold, source: Slice, results: list[SliceResult]
+) -> Check:
+    """Check a threshold in all slices of a column."""
+    limits = threshold.model_dump(exclude_none=True)
+    judged = {
+        it.name: value
+        for it in results
+        if math.isfinite(value := it.thresholds.get(metric, math.nan))
+    }
+    few = [it for it in results if it.name not in judged]
+    left = f"; not judged, with too few rows: {_rows(few)}" if few else ""
+    column = source.column
+    if not judged:
+        text = f"{metric} could not be judged in any slice of {column}{left or ': there is none'}"
+        return Check("slice_threshold", False, text, metric, threshold=limits)
+    worst = min(judged, key=lambda name: threshold.slack(judged[name]))
+    failed = {name: value for name, value in judged.items() if not threshold.passes(value)}
+    if failed:
+        named = listed([f"{name} {number(value)}" for name, value in failed.items()], _MOST_NAMED)
+        text = f"{metric} is not {threshold} in {named}"
+    else:
+        text = (
+            f"{metric} is {threshold} in {counted(len(judged), 'slice')} of {column}, the worst is"
+            f" {worst} with {number(judged[worst])}"
+        )
+    return Check(
+        "slice_threshold", not failed, text + left, metric, judged[worst], threshold=limits
+    )
+
+
+def _against(results: list[SliceResult], metric: str, against: str, level: float) -> Check:
+    """Check that no slice is worse than the champion: that no p-value is below the level."""
+    compared = [it for it in results if math.isfinite(it.chance)]
+    few = [it for it in results if not math.isfinite(it.chance)]
+    left = f"; not compared, with too few rows: {_rows(few)}" if few else ""
+    if not compared:
+        return Check("slices", True, f"no slice is large enough to be compared{left}", metric)
+    worst = min(compared, key=lambda it: it.gain)
+    failed = sorted((it for it in compared if it.chance < level), key=lambda it: it.chance)
+    if failed:
+        named = [
+            f"{it.name} ({number(it.found.value)}, not {number(it.other)}; p {it.chance:.2g})"
+            for it in failed
+        ]
+        text = f"{metric} is worse than that of {against} in {listed(named, _MOST_NAMED)}"
+    else:
+        many = counted(len(compared), "slice")
+        text = f"{metric} is not worse than that of {against}, beyond chance, in any of {many}"
+    return Check("slices", not failed, text + left, metric, worst.gain, threshold=level)
+
+
+def _rows(results: list[SliceResult]) -> str:
+    return listed([f"{it.name} ({counted(it.rows, 'row')})" for it in results], _MOST_NAMED)

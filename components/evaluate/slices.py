@@ -1,0 +1,236 @@
+"""Divides the test rows into slices: the rows with one value of a column, or in one range of it.
+
+While the models score the rows, each row gets the number of its slice. Afterwards the predictions
+are divided by these numbers, one column at a time, so a slice is judged like a whole test split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_tfjob.components.evaluate.columns import ROWS_IN_MEMORY, Growing, chunks
+from kfp_tfjob.components.evaluate.predictions import Collector, Predictions
+from kfp_tfjob.components.evaluate.rows import Batch
+from kfp_tfjob.options.gate import Slice, edge_value
+from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.words import choices, nearest
+from kfp_tfjob.trainer.coding import DATE, KINDS, NO_DATE
+
+MOST_SLICES = 50  # of a column; those with the fewest rows are one slice together
+_MOST_VALUES = 5000  # of a column that are told apart
+_LONGEST = 60  # characters of a value in the name of a slice
+_GAP, _REST = 0, 1  # numbers of slices; the values follow
+
+
+@dataclass(frozen=True)
+class Part:
+    """One slice.
+
+    Attributes:
+        source: Its declaration in the gate.
+        name: Its name, for instance `city = Rome`.
+        rows: The number of its rows.
+        model: The challenger's predictions; None with too few rows.
+        champion: The champion's; None with too few rows, or if there is no champion to compare.
+    """
+
+    source: Slice
+    name: str
+    rows: int
+    model: Predictions | None = None
+    champion: Predictions | None = None
+
+
+class Slices:
+    """The slices of the test rows.
+
+    Args:
+        declared: Those of the gate.
+        schema: The content of schema.json.
+        folder: Where many rows are kept.
+    """
+
+    def __init__(
+        self, declared: Sequence[Slice], schema: Mapping[str, Any], folder: Path | None = None
+    ) -> None:
+        names = [feature["name"] for feature in schema["features"]]
+        label = schema["label"]
+        kinds = {it["name"]: KINDS.get(it.get("type", ""), "") for it in schema["features"]}
+        self._columns: list[_Column] = []
+        self.unknown: list[tuple[Slice, str]] = []
+        for number, one in enumerate(declared):
+            path = folder / f"slice-{number}" if folder else None
+            if one.column == label["name"]:
+                classes = label.get("classes")
+                self._columns.append(_Column(one, None, path, classes=classes))
+            elif one.column in names:
+                is_date = "coding" in schema and kinds[one.column] == DATE
+                self._columns.append(_Column(one, names.index(one.column), path, is_date))
+            else:
+                meant = nearest(one.column, [*names, label["name"]])
+                known = choices([*names, label["name"]], meant)
+                question = f"did you mean {meant!r}? " if meant else ""
+                text = f"the data has no column {one.column!r}: {question}It has {known}"
+                self.unknown.append((one, text))
+        self._folder = folder
+
+    def add(self, batch: Batch) -> None:
+        """Find the slices of a batch of test rows."""
+        for column in self._columns:
+            column.add(batch)
+
+    def parts(self, model: Predictions, champion: Predictions | None = None) -> Iterator[Part]:
+        """Yield every slice with rows, those with the most rows of a column first.
+
+        Args:
+            model: The challenger's predictions, for all rows that were added.
+            champion: The champion's, for the same rows.
+        """
+        for number, column in enumerate(self._columns):
+            folder = self._folder / f"parts-{number}" if self._folder else None
+            yield from column.parts(model, champion, folder)
+
+
+class _Column:
+    """Gives each row the number of its slice in one column."""
+
+    def __init__(
+        self,
+        source: Slice,
+        index: int | None,
+        path: Path | None,
+        is_date: bool = False,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self._source, self._index, self._classes = source, index, classes
+        self._is_date = is_date
+        self._edges = np.array([edge_value(edge) for edge in source.edges])
+        self._codes: dict[Any, int] = {}
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._rows = Growing(path)
+
+    def add(self, batch: Batch) -> None:
+        values = self._values(batch)
+        self._rows.add(self._in_ranges(values) if len(self._edges) else self._by_value(values))
+
+    def _values(self, batch: Batch) -> NDArray[Any]:
+        if self._index is None:
+            return np.asarray(batch.labels)
+        if isinstance(batch.features, Mapping):
+            return np.asarray(batch.features[self._source.column])
+        return np.asarray(batch.features[:, self._index])
+
+    def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
+        if values.dtype.kind == "O":
+            values = np.array([_number(value) for value in values.tolist()])
+        missing = values == NO_DATE if self._is_date else np.isnan(values.astype(np.float64))
+        # As floats, dates are exact to the microsecond until the year 2255.
+        found = np.searchsorted(self._edges, values.astype(np.float64), "right")
+        return np.where(missing, _GAP, found + _REST + 1).astype(np.int32)
+
+    def _by_value(self, values: NDArray[Any]) -> NDArray[np.int32]:
+        import pyarrow as pa
+
+        coded = pa.array(values).dictionary_encode()
+        numbers = np.array([self._code(value) for value in coded.dictionary.to_pylist()], np.int32)
+        return numbers[coded.indices.to_numpy(zero_copy_only=False)]
+
+    def _code(self, value: Any) -> int:
+        if value is None or value == "" or value != value or (self._is_date and value == NO_DATE):
+            return _GAP
+        if value not in self._codes:
+            if len(self._codes) >= _MOST_VALUES:
+                return _REST
+            self._codes[value] = len(self._codes) + _REST + 1
+        return self._codes[value]
+
+    def parts(
+        self, model: Predictions, champion: Predictions | None, folder: Path | None
+    ) -> Iterator[Part]:
+        numbers = self._rows.finish()
+        names = self._names()
+        counts = np.zeros(max(names) + 1, np.int64)
+        for rows in chunks(len(numbers)):
+            counts += np.bincount(numbers[rows], minlength=len(counts))
+        values = np.argsort(-counts[_REST + 1 :], kind="stable") + _REST + 1
+        kept = [int(code) for code in values if counts[code]][:MOST_SLICES]
+        place = np.full(len(counts), _REST)
+        place[[_GAP, *kept]] = [_GAP, *kept]
+        rest = int(counts[place == _REST].sum())
+        sizes = {code: int(counts[code]) for code in kept} | {_REST: rest, _GAP: int(counts[_GAP])}
+        enough = {code for code, rows in sizes.items() if rows >= self._source.min_rows}
+        ours = _divided(model, numbers, place, enough, folder and folder / "model")
+        theirs = (
+            _divided(champion, numbers, place, enough, folder and folder / "champion")
+            if champion
+            else {}
+        )
+        for code, rows in sizes.items():
+            if rows:
+                yield Part(
+                    self._source, names[code], rows, ours.pop(code, None), theirs.pop(code, None)
+                )
+
+    def _names(self) -> dict[int, str]:
+        """Return the name of the slice of each number."""
+        column = short(self._source.column, _LONGEST)
+        names = {_GAP: f"{column} is missing", _REST: f"{column}: all other values"}
+        if not len(self._edges):
+            shown = {
+                code: f"{column} = {self._shown(value)}" for value, code in self._codes.items()
+            }
+            return names | shown
+        edges = [edge if isinstance(edge, str) else f"{edge:g}" for edge in self._source.edges]
+        ranges = [f"{column} < {edges[0]}"]
+        ranges += [
+            f"{low} ≤ {column} < {high}" for low, high in zip(edges[:-1], edges[1:], strict=True)
+        ]
+        ranges.append(f"{column} ≥ {edges[-1]}")
+        return names | {code: name for code, name in enumerate(ranges, _REST + 1)}
+
+    def _shown(self, value: Any) -> str:
+        if self._classes:
+            return short(str(self._classes[value]), _LONGEST)
+        if self._is_date:
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+            return moment.isoformat(sep=" ").removesuffix("+00:00").removesuffix(" 00:00:00")
+        return f"{value:.7g}" if isinstance(value, float) else short(str(value), _LONGEST)
+
+
+def _divided(
+    predictions: Predictions,
+    numbers: Any,
+    place: NDArray[np.int64],
+    wanted: set[int],
+    folder: Path | None,
+) -> dict[int, Any]:
+    """Return the predictions of each wanted slice."""
+    most = ROWS_IN_MEMORY // max(len(wanted), 1)
+    found: dict[int, Collector[Any]] = {
+        code: Collector(folder and folder / str(code), most) for code in wanted
+    }
+    before = 0
+    for chunk in predictions.chunks():
+        codes = place[numbers[before : before + chunk.rows]]
+        before += chunk.rows
+        order = np.argsort(codes, kind="stable")
+        present, starts = np.unique(codes[order], return_index=True)
+        for code, rows in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
+            if code in wanted:
+                found[code].add(chunk.chosen(rows))
+    return {code: collector.finish() for code, collector in found.items()}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

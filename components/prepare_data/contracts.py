@@ -1,0 +1,256 @@
+"""Compares a dataset with that of the champion: the raw contract, unseen values and gaps.
+
+The raw contract is what schema_digest covers: task, columns with their kinds and order, classes and
+split. If it differs, evaluate cannot compare the two models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.words import listed
+from kfp_tfjob.trainer.coding import CATEGORY, KINDS, TEXT, Coding
+
+_MOST_NAMED = 20  # columns or classes in one problem
+_MOST_VALUES = 5  # unseen values of a column
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Values of a category that the data of the champion does not have.
+
+    Attributes:
+        name: The column.
+        share: The share of the rows of train that have one.
+        values: How many different ones the dataset has.
+        examples: The most frequent ones.
+    """
+
+    name: str
+    share: float
+    values: int
+    examples: tuple[str, ...]
+
+
+def changes(reference: Reference, schema: Mapping[str, Any]) -> list[Problem]:
+    """Return what the raw contracts do not have in common, each with its remedy.
+
+    Args:
+        reference: The dataset of the champion.
+        schema: The content of this schema.json.
+    """
+    if schema["schema_digest"] == reference.schema["schema_digest"]:
+        return []
+    found = [
+        *_columns(reference, schema),
+        *_label(reference, schema),
+        *_split(reference, schema),
+    ]
+    return found or [
+        Problem(
+            f"the schema differs from that of {reference.name}",
+            received=f"schema_digest {schema['schema_digest'][:12]}",
+            expected=reference.schema["schema_digest"][:12],
+            fix="prepare the data with the version of this project that prepared it before",
+        )
+    ]
+
+
+def consequence(reference: Reference) -> Problem:
+    """Say what changes lead to, and how to go on with them."""
+    return Problem(
+        f"evaluate cannot compare a model of this data with {reference.name}, and does not publish"
+        " it",
+        fix="if the changes are right, train under another model_name, or let the model replace the"
+        ' champion without a comparison with gate={"incompatible_champion": "treat_as_first"}',
+    )
+
+
+def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
+    before = {item["name"]: item["type"] for item in reference.schema.get("features", ())}
+    now = {item["name"]: item["type"] for item in schema.get("features", ())}
+    reasons = {item["name"]: item["reason"] for item in schema.get("left_out", ())}
+    missing = [name for name in before if name not in now]
+    for name in missing[:_MOST_NAMED]:
+        kind, reason = _kind(before[name]), reasons.get(name)
+        of_types = f"data_options.types={_json({name: kind})}"
+        yield Problem(
+            f"the column {name!r} of {reference.name} is missing",
+            received=f"it is left out: {reason}" if reason else "no such column",
+            expected=f"a {kind}",
+            fix=f"keep it with {of_types}" if reason else "add it to the data",
+        )
+    if len(missing) > _MOST_NAMED:
+        yield Problem(f"{len(missing) - _MOST_NAMED:,} more columns are missing")
+    if new := [name for name in now if name not in before]:
+        yield Problem(
+            f"columns that {reference.name} does not know",
+            received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
+            expected=f"its {len(before):,} columns",
+            fix=f"leave them out with data_options.drop={_json(new[:_MOST_NAMED])}",
+        )
+    common = [name for name in before if name in now]
+    retyped = [name for name in common if before[name] != now[name]]
+    for name in retyped[:_MOST_NAMED]:
+        kind = _kind(before[name])
+        yield Problem(
+            f"the kind of {name!r} differs from that of {reference.name}",
+            received=_kind(now[name]),
+            expected=kind,
+            fix=f"correct its values, or set data_options.types={_json({name: kind})}",
+        )
+    if len(retyped) > _MOST_NAMED:
+        yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns are of another kind")
+    if not missing and not new and list(before) != list(now):
+        yield Problem(
+            f"the columns are in another order than those of {reference.name}",
+            received=listed(now, _MOST_NAMED),
+            expected=listed(before, _MOST_NAMED),
+            fix=f"set data_options.columns={_json(list(before))}"
+            if len(before) <= _MOST_NAMED
+            else "name all columns in their old order in data_options.columns",
+        )
+
+
+def _label(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
+    before, now = reference.schema["label"], schema["label"]
+    if before["name"] != now["name"]:
+        yield Problem(
+            f"the label is another column than that of {reference.name}",
+            received=repr(now["name"]),
+            expected=repr(before["name"]),
+            fix="correct data_label",
+        )
+    if reference.schema["task"] != schema["task"]:
+        yield Problem(
+            f"the task differs from that of {reference.name}",
+            received=schema["task"],
+            expected=reference.schema["task"],
+            fix=f"set data_options.task={_json(reference.schema['task'])}",
+        )
+        return
+    old, new = before["classes"] or (), now["classes"] or ()
+    if lacking := [name for name in old if name not in new]:
+        yield Problem(
+            f"classes of {reference.name} do not occur",
+            received=f"no row of {listed(map(repr, lacking), _MOST_NAMED)}",
+            expected=f"its {len(old):,} classes",
+            fix="add rows of these classes",
+        )
+    if more := [name for name in new if name not in old]:
+        yield Problem(
+            f"classes that {reference.name} does not know",
+            received=listed(map(repr, more), _MOST_NAMED),
+            expected=f"its {len(old):,} classes",
+            fix="correct these labels, or leave their rows out",
+        )
+
+
+def _split(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
+    before, now = reference.schema["split"], schema["split"]
+    if before != now:
+        rule = {**before["fractions"], **{k: v for k, v in before.items() if k != "fractions"}}
+        yield Problem(
+            f"the rows are divided in another way than those of {reference.name}",
+            received=_json(now),
+            expected=_json(before),
+            fix=f"set data_options.split={_json(rule)}",
+        )
+
+
+def unseen(reference: Reference, schema: Mapping[str, Any], train: Sample) -> dict[str, Unseen]:
+    """Return the values of categories that the data of the champion does not have, by column.
+
+    Args:
+        reference: The dataset of the champion.
+        schema: The content of this schema.json, of a table.
+        train: Rows of train; the shares are those of these rows.
+    """
+    known = {
+        item["name"]: set(coding["dictionary"])
+        for item, coding in zip(
+            reference.schema["features"], reference.schema.get("coding", ()), strict=False
+        )
+        if item["type"] == CATEGORY
+    }
+    found, rows = {}, max(len(train.labels), 1)
+    features = (it for it in Coding.of_schema(schema).features if it.kind in (CATEGORY, TEXT))
+    for place, coded in enumerate(features):
+        if coded.kind == TEXT or coded.name not in known:
+            continue
+        new = [i for i, text in enumerate(coded.dictionary, 1) if text not in known[coded.name]]
+        if not new:
+            continue
+        counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.dictionary) + 1)
+        counts = counts[new]
+        first = np.argsort(-counts, kind="stable")[:_MOST_VALUES].tolist()
+        examples = tuple(coded.dictionary[new[i] - 1] for i in first)
+        share = float(counts.sum() / rows)
+        found[coded.name] = Unseen(coded.name, share, len(new), examples)
+    return found
+
+
+def gap_shares(statistics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of gaps in each column of train."""
+    found = {}
+    for name, column in statistics["features"].items():
+        gaps = column.get("missing", 0)
+        found[name] = gaps / max(gaps + column["count"], 1)
+    return found
+
+
+def beyond_limits(
+    reference: Reference,
+    options: Contract,
+    new_values: Mapping[str, Unseen],
+    gaps: Mapping[str, tuple[float, float]],
+) -> Iterator[Problem]:
+    """Yield what is beyond the limits of unseen values and of gaps.
+
+    Args:
+        reference: The dataset of the champion.
+        options: The limits.
+        new_values: Unseen values by column.
+        gaps: The share of gaps by column, before and now.
+    """
+    for name, item in new_values.items():
+        if options.max_unseen is None or name in options.ignore:
+            continue
+        if item.share > options.max_unseen:
+            examples = listed(map(repr, item.examples), _MOST_VALUES)
+            yield Problem(
+                f"the category {name!r} has values that the data of {reference.name} does not have",
+                received=f"{item.share:.1%} of the rows of train, for instance {examples}",
+                expected=f"at most {options.max_unseen:.1%} (data_options.contract.max_unseen)",
+                fix="correct these values; if they are right, raise the limit, or add"
+                f" {_json(name)} to data_options.contract.ignore",
+            )
+    for name, (before, now) in gaps.items():
+        if options.max_gap_rise is None or name in options.ignore:
+            continue
+        if now - before > options.max_gap_rise:
+            yield Problem(
+                f"the column {name!r} has more gaps than in the data of {reference.name}",
+                received=f"{now:.1%} of the rows of train, before {before:.1%}",
+                expected=f"at most {before + options.max_gap_rise:.1%}"
+                " (data_options.contract.max_gap_rise)",
+                fix="find out why its values are missing; if that is right, raise the limit, or"
+                f" add {_json(name)} to data_options.contract.ignore",
+            )
+
+
+def _kind(given: str) -> str:
+    return KINDS.get(given, given)
+
+
+def _json(value: Sequence[str] | Mapping[str, Any] | str) -> str:
+    return json.dumps(value, ensure_ascii=False)

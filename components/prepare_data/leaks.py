@@ -1,0 +1,140 @@
+"""Finds columns that alone predict the label almost perfectly.
+
+Such a column was often written together with the label, or after it, and is not known when a model
+is asked. label_copies.py finds exact copies in all rows of train. Here a sample is enough: one half
+of it says how the label depends on the bins of a column (or the values of a category), and the
+other half tells how well that predicts. So a column with many values gets no figure by chance.
+
+For classes, the figure is the share of the uncertainty about the label that the column removes (1
+minus the cross-entropy divided by that of the class shares), and for two classes also the area
+under its ROC curve. For numbers, it is the R² of the ranks of the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, Edges
+from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, TEXT, Coding
+
+SUSPICIOUS_SHARE = 0.9
+SUSPICIOUS_R2 = 0.98
+MOST_ROWS = 10_000
+_FEWEST_ROWS = 100  # fewer say little about a column
+_PRIOR_ROWS = 1.0  # how many rows of the usual class shares each bin gets
+
+
+@dataclass(frozen=True)
+class Suspicious:
+    """A column that alone predicts the label.
+
+    Attributes:
+        name: The column.
+        figure: The share of the uncertainty about the label that it removes, or its R².
+        auc: The area under its ROC curve, for two classes.
+    """
+
+    name: str
+    figure: float
+    auc: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The figure in words."""
+        return f"AUC {self.auc:.3f}" if self.auc is not None else f"{self.figure:.1%}"
+
+
+def find(schema: Mapping[str, Any], train: Sample) -> list[Suspicious]:
+    """Return the suspicious columns, the worst first; none if there are too few rows.
+
+    Args:
+        schema: The content of schema.json, of a table.
+        train: Rows of train; the first 10,000 are used, and of a wide table 1,000 columns.
+    """
+    rows, labels = train.rows[:MOST_ROWS], train.labels[:MOST_ROWS]
+    if len(labels) < _FEWEST_ROWS:
+        return []
+    classes = schema["label"]["classes"]
+    score = _ranks(labels) if classes is None else _classes(labels, len(classes))
+    if score is None:
+        return []
+    found = [
+        Suspicious(name, *figures)
+        for name, codes in _coded(Coding.of_schema(schema), rows)
+        if (figures := score(codes)) is not None
+    ]
+    return sorted(found, key=lambda item: -item.figure)
+
+
+def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield columns as whole numbers from 0: bins or codes; a gap has one of its own."""
+    for bins in Edges.of(coding, rows).columns[:MOST_COLUMNS]:
+        if bins.kind in (CATEGORY, TEXT):
+            yield bins.name, rows["codes"][:, bins.place].astype(np.int64)
+            continue
+        column = rows["dates" if bins.kind == DATE else "features"][:, bins.place]
+        gaps = column == NO_DATE if bins.kind == DATE else np.isnan(column)
+        edges = np.array((0,) if bins.kind == BOOLEAN else bins.edges, column.dtype)
+        yield bins.name, np.where(gaps, 0, 1 + np.searchsorted(edges, column))
+
+
+def _classes(labels: np.ndarray, classes: int) -> Any:
+    """Return what judges the codes of a column for classes; None if the half has one class."""
+    half = np.arange(len(labels)) % 2 == 0
+    known, asked = labels[half].astype(np.int64), labels[~half].astype(np.int64)
+    shares = (np.bincount(known, minlength=classes) + 1 / classes) / (len(known) + 1)
+    if len(np.unique(known)) < 2:
+        return None
+    usual = -np.log(shares[asked]).mean()
+
+    def score(codes: np.ndarray) -> tuple[float, float | None] | None:
+        rows = np.bincount(codes[half], minlength=codes.max() + 1)
+        pairs, counts = np.unique(codes[half] * classes + known, return_counts=True)
+        wanted = codes[~half] * classes + asked
+        at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+        seen = np.where(pairs[at] == wanted, counts[at], 0)
+        chance = (seen + _PRIOR_ROWS * shares[asked]) / (rows[codes[~half]] + _PRIOR_ROWS)
+        figure = float(1 + np.log(chance).mean() / usual)
+        if figure < SUSPICIOUS_SHARE:
+            return None
+        if classes != 2:
+            return figure, None
+        positive = np.bincount(codes[half], known, len(rows))
+        rates = (positive + _PRIOR_ROWS * shares[1]) / (rows + _PRIOR_ROWS)
+        return figure, _auc(rates[codes[~half]], asked)
+
+    return score
+
+
+def _ranks(labels: np.ndarray) -> Any:
+    """Return what judges the codes of a column for a label that is a number."""
+    ranks = np.searchsorted(np.sort(labels), labels) / len(labels)
+    half = np.arange(len(labels)) % 2 == 0
+    known, asked = ranks[half], ranks[~half]
+    spread = ((asked - known.mean()) ** 2).mean()
+    if not spread:
+        return None
+
+    def score(codes: np.ndarray) -> tuple[float, None] | None:
+        rows = np.bincount(codes[half], minlength=codes.max() + 1)
+        sums = np.bincount(codes[half], known, len(rows)) + _PRIOR_ROWS * known.mean()
+        means = sums / (rows + _PRIOR_ROWS)
+        figure = float(1 - ((asked - means[codes[~half]]) ** 2).mean() / spread)
+        return (figure, None) if figure >= SUSPICIOUS_R2 else None
+
+    return score
+
+
+def _auc(scores: np.ndarray, labels: np.ndarray) -> float | None:
+    """Return the area under the ROC curve; ties count as one half."""
+    positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    if not len(positive) or not len(negative):
+        return None
+    below = np.searchsorted(negative, positive, "left")
+    equal = np.searchsorted(negative, positive, "right") - below
+    return float((below + equal / 2).mean() / len(negative))

@@ -1,0 +1,120 @@
+"""Finds the dataset of the champion: what later data of the same model is compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.components.prepare_data import sample
+from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, VERDICT
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import Coding
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The dataset of the champion.
+
+    Attributes:
+        model_name: The model.
+        version: The published version.
+        run_id: The run that trained it.
+        dataset_digest: The name of its dataset.
+        schema: The content of its schema.json.
+        statistics: The content of its statistics.json.
+        distributions: The content of its distributions.json; None if it cannot be known any more.
+    """
+
+    model_name: str
+    version: int
+    run_id: str
+    dataset_digest: str
+    schema: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+    distributions: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The champion in a message."""
+        return f"champion {self.version} of {self.model_name}"
+
+
+def find(step: Step, model_name: str) -> Reference | str:
+    """Return the dataset of the champion of a model, or why there is none to compare with."""
+    if not model_name:
+        return "without a model_name, there is no champion to compare the data with"
+    what = f"the champion of {model_name}"
+    try:
+        champion = read_champion(step.store, step.layout, model_name)
+        if champion is None:
+            return f"{model_name} has no champion yet, so this data is compared with no other"
+        what = f"champion {champion.version} of {model_name}"
+        version = step.layout.model(model_name).version(champion.version)
+        verdict = read_json(step.store, version, VERDICT) or {}
+        given = verdict.get("dataset_uri")  # older verdicts do not say it
+        dataset = step.layout.dataset(champion.dataset_digest)
+        dataset = S3Address.parse(given) if given else dataset
+        for place in (version, dataset):  # a version keeps copies; its dataset may be gone
+            schema, statistics = (
+                read_json(step.store, place, name) for name in (SCHEMA, STATISTICS)
+            )
+            if schema and statistics:
+                counts = _counts(step.store, version, dataset, schema)
+                named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
+                return Reference(*named, schema, statistics, counts)
+    except (DataError, ConfigurationError, ValueError, KeyError, TypeError) as error:
+        return f"the data of {what} cannot be read, so this data is compared with no other: {error}"
+    return f"{what} has no {SCHEMA} and {STATISTICS}, so this data is compared with no other"
+
+
+def _counts(
+    store: Store, version: S3Address, dataset: S3Address, schema: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the counts of the champion's rows; those of a sample if its version is older."""
+    for folder in (version, dataset):
+        if found := read_json(store, folder, DISTRIBUTIONS):
+            return found
+    if not sample.has_columns(schema):
+        return None
+    try:
+        return of_samples(schema, {"train": sample.read(store, dataset, schema, "train")})
+    except ObjectNotFoundError:
+        return None
+
+
+def read_json(store: Store, folder: S3Address, name: str) -> Any:
+    """Return the JSON of an object of a complete folder; None if there is none.
+
+    Raises:
+        DataError: The manifest of the folder is none, or the object is too large.
+        ValueError: The object is no JSON.
+    """
+    try:
+        sizes = {item.key: item.size for item in store.read_manifest(folder / MANIFEST).objects}
+        return json.loads(store.read(folder / name, sizes[name])) if name in sizes else None
+    except ObjectNotFoundError:
+        return None
+
+
+def of_samples(schema: Mapping[str, Any], samples: Mapping[str, Sample]) -> dict[str, Any]:
+    """Return what distributions.json is for these rows; older datasets do not have the file.
+
+    Args:
+        schema: The content of schema.json.
+        samples: Rows by split, those of train among them.
+    """
+    train, name = samples["train"], schema["label"]["name"]
+    numbers = schema["label"]["classes"] is None
+    labels = train.labels if numbers else None
+    counts = Distributions(Edges.of(Coding.of_schema(schema), train.rows, labels, name))
+    for split, part in samples.items():
+        counts.add(split, part.rows, part.labels)
+    return counts.to_dict()

@@ -1,0 +1,281 @@
+"""Judges a finished dataset: against that of the champion, and for columns that tell the label.
+
+It reads the first rows of train and test back from the store, so the result is the same whether
+this run wrote the dataset or an earlier one did.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
+from kfp_tfjob.components.prepare_data.contracts import Unseen
+from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.drift import Drift, measure
+from kfp_tfjob.components.prepare_data.leaks import Suspicious
+from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import DISTRIBUTIONS
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
+from kfp_tfjob.trainer.coding import DATE, Coding
+
+_MOST_NAMED = 10
+_TEST_ROWS = 20_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A dataset and that of the champion.
+
+    Attributes:
+        reference: The dataset of the champion.
+        changes: What makes the two models incomparable.
+        beyond: What is beyond the limits of data_options.contract.
+        unseen: Values that the champion's data does not have, by column.
+        gaps: The share of gaps before and now, by column.
+        drift: How far each column has moved.
+        label: How far the label has moved; None if that is not known.
+        now: Sampled rows of train and test over the bins of the champion's data, as in
+            distributions.json; None if its bins are not known.
+        obstacle: Why there is no drift; empty if there is.
+    """
+
+    reference: Reference
+    changes: list[Problem] = field(default_factory=list)
+    beyond: list[Problem] = field(default_factory=list)
+    unseen: dict[str, Unseen] = field(default_factory=dict)
+    gaps: dict[str, tuple[float, float]] = field(default_factory=dict)
+    drift: dict[str, Drift] = field(default_factory=dict)
+    label: Drift | None = None
+    now: Mapping[str, Any] | None = None
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class Review:
+    """What was found.
+
+    Attributes:
+        distributions: Rows of train and test by bin, as in distributions.json; None for pictures.
+        sampled: Whether these are counts of some rows only, because the dataset is older.
+        comparison: With the dataset of the champion; None if there is none.
+        alone: Why there is no comparison.
+        suspicious: Columns that alone predict the label.
+        test_drift: How far test is from train, by column.
+    """
+
+    distributions: Mapping[str, Any] | None
+    sampled: bool
+    comparison: Comparison | None
+    alone: str
+    suspicious: list[Suspicious]
+    test_drift: dict[str, Drift]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that the pipeline shows."""
+        found: dict[str, float] = {"suspicious_columns": len(self.suspicious)}
+        if self.comparison:
+            found["champion_version"] = self.comparison.reference.version
+            found["contract_problems"] = len(self.comparison.changes + self.comparison.beyond)
+            if self.comparison.drift:
+                found["largest_psi"] = max(item.psi for item in self.comparison.drift.values())
+        return {name: float(value) for name, value in found.items()}
+
+
+def judge(
+    step: Step, prepared: Prepared, model_name: str, data_options: Mapping[str, Any]
+) -> Review:
+    """Compare a dataset with that of the champion, and look for columns that tell the label.
+
+    Args:
+        step: The run and its store.
+        prepared: The dataset.
+        model_name: The name of the model; empty for no comparison.
+        data_options: The keys of `options.DataOptions`.
+
+    Raises:
+        DataError: The options turn what was found into an error; it has all problems at once.
+    """
+    options = parse(DataOptions, "data_options", data_options).contract
+    base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
+    rows = _rows(step.store, base, schema)
+    found = reference.find(step, model_name)
+    comparison = None
+    if isinstance(found, Reference):
+        if found.dataset_digest == prepared.dataset_digest:
+            found = f"the data is that of {found.name}"
+        else:
+            comparison = _compare(found, prepared, rows, options)
+    alone = found if isinstance(found, str) else ""
+    counts = reference.read_json(step.store, base, DISTRIBUTIONS)
+    sampled = counts is None and bool(rows)
+    if sampled:
+        counts = reference.of_samples(schema, rows)
+    copies = set(prepared.statistics.get("label_copies", ()))
+    suspicious = [
+        item
+        for item in (leaks.find(schema, rows["train"]) if rows else ())
+        if item.name not in copies
+    ]
+    test_drift = _moved(counts, "train", counts, "test") if counts else {}
+    review = Review(counts, sampled, comparison, alone, suspicious, test_drift)
+    _report(review, options)
+    return review
+
+
+def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str, Sample]:
+    """Return rows of train and test; none of a dataset that does not hold columns."""
+    if not sample.has_columns(schema):
+        return {}
+    try:
+        return {
+            "train": sample.read(store, base, schema, "train"),
+            "test": sample.read(store, base, schema, "test", _TEST_ROWS),
+        }
+    except DataError as error:  # who trains on the shards verifies them
+        log.warning("the data is judged without its rows: %s", error)
+        return {}
+
+
+def _compare(
+    found: Reference, prepared: Prepared, rows: Mapping[str, Sample], options: Contract
+) -> Comparison:
+    changes = contracts.changes(found, prepared.schema)
+    if not rows or not sample.has_columns(found.schema):
+        label = _label_drift(found, prepared, None)
+        beyond = list(_drifted(found, options, {}, {}, label, prepared.schema["label"]["name"]))
+        return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
+    unseen = contracts.unseen(found, prepared.schema, rows["train"])
+    before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
+    gaps = {name: (before[name], now[name]) for name in now if name in before}
+    beyond = list(contracts.beyond_limits(found, options, unseen, gaps))
+    drift: dict[str, Drift] = {}
+    counts, obstacle = None, ""
+    if found.distributions is None:
+        obstacle = f"{found.name} is of an older version, and the shards of its data are gone"
+    else:
+        coding = Coding.of_schema(prepared.schema)
+        over = Distributions(Edges.of_file(found.distributions, coding))
+        for split, part in rows.items():
+            over.add(split, part.rows, part.labels)
+        counts = over.to_dict()
+        drift = _moved(found.distributions, "train", counts, "train")
+    label = _label_drift(found, prepared, counts)
+    kinds = {item.name: item.kind for item in Coding.of_schema(prepared.schema).features}
+    name = prepared.schema["label"]["name"]
+    beyond += _drifted(found, options, drift, kinds, label, name)
+    return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
+
+
+def _moved(
+    before: Mapping[str, Any], old: str, now: Mapping[str, Any], new: str
+) -> dict[str, Drift]:
+    """Return how far columns are apart, by name; gaps are a bin."""
+    there = {entry["name"]: entry for entry in before["columns"]}
+    found = {}
+    for entry in now["columns"]:
+        if entry["name"] in there:
+            item = _of_entries(there[entry["name"]], old, entry, new)
+            if item:
+                found[entry["name"]] = item
+    return found
+
+
+def _of_entries(
+    before: Mapping[str, Any], old: str, now: Mapping[str, Any], new: str
+) -> Drift | None:
+    return measure(
+        [before["gaps"][old], *before["counts"][old]], [now["gaps"][new], *now["counts"][new]]
+    )
+
+
+def _label_drift(
+    found: Reference, prepared: Prepared, counts: Mapping[str, Any] | None
+) -> Drift | None:
+    """Return how far the label has moved; None if the tasks differ or the counts are gone."""
+    old, new = found.statistics["label"].get("counts"), prepared.statistics["label"].get("counts")
+    if old and new:
+        names = dict.fromkeys([*old["train"], *new["train"]])
+        pairs = [(old["train"].get(name, 0), new["train"].get(name, 0)) for name in names]
+        return measure(*zip(*pairs, strict=True))
+    if old or new or not counts or "label" not in counts or not found.distributions:
+        return None
+    before = found.distributions.get("label")
+    return before and _of_entries(before, "train", counts["label"], "train")
+
+
+def _drifted(
+    found: Reference,
+    options: Contract,
+    drift: Mapping[str, Drift],
+    kinds: Mapping[str, str],
+    label: Drift | None,
+    label_name: str,
+) -> Iterator[Problem]:
+    """Yield a problem for each limit that columns, or the label, are beyond."""
+    columns = [
+        (name, name, item)
+        for name, item in drift.items()
+        if kinds.get(name) != DATE and name not in options.ignore
+    ]
+    if label and label_name not in options.ignore:
+        columns.append((label_name, f"the label {label_name}", label))
+    for key, measured, limit in (("psi", "PSI", options.max_psi), ("js", "JS", options.max_js)):
+        far = [
+            (getattr(item, key), shown, name)
+            for name, shown, item in columns
+            if limit is not None and getattr(item, key) > limit and not item.is_chance
+        ]
+        if far:
+            far.sort(reverse=True)
+            shown = listed([f"{shown} {value:.3g}" for value, shown, _ in far], _MOST_NAMED)
+            names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
+            yield Problem(
+                f"the data has moved away from that of {found.name}",
+                received=f"{measured} of {shown}",
+                expected=f"at most {limit:g} (data_options.contract.max_{key})",
+                fix="look at these columns in data_report; if they are right, raise the limit, or"
+                f" name them in data_options.contract.ignore={names}",
+            )
+
+
+def _report(review: Review, options: Contract) -> None:
+    """Log what was found; fail if the options say so."""
+    for item in review.suspicious:
+        log.warning(
+            "SUSPICIOUS: the column %r alone predicts the label (%s)", item.name, item.words
+        )
+    comparison = review.comparison
+    if comparison is None:
+        log.info("%s", review.alone)
+        return
+    if comparison.obstacle:
+        log.info("no drift: %s", comparison.obstacle)
+    errors: list[Problem] = []
+    changes = comparison.changes
+    if changes:
+        changes = [*changes, contracts.consequence(comparison.reference)]
+    for problems, policy in ((changes, options.changes), (comparison.beyond, options.limits)):
+        if policy == "fail":
+            errors += problems
+        else:
+            for problem in problems:
+                log.warning("%s", problem)
+    DataError.raise_if(errors)
+    if not comparison.changes and not comparison.beyond:
+        log.info("the data keeps the contract of %s", comparison.reference.name)

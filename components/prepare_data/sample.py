@@ -1,0 +1,87 @@
+"""Reads some rows of a finished dataset back, to compare datasets and to look for leaks.
+
+The rows of a split are in the order of their hashes, so its first rows are a random sample. It is
+the same in each run, and whoever wrote the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import KINDS, Coding
+
+MOST_ROWS = 50_000
+_MOST_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of one split.
+
+    Attributes:
+        rows: With the fields `features`, `codes` and `dates` of the spill.
+        labels: Class indices or numbers, of shape [rows].
+    """
+
+    rows: np.ndarray
+    labels: np.ndarray
+
+
+def has_columns(schema: Mapping[str, Any]) -> bool:
+    """Tell whether the shards of a dataset hold columns, and not pictures for instance."""
+    features = schema.get("features", ())
+    return bool(features) and all(item.get("type") in KINDS for item in features)
+
+
+def read(
+    store: Store, base: S3Address, schema: Mapping[str, Any], split: str, most: int = MOST_ROWS
+) -> Sample:
+    """Return the first rows of a split, `most` or 32 MiB of them.
+
+    Args:
+        store: The store.
+        base: The directory of the dataset.
+        schema: Its schema.json, of a table.
+        split: The name of the split.
+        most: How many rows are enough.
+
+    Raises:
+        ObjectNotFoundError: A shard is not there.
+        DataError: A shard is damaged.
+    """
+    floats, codes, dates = Coding.of_schema(schema).lengths
+    classes = schema["label"]["classes"]
+    encoder = Encoder(floats, None if classes is None else len(classes), codes, dates)
+    size = encoder.record_bytes
+    wanted = size * max(1, min(most, _MOST_BYTES // size))
+    data = b""
+    for name in schema["splits"][split]["shards"]:
+        if len(data) < wanted:
+            data += store.read_range(base / name, 0, wanted - len(data))
+    try:
+        features, labels, found, moments = encoder.decode(data)
+    except ValueError as error:
+        raise DataError(
+            Problem(
+                f"the shards of {base} are not what its schema says",
+                received=str(error),
+                expected=f"records of {size:,} bytes",
+                fix="delete the dataset from the store; prepare_data then writes it again",
+            )
+        ) from error
+    kind = [
+        ("features", "<f4", (floats,)),
+        ("codes", "<i4", (codes,)),
+        ("dates", "<i8", (dates,)),
+    ]
+    rows = np.empty(len(labels), np.dtype(kind))
+    rows["features"], rows["codes"], rows["dates"] = features, found, moments
+    return Sample(rows, labels)

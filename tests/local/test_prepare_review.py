@@ -1,0 +1,320 @@
+"""Datasets judged against that of a champion: contracts, drift, leaks, older versions, the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples import people
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.review import Review, judge
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, Layout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.text import html
+from kfp_tfjob.uploader import pull, push
+
+Rows = list[dict[str, str]]
+MODEL = "income"
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+class Data:
+    """Prepares tables, and publishes a champion that was trained on one."""
+
+    def __init__(self, step: Step, folder: Path) -> None:
+        self.step, self.folder = step, folder
+
+    def table(self, rows: int = 1000, seed: int = 0) -> Rows:
+        path = self.folder / f"people-{seed}.csv"
+        people.write(path, rows, seed)
+        return list(csv.DictReader(io.StringIO(path.read_text())))
+
+    def prepare(self, table: Rows, label: str = "income", **options):
+        path = self.folder / "table.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, table[0])
+            writer.writeheader()
+            writer.writerows(table)
+        return run(self.step, str(path), label, options)
+
+    def publish(self, done, name: str = MODEL, copies: tuple[str, ...] = (SCHEMA, STATISTICS)):
+        version = self.step.layout.model(name).version(1)
+        folder = self.folder / "version"
+        dataset = S3Address.parse(done.dataset_uri)
+        pull(self.step.store, dataset, folder, lambda key: key in copies)
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        (folder / "model" / "saved_model.pb").write_bytes(b"x")
+        push(self.step.store, folder, version, "model", "r0")
+        champion = Champion(
+            number=1,
+            version=1,
+            version_uri=str(version),
+            run_id="r0",
+            exported_weights_sha256="0" * 64,
+            schema_digest=done.schema["schema_digest"],
+            dataset_digest=done.dataset_digest,
+            metrics={},
+            verdict_uri="s3://x/y",
+        )
+        record = self.step.layout.model(name).champion(1)
+        self.step.store.create(record, champion.to_bytes(), "application/json")
+
+    def judge(self, done, **contract) -> Review:
+        return judge(self.step, done, MODEL, {"contract": contract})
+
+
+@pytest.fixture
+def data(step: Step, tmp_path: Path) -> Data:
+    return Data(step, tmp_path)
+
+
+def page(name: str, done, review: Review) -> str:
+    """Return the page; keep it where KEEP_PAGES says, to look at it."""
+    text = render(done.schema, done.statistics, done.reused, review)
+    assert len(text.encode()) < 1_000_000
+    if folder := os.environ.get("KEEP_PAGES"):
+        Path(folder, f"{name}.html").write_text(text)
+    return text
+
+
+def changed(table: Rows, change: Callable[[dict[str, str], int], None]) -> Rows:
+    for i, row in enumerate(table):
+        change(row, i)
+    return table
+
+
+def test_no_champion_is_one_line(data: Data, caplog) -> None:
+    done = data.prepare(data.table(600))
+    with caplog.at_level(logging.INFO):
+        review = data.judge(done, changes="fail", limits="fail")
+    assert review.comparison is None
+    assert "income has no champion yet" in caplog.text
+    assert "income has no champion yet" in page("first", done, review)
+    assert judge(data.step, done, "", {}).alone.startswith("without a model_name")
+
+
+def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None:
+    data.publish(data.prepare(data.table(seed=1)))
+    done = data.prepare(data.table(seed=2))
+    with caplog.at_level(logging.INFO):
+        review = data.judge(done, changes="fail", limits="fail")
+    assert "the data keeps the contract of champion 1 of income" in caplog.text
+    comparison = review.comparison
+    assert not comparison.changes and not comparison.beyond
+    assert set(comparison.drift) == set(people.HEADER[:-1])
+    assert all(item.psi < 0.05 or item.is_chance for item in comparison.drift.values())
+    assert comparison.label.psi < 0.05
+    assert review.metrics["contract_problems"] == 0 and review.metrics["champion_version"] == 1
+    assert "it keeps the contract" in page("kept", done, review)
+    # The same data again: reused, and judged again with the same result.
+    again = data.prepare(data.table(seed=2))
+    assert again.reused and data.judge(again).comparison == comparison
+
+
+def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
+    data.publish(data.prepare(data.table(600)))
+    review = data.judge(data.prepare(data.table(600)))
+    assert review.comparison is None and review.alone == "the data is that of champion 1 of income"
+
+
+def test_every_change_is_named_with_its_remedy(data: Data) -> None:
+    data.publish(data.prepare(data.table(seed=1)))
+
+    def change(row: dict[str, str], i: int) -> None:
+        del row["hours"]  # missing
+        row["height"] = str(150 + i % 50)  # new
+        row["age"] = f"{row['age']} years" if row["age"] else ""  # another kind
+        row["city"] = f"{row['city']}-{i}"  # left out: every value differs
+        row["income"] = "100K" if i % 10 == 0 else "<=50K"  # the classes
+
+    table = changed(data.table(seed=2), change)
+    done = data.prepare(table, split={"train": 0.8, "validation": 0.1, "test": 0.1})
+    with pytest.raises(DataError) as caught:
+        data.judge(done, changes="fail")
+    problems = {problem.what: problem for problem in caught.value.problems}
+    name = "champion 1 of income"
+    found = problems[f"the column 'hours' of {name} is missing"]
+    assert found.received == "no such column" and "add it to the data" in found.fix
+    found = problems[f"the column 'city' of {name} is missing"]
+    assert "different text in every row" in found.received
+    assert 'data_options.types={"city": "category"}' in found.fix
+    found = problems[f"columns that {name} does not know"]
+    assert 'data_options.drop=["height"]' in found.fix
+    found = problems[f"the kind of 'age' differs from that of {name}"]
+    assert (found.received, found.expected) == ("category", "number")
+    assert 'data_options.types={"age": "number"}' in found.fix
+    assert problems[f"classes of {name} do not occur"].received == "no row of '>50K'"
+    assert problems[f"classes that {name} does not know"].received == "'100K'"
+    found = problems[f"the rows are divided in another way than those of {name}"]
+    assert '"train": 0.7' in found.fix
+    assert "incompatible_champion" in caught.value.problems[-1].fix
+    assert len(problems) == 8
+    # By default, they are warnings, and on the page.
+    review = data.judge(done)
+    assert len(review.comparison.changes) == 7
+    text = page("changed", done, review)
+    assert "it differs" in text and html("The kind of 'age' differs") in text
+
+
+def test_order_label_and_task(data: Data) -> None:
+    data.publish(data.prepare(data.table(600)))
+    turned = [dict(reversed(row.items())) for row in data.table(600)]
+    (problem,) = data.judge(data.prepare(turned)).comparison.changes
+    assert "another order" in problem.what
+    fix = json.loads(problem.fix.partition("data_options.columns=")[2])
+    assert not data.judge(data.prepare(turned, columns=fix)).comparison.changes
+    found = data.judge(data.prepare(data.table(600), "age", columns=["city"], on_bad_row="drop"))
+    words = " ".join(problem.what for problem in found.comparison.changes)
+    assert "the label is another column" in words and "the task differs" in words
+    assert found.comparison.label is None
+
+
+def test_unseen_values_gaps_and_drift(data: Data) -> None:
+    data.publish(data.prepare(data.table(seed=1)))
+
+    def change(row: dict[str, str], i: int) -> None:
+        if i % 5 == 0:
+            row["city"] = "Oslo"
+        if i % 50 == 0:
+            row["occupation"] = "florist"  # below the limit
+        if i % 4 == 0:
+            row["hours"] = ""
+        row["age"] = row["age"] and str(float(row["age"]) + 15)
+        row["income"] = ">50K" if i % 20 else "<=50K"
+        row["signed_up"] = row["signed_up"] and row["signed_up"].replace("20", "21", 1)
+
+    done = data.prepare(changed(data.table(seed=2), change))
+    with pytest.raises(DataError) as caught:
+        data.judge(done, limits="fail")
+    problems = caught.value.problems
+    assert len(problems) == 3
+    assert "'city' has values" in problems[0].what and "'Oslo'" in problems[0].received
+    assert problems[0].received.startswith(("18.", "19.", "20."))
+    assert "'hours' has more gaps" in problems[1].what
+    assert "the label income" in problems[2].received and "city" in problems[2].received
+    assert "signed_up" not in problems[2].received  # a date moves on
+    review = data.judge(done)
+    assert not review.comparison.changes and len(review.comparison.beyond) == 3
+    assert review.comparison.unseen["occupation"].values == 1
+    assert review.comparison.drift["signed_up"].psi > 1 > review.comparison.drift["member"].psi
+    assert review.metrics["largest_psi"] > 1
+    text = page("moved", done, review)
+    assert "Oslo" in text
+    # Columns and limits can be left out.
+    ignored = ["city", "hours", "age", "occupation", "income"]
+    assert not data.judge(done, limits="fail", ignore=ignored).comparison.beyond
+    none = dict.fromkeys(("max_unseen", "max_gap_rise", "max_psi"))
+    assert not data.judge(done, limits="fail", **none).comparison.beyond
+    (far,) = data.judge(done, **none, max_js=0.1).comparison.beyond
+    assert "JS of" in far.received
+
+
+def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
+    def change(row: dict[str, str], i: int) -> None:
+        rich = row["income"] == ">50K"
+        row["tax"] = f"{(30_000 if rich else 9_000) + i % 700}"  # no copy: many values
+        row["refund"] = "" if rich else f"{i % 11}"  # its gaps tell it
+        row["id"] = f"{i % 991}"
+
+    done = data.prepare(changed(data.table(), change))
+    with caplog.at_level(logging.WARNING):
+        review = data.judge(done)
+    assert {item.name for item in review.suspicious} == {"tax", "refund"}
+    assert all(item.figure > 0.9 and item.auc > 0.99 for item in review.suspicious)
+    assert "SUSPICIOUS: the column 'tax' alone predicts the label" in caplog.text
+    text = page("leak", done, review)
+    assert "2 suspicious columns" in text and "refund" in text
+
+
+def test_a_number_that_predicts_a_number(data: Data) -> None:
+    random = np.random.default_rng(5)
+    price = np.exp(random.normal(10, 1.5, 2000))
+    table = [
+        {
+            "rooms": f"{max(1, value**0.3 / 5 + random.normal()):.0f}",
+            "with_tax": f"{value * 1.19 + random.normal() * 5:.2f}",
+            "size": f"{value**0.5 * random.uniform(0.7, 1.3):.1f}",
+            "price": f"{value:.2f}",
+        }
+        for value in price
+    ]
+    done = data.prepare(table, "price")
+    review = data.judge(done)
+    assert [item.name for item in review.suspicious] == ["with_tax"]
+    assert review.suspicious[0].auc is None
+    page("regression", done, review)
+
+
+def test_the_champion_of_an_older_version(data: Data, caplog) -> None:
+    """Its dataset has no distributions.json, and later not even shards."""
+    first = data.prepare(data.table(seed=1))
+    data.publish(first)
+    dataset = S3Address.parse(first.dataset_uri)
+    manifest = data.step.store.read_manifest(dataset / MANIFEST)
+    kept = [item for item in manifest.objects if item.key != DISTRIBUTIONS]
+    older = Manifest.of("dataset", kept, details=manifest.details)
+    data.step.store.write(dataset / MANIFEST, older.to_bytes())
+    done = data.prepare(data.table(seed=2))
+    review = data.judge(done)
+    assert set(review.comparison.drift) == set(people.HEADER[:-1])
+    for item in kept:
+        data.step.store.delete(dataset / item.key)
+    data.step.store.delete(dataset / MANIFEST)
+    with caplog.at_level(logging.INFO):
+        review = data.judge(done)
+    assert not review.comparison.drift and not review.comparison.changes
+    assert "no drift: champion 1 of income is of an older version" in caplog.text
+    assert "No drift" in page("older", done, review)
+    # A version without a schema is not compared at all.
+    version = data.step.layout.model(MODEL).version(1)
+    data.step.store.delete(version / MANIFEST)
+    assert "compared with no other" in data.judge(done).alone
+
+
+def test_rows_of_test_that_are_in_train(data: Data) -> None:
+    table = data.table(600)
+    for i, row in enumerate(table):
+        row["part"] = ("train", "train", "validation", "test")[i % 4]
+    table += [dict(row, part="test") for row in table[:40]]
+    done = data.prepare(table, split={"column": "part"})
+    review = data.judge(done)
+    assert done.statistics["also_in_train"]["test"] >= 20
+    text = page("crossing", done, review)
+    assert "the same row can be in two splits" in text
+
+
+def test_a_table_of_numbers(data: Data) -> None:
+    def table(shift: float) -> Rows:
+        random = np.random.default_rng(3)
+        rows = random.normal(size=(1500, 3))
+        return [
+            {"a": f"{a + shift:.4f}", "b": f"{b:.4f}", "y": str(int(a + b + c > 0))}
+            for a, b, c in rows
+        ]
+
+    data.publish(data.prepare(table(0), "y"))
+    done = data.prepare(table(1.0), "y")
+    review = data.judge(done)
+    assert "coding" not in done.schema
+    assert review.comparison.drift["a"].psi > 0.5 > 0.1 > review.comparison.drift["b"].psi
+    (problem,) = review.comparison.beyond
+    assert problem.received.startswith("PSI of a ")
+    page("numbers", done, review)

@@ -1,0 +1,217 @@
+"""Slices: which rows they have, and when one fails a model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.components.evaluate.gate import GateDecision, Rival, decide
+from kfp_tfjob.components.evaluate.predictions import (
+    ClassPredictions,
+    Collector,
+    constant_classifier,
+)
+from kfp_tfjob.components.evaluate.rows import Batch
+from kfp_tfjob.components.evaluate.slice_checks import holm
+from kfp_tfjob.components.evaluate.slices import MOST_SLICES, Slices
+from kfp_tfjob.options.gate import Slice, parse_gate
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.trainer.coding import NO_DATE
+
+ROWS = 6000
+CLASSES = ["no", "yes"]
+DAY = 86_400_000_000
+SCHEMA = {
+    "features": [
+        {"name": "city", "type": "category"},
+        {"name": "age", "type": "number"},
+        {"name": "member", "type": "boolean"},
+        {"name": "since", "type": "date"},
+    ],
+    "label": {"name": "bought", "classes": CLASSES},
+    "coding": {},
+}
+
+
+def rows() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(3)
+    cities = np.array(["Rome", "Bonn", "Oslo", ""], object)
+    chosen = rng.choice(4, ROWS, p=[0.6, 0.37, 0.005, 0.025])
+    columns = {
+        "city": cities[chosen],
+        "age": np.where(rng.random(ROWS) < 0.1, np.nan, rng.uniform(10, 90, ROWS)),
+        "member": np.array(["true", "false"], object)[rng.integers(0, 2, ROWS)],
+        "since": np.where(rng.random(ROWS) < 0.1, NO_DATE, rng.integers(0, 100, ROWS) * DAY),
+    }
+    return columns, rng.integers(0, 2, ROWS)
+
+
+COLUMNS, LABELS = rows()
+ROME = COLUMNS["city"] == "Rome"
+
+
+def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
+    """Return a model with an AUC of 0.76, which knows nothing of the `flipped` rows."""
+    rng = np.random.default_rng(seed)
+    common = np.random.default_rng(0).normal(size=ROWS)
+    signal = 1.2 * (LABELS - 0.5) * (1 if flipped is None else ~flipped)
+    score = 1 / (1 + np.exp(-signal - 0.9 * common - 0.4 * rng.normal(size=ROWS)))
+    return ClassPredictions.of(LABELS, np.stack([1 - score, score], axis=1))
+
+
+def sliced(*declared: Any, folder: Path | None = None) -> Slices:
+    gate = parse_gate({"slices": list(declared)})
+    assert gate is not None
+    found = Slices(gate.slices, SCHEMA, folder)
+    for at in range(0, ROWS, 700):
+        part = slice(at, at + 700)
+        found.add(Batch({name: values[part] for name, values in COLUMNS.items()}, LABELS[part]))
+    return found
+
+
+def judge(
+    challenger: ClassPredictions, champion: ClassPredictions | None, *declared: Any, **gate: Any
+) -> GateDecision:
+    options = parse_gate({"slices": list(declared), **gate})
+    rival = Rival("champion 3", predictions=champion) if champion else None
+    baseline = constant_classifier(LABELS, [1, 1])
+    return decide(options, challenger, baseline, rival, CLASSES, sliced(*declared))
+
+
+def test_each_row_is_in_one_slice_of_a_column() -> None:
+    parts = {
+        one: {part.name: part for part in sliced(one).parts(model(1))}
+        for one in COLUMNS | {"bought": 0}
+    }
+    assert list(parts["city"]) == ["city = Rome", "city = Bonn", "city = Oslo", "city is missing"]
+    assert parts["city"]["city = Rome"].rows == ROME.sum()
+    assert parts["city"]["city = Oslo"].model is None and parts["city"]["city = Oslo"].rows < 100
+    assert set(parts["member"]) == {"member = true", "member = false"}
+    assert set(parts["bought"]) == {"bought = no", "bought = yes"}
+    assert "since = 1970-01-02" in parts["since"] and "since is missing" in parts["since"]
+    for of_one in parts.values():
+        assert sum(part.rows for part in of_one.values()) == ROWS
+    rome = parts["city"]["city = Rome"].model
+    assert (rome.labels == LABELS[ROME]).all()
+    assert (rome.scores == model(1).scores[ROME]).all()
+
+
+def test_values_in_ranges() -> None:
+    ages = {
+        part.name: part.rows
+        for part in sliced({"column": "age", "edges": [30, 50.5]}).parts(model(1))
+    }
+    age = COLUMNS["age"]
+    assert ages == {
+        "age < 30": (age < 30).sum(),
+        "30 ≤ age < 50.5": ((age >= 30) & (age < 50.5)).sum(),
+        "age ≥ 50.5": (age >= 50.5).sum(),
+        "age is missing": np.isnan(age).sum(),
+    }
+    dates = sliced({"column": "since", "edges": ["1970-02-01"]}).parts(model(1))
+    assert {part.name: part.rows for part in dates} == {
+        "since < 1970-02-01": ((COLUMNS["since"] != NO_DATE) & (COLUMNS["since"] < 31 * DAY)).sum(),
+        "since ≥ 1970-02-01": (COLUMNS["since"] >= 31 * DAY).sum(),
+        "since is missing": (COLUMNS["since"] == NO_DATE).sum(),
+    }
+
+
+def test_many_values_share_a_slice() -> None:
+    parts = list(sliced({"column": "age", "min_rows": 10}).parts(model(1)))
+    assert len(parts) == MOST_SLICES + 2
+    (rest,) = [part for part in parts if part.name == "age: all other values"]
+    assert rest.rows == ROWS - np.isnan(COLUMNS["age"]).sum() - MOST_SLICES
+
+
+def test_packed_rows_and_files_have_the_same_slices(tmp_path: Path) -> None:
+    declared = Slice.model_validate({"column": "age", "edges": [30]})
+    schema = {"features": [{"name": "x", "type": "float"}, {"name": "age", "type": "float"}]}
+    found = Slices([declared], schema | {"label": {"name": "y"}}, tmp_path)
+    packed = np.stack([np.zeros(ROWS), COLUMNS["age"]], axis=1).astype(np.float32)
+    stored: Collector[ClassPredictions] = Collector(tmp_path / "model", most=1000)
+    whole = model(1)
+    for at in range(0, ROWS, 900):
+        found.add(Batch(packed[at : at + 900], LABELS[at : at + 900]))
+        stored.add(whole[at : at + 900])
+    filed = stored.finish()
+    for one, other in zip(
+        found.parts(filed), sliced(declared.model_dump()).parts(whole), strict=True
+    ):
+        assert (one.name, one.rows) == (other.name, other.rows)
+        assert (one.model.scores[:] == other.model.scores).all()
+
+
+def test_a_slice_that_is_worse_than_the_champion_fails_the_model() -> None:
+    champion = model(1)
+    bonn = COLUMNS["city"] == "Bonn"
+    better = ClassPredictions.of(LABELS, np.eye(2)[LABELS] * 0.6 + 0.2)
+    mixed = ClassPredictions.join([better.chosen(~bonn), model(2, bonn).chosen(bonn)])
+    order = np.argsort(np.concatenate([np.flatnonzero(~bonn), np.flatnonzero(bonn)]))
+    decision = judge(mixed.chosen(order), champion, "city", "member", primary_metric="accuracy")
+    assert not decision.blessed
+    (reason,) = decision.reasons
+    assert "accuracy is worse than that of champion 3 in city = Bonn (0." in reason
+    assert "not compared, with too few rows: city = Oslo (" in reason
+    states = {it.name: it.state for it in decision.slices}
+    assert states["city = Bonn"] == "fail" and states["city = Rome"] == "pass"
+    assert states["city = Oslo"] == "insufficient"
+    # Without the slices, the model passes.
+    assert judge(mixed.chosen(order), champion, primary_metric="accuracy").blessed
+
+
+def test_slices_of_an_equal_model_pass() -> None:
+    decision = judge(model(2), model(1), "city", "member", mode="non_inferior", margin=0.05)
+    assert decision.blessed, decision.line
+    (check,) = [check for check in decision.checks if check.name == "slices"]
+    assert "beyond chance, in any of 5 slices; not compared" in check.explanation
+    assert all(it.chance > 0.05 for it in decision.slices if it.state == "pass")
+
+
+def test_thresholds_of_slices() -> None:
+    declared = {"column": "city", "thresholds": {"auc": {"min": 0.7}}}
+    decision = judge(model(1), None, declared)
+    assert decision.blessed
+    (check,) = [check for check in decision.checks if check.name == "slice_threshold"]
+    assert "auc is at least 0.7 in 3 slices of city, the worst is city = " in check.explanation
+    assert "; not judged, with too few rows: city = Oslo (" in check.explanation
+    decision = judge(model(1, ~ROME), None, declared)
+    assert not decision.blessed
+    assert "auc is not at least 0.7 in city = Bonn 0." in decision.line
+    assert next(it for it in decision.slices if it.name == "city = Bonn").state == "fail"
+    few = declared | {"min_rows": ROWS}
+    decision = judge(model(1), None, few)
+    assert "auc could not be judged in any slice of city; not judged, with" in decision.line
+
+
+def test_an_unknown_column_is_named_with_the_one_that_was_meant() -> None:
+    decision = judge(model(1), None, "citty", "member")
+    assert not decision.blessed
+    assert "no column 'citty': did you mean 'city'? It has city, age, member" in decision.line
+    assert {it.column for it in decision.slices} == {"member"}
+
+
+def test_holm_multiplies_the_smallest_by_the_number_of_tests() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ([{"colum": "city"}], "did you mean 'column'"),
+        ([{"column": "age", "edges": [3, 3]}], "numbers or dates in rising order"),
+        ([{"column": "age", "edges": ["soon"]}], "dates such as 2026-01-31, and not 'soon'"),
+        ([{"column": "age", "edges": [3, "2026-01-31"]}], "dates"),
+        ([{"column": "age", "thresholds": {"acuracy": {"min": 1}}}], "did you mean 'accuracy'"),
+        ([{"column": "age", "thresholds": {"rmse": {"max": 1}}}], "metrics of one task"),
+        ([{"column": "age", "min_rows": 3}], "10 or more"),
+        (["city", "city"], "each column once"),
+        ("city", "a list of"),
+    ],
+)
+def test_a_wrong_slice_is_refused(declared: Any, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match="gate") as caught:
+        parse_gate({"primary_metric": "auc", "slices": declared})
+    assert expected in str(caught.value)

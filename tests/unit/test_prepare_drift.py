@@ -1,0 +1,99 @@
+"""PSI, the Jensen-Shannon divergence, and what is chance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data import leaks
+from kfp_tfjob.components.prepare_data.drift import measure
+from kfp_tfjob.components.prepare_data.sample import Sample
+
+
+def test_the_figures_of_a_known_case() -> None:
+    found = measure([50, 50], [80, 20])
+    assert found.psi == pytest.approx(0.3 * math.log(1.6) - 0.3 * math.log(0.4))
+    # Half the divergence of each from the mean, (0.65, 0.35).
+    half = 0.5 * math.log2(0.5 / 0.65) + 0.5 * math.log2(0.5 / 0.35)
+    other = 0.8 * math.log2(0.8 / 0.65) + 0.2 * math.log2(0.2 / 0.35)
+    assert found.js == pytest.approx((half + other) / 2)
+    assert not found.is_chance
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1))
+def test_the_figures_have_bounds(pairs: list[tuple[int, int]]) -> None:
+    before, now = zip(*pairs, strict=True)
+    found = measure(before, now)
+    if not sum(before) or not sum(now):
+        assert found is None
+        return
+    assert 0 <= found.psi < 1000 and 0 <= found.js <= 1 and found.chance >= 0
+    same = measure(before, before)
+    assert same.psi == 0 and same.js == pytest.approx(0, abs=1e-12)
+    turned = measure(now, before)
+    assert turned.psi == pytest.approx(found.psi) and turned.js == pytest.approx(found.js)
+
+
+def test_nothing_in_common() -> None:
+    found = measure([1000, 0], [0, 1000])
+    assert found.psi > 10 and found.js > 0.99
+    assert measure([0, 0], [1, 2]) is None
+
+
+def test_few_rows_differ_by_chance_alone() -> None:
+    random = np.random.default_rng(1)
+    alarms = {50: 0, 5000: 0}
+    for rows in alarms:
+        for _ in range(500):
+            one, other = (np.bincount(random.integers(0, 20, rows), minlength=20) for _ in "12")
+            found = measure(one, other)
+            alarms[rows] += not found.is_chance
+    assert max(alarms.values()) <= 3
+    moved = np.minimum(random.integers(0, 24, 300), 19)
+    one = np.bincount(random.integers(0, 20, 300), minlength=20)
+    assert not measure(one, np.bincount(moved, minlength=20)).is_chance
+
+
+def _train(columns: np.ndarray, labels: np.ndarray) -> Sample:
+    width = (columns.shape[1],)
+    kind = [("features", "<f4", width), ("codes", "<i4", (0,)), ("dates", "<i8", (0,))]
+    rows = np.zeros(len(labels), np.dtype(kind))
+    rows["features"] = columns
+    return Sample(rows, labels)
+
+
+def _schema(columns: int, classes: int | None) -> dict:
+    return {
+        "features": [{"name": str(i), "type": "float32"} for i in range(columns)],
+        "label": {"classes": None if classes is None else [str(i) for i in range(classes)]},
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 3, None])
+def test_a_column_is_suspicious_only_if_it_predicts_other_rows(classes: int | None) -> None:
+    random = np.random.default_rng(3)
+    labels = random.integers(0, classes, 4000) if classes else random.normal(size=4000)
+    columns = np.stack(
+        [
+            labels * 2 + random.uniform(0, 0.9 if classes else 1e-3, 4000),  # tells it
+            random.normal(size=4000),
+            labels + random.normal(size=4000),  # predicts it well
+            random.permutation(4000),  # as many values as rows
+        ],
+        axis=1,
+    )
+    found = leaks.find(_schema(4, classes), _train(columns, labels))
+    assert [item.name for item in found] == ["0"]
+    assert (found[0].auc is None) == (classes != 2)
+    few = leaks.find(_schema(4, classes), _train(columns[:50], labels[:50]))
+    assert few == []
+
+
+def test_labels_without_a_choice_are_no_leak() -> None:
+    columns = np.zeros((200, 1), np.float32)
+    assert leaks.find(_schema(1, 2), _train(columns, np.zeros(200, np.int64))) == []
+    assert leaks.find(_schema(1, None), _train(columns, np.ones(200, np.float32))) == []
