@@ -26,7 +26,8 @@ MOST_BINS = 20  # of a number or a date
 MOST_VALUES = 100  # of a category
 _MOST_CHARACTERS = 100  # of a value that has a bin
 _CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
-_FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
+# Where the values of a kind are in a row of the spill.
+FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Edges:
         columns = tuple(_bins_of(coded, place, sample) for coded, place in _shown(coding.features))
         of_label = None
         if labels is not None:
-            of_label = Bins(label, NUMBER, -1, _edges_of(labels.astype(np.float32)))
+            of_label = Bins(label, NUMBER, -1, edges_of(labels.astype(np.float32)))
         return cls(columns, of_label, len(coding.features) - len(columns))
 
     @classmethod
@@ -130,7 +131,7 @@ class Edges:
         there = {entry["name"]: entry for entry in file["columns"]}
         columns = tuple(
             _bins_of_entry(there[coded.name], place, coded.dictionary)
-            for coded, place in _placed(coding.features)
+            for coded, place in placed(coding.features)
             if coded.name in there and there[coded.name]["kind"] == coded.kind
         )
         label = file.get("label")
@@ -174,7 +175,7 @@ class Distributions:
             part = rows[start : start + step]
             for bins, counts in zip(self._bins, self._counts, strict=True):
                 if bins.place >= 0:
-                    column = part[_FIELDS[bins.kind]][:, bins.place]
+                    column = part[FIELDS[bins.kind]][:, bins.place]
                 else:
                     column = labels[start : start + step].astype(np.float32)
                 counts[at] += bins.counted(np.ascontiguousarray(column))
@@ -219,17 +220,17 @@ def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
     return entry
 
 
-def _placed(features: Iterable[Coded]) -> Iterator[tuple[Coded, int]]:
+def placed(features: Iterable[Coded]) -> Iterator[tuple[Coded, int]]:
     """Yield the features and their places in their fields of the spill."""
-    at = dict.fromkeys(_FIELDS.values(), 0)
+    at = dict.fromkeys(FIELDS.values(), 0)
     for coded in features:
-        field = _FIELDS[coded.kind]
+        field = FIELDS[coded.kind]
         yield coded, at[field]
         at[field] += 1
 
 
 def _shown(features: tuple[Coded, ...]) -> Iterator[tuple[Coded, int]]:
-    return _placed(features[:MOST_COLUMNS])
+    return placed(features[:MOST_COLUMNS])
 
 
 def _bins_of(coded: Coded, place: int, sample: np.ndarray) -> Bins:
@@ -239,8 +240,8 @@ def _bins_of(coded: Coded, place: int, sample: np.ndarray) -> Bins:
         return Bins(coded.name, CATEGORY, place, (), values, _codes_of(values, coded.dictionary))
     if coded.kind in (BOOLEAN, TEXT):
         return Bins(coded.name, coded.kind, place)
-    column = sample[_FIELDS[coded.kind]][:, place]
-    return Bins(coded.name, coded.kind, place, _edges_of(column))
+    column = sample[FIELDS[coded.kind]][:, place]
+    return Bins(coded.name, coded.kind, place, edges_of(column))
 
 
 def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int, ...]:
@@ -249,14 +250,19 @@ def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int
     return tuple(codes.get(value, 0) for value in values)
 
 
-def _edges_of(column: np.ndarray) -> tuple[float | int, ...]:
-    """Return the edges of numbers (float32, NaN for a gap) or dates (int64)."""
+def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ...]:
+    """Return the edges of numbers or dates: quantiles, or all values if they are few.
+
+    Args:
+        column: float32 of shape [rows], NaN for a gap, or int64, NO_DATE for a gap.
+        most: The most bins of quantiles.
+    """
     whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
     edges = np.unique(present)
-    if len(edges) > MOST_BINS:
+    if len(edges) > most:
         # Values that occur, so that a value with many rows is the end of a bin.
-        places = [-(-len(present) * i // MOST_BINS) - 1 for i in range(1, MOST_BINS)]
+        places = [-(-len(present) * i // most) - 1 for i in range(1, most)]
         edges = np.unique(present[places])
     # The shortest decimal that is the same float32.
     return tuple(edges.tolist() if whole else (float(str(edge)) for edge in edges))

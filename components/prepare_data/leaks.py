@@ -5,9 +5,10 @@ is asked. label_copies.py finds exact copies in all rows of train. Here a sample
 of it says how the label depends on the bins of a column (or the values of a category), and the
 other half tells how well that predicts. So a column with many values gets no figure by chance.
 
-For classes, the figure is the share of the uncertainty about the label that the column removes (1
-minus the cross-entropy divided by that of the class shares), and for two classes also the area
-under its ROC curve. For numbers, it is the R² of the ranks of the label.
+For classes, the figure is the share of the uncertainty about the label that the column removes: 1
+minus the cross-entropy divided by that of the class shares. For two classes, the area under the ROC
+curve counts too, because few rows leave much uncertainty within a bin. For numbers, the figure is
+the R² of the ranks of the label.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, Edges
+from kfp_tfjob.components.prepare_data.distributions import FIELDS, MOST_COLUMNS, edges_of, placed
 from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, TEXT, Coding
+from kfp_tfjob.trainer.coding import CATEGORY, DATE, NO_DATE, TEXT, Coding
 
 SUSPICIOUS_SHARE = 0.9
+SUSPICIOUS_AUC = 0.995
 SUSPICIOUS_R2 = 0.98
 MOST_ROWS = 10_000
 _FEWEST_ROWS = 100  # fewer say little about a column
-_PRIOR_ROWS = 1.0  # how many rows of the usual class shares each bin gets
+_MOST_BINS, _ROWS_OF_A_BIN = 100, 20  # in one half
+_PRIOR_ROWS = 0.5  # how many rows of the usual class shares each bin gets
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,15 @@ def find(schema: Mapping[str, Any], train: Sample) -> list[Suspicious]:
 
 def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield columns as whole numbers from 0: bins or codes; a gap has one of its own."""
-    for bins in Edges.of(coding, rows).columns[:MOST_COLUMNS]:
-        if bins.kind in (CATEGORY, TEXT):
-            yield bins.name, rows["codes"][:, bins.place].astype(np.int64)
+    most = min(max(len(rows) // 2 // _ROWS_OF_A_BIN, 2), _MOST_BINS)
+    for item, place in placed(coding.features[:MOST_COLUMNS]):
+        column = np.ascontiguousarray(rows[FIELDS[item.kind]][:, place])
+        if item.kind in (CATEGORY, TEXT):
+            yield item.name, column.astype(np.int64)
             continue
-        column = rows["dates" if bins.kind == DATE else "features"][:, bins.place]
-        gaps = column == NO_DATE if bins.kind == DATE else np.isnan(column)
-        edges = np.array((0,) if bins.kind == BOOLEAN else bins.edges, column.dtype)
-        yield bins.name, np.where(gaps, 0, 1 + np.searchsorted(edges, column))
+        gaps = column == NO_DATE if item.kind == DATE else np.isnan(column)
+        edges = np.array(edges_of(column, most), column.dtype)
+        yield item.name, np.where(gaps, 0, 1 + np.searchsorted(edges, column))
 
 
 def _classes(labels: np.ndarray, classes: int) -> Any:
@@ -100,13 +104,13 @@ def _classes(labels: np.ndarray, classes: int) -> Any:
         seen = np.where(pairs[at] == wanted, counts[at], 0)
         chance = (seen + _PRIOR_ROWS * shares[asked]) / (rows[codes[~half]] + _PRIOR_ROWS)
         figure = float(1 + np.log(chance).mean() / usual)
-        if figure < SUSPICIOUS_SHARE:
-            return None
         if classes != 2:
-            return figure, None
+            return (figure, None) if figure >= SUSPICIOUS_SHARE else None
         positive = np.bincount(codes[half], known, len(rows))
         rates = (positive + _PRIOR_ROWS * shares[1]) / (rows + _PRIOR_ROWS)
-        return figure, _auc(rates[codes[~half]], asked)
+        auc = _auc(rates[codes[~half]], asked)
+        suspicious = figure >= SUSPICIOUS_SHARE or (auc or 0) >= SUSPICIOUS_AUC
+        return (figure, auc) if suspicious else None
 
     return score
 

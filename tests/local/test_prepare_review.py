@@ -213,7 +213,7 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert "signed_up" not in problems[2].received  # a date moves on
     review = data.judge(done)
     assert not review.comparison.changes and len(review.comparison.beyond) == 3
-    assert review.comparison.unseen["occupation"].values == 1
+    assert review.comparison.unseen["occupation"].examples[0] == "florist"
     assert review.comparison.drift["signed_up"].psi > 1 > review.comparison.drift["member"].psi
     assert review.metrics["largest_psi"] > 1
     text = page("moved", done, review)
@@ -238,7 +238,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         review = data.judge(done)
     assert {item.name for item in review.suspicious} == {"tax", "refund"}
-    assert all(item.figure > 0.9 and item.auc > 0.99 for item in review.suspicious)
+    assert all(item.figure > 0.8 and item.auc > 0.995 for item in review.suspicious)
     assert "SUSPICIOUS: the column 'tax' alone predicts the label" in caplog.text
     text = page("leak", done, review)
     assert "2 suspicious columns" in text and "refund" in text

@@ -15,8 +15,14 @@ from kfp_tfjob.components.evaluate import report as evaluation
 from kfp_tfjob.components.launch_tfjob.progress import Epoch, TrainingHistory
 from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
 from kfp_tfjob.components.prepare_data import report as dataset
+from kfp_tfjob.components.prepare_data.contracts import Unseen
+from kfp_tfjob.components.prepare_data.drift import Drift
+from kfp_tfjob.components.prepare_data.leaks import Suspicious
+from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.pages import charts, template
 from kfp_tfjob.pipelines.local.page import write_page
+from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.text import html, prose
 from tests.unit.test_evaluate_report import CASES, evaluated
 from tests.unit.test_text import PROPERTY, TEXT, is_safe
@@ -31,10 +37,10 @@ ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
 ROOT = Path(__file__).parents[2]
 
 
-def data_page(features: int, classes: int, kinds: bool = False) -> str:
+def data_page(features: int, classes: int, kinds: bool = False, judged: bool = False) -> str:
     """Return the page of a dataset in which every name is hostile.
 
-    With `kinds`, the columns are of every kind.
+    With `kinds`, the columns are of every kind; with `judged`, it is compared with another one.
     """
     names = [f"{HOSTILE} {index}" for index in range(classes)]
     splits = {"train": {"rows": 80}, "validation": {"rows": 10}, "test": {"rows": 10}}
@@ -75,7 +81,39 @@ def data_page(features: int, classes: int, kinds: bool = False) -> str:
                 ]
             )
         }
-    return dataset.render(schema, statistics, reused=bool(classes))
+    if judged:
+        schema["features"] = [{"name": name} for name in statistics["features"]]
+    review = judgement(list(statistics["features"]), classes) if judged else None
+    return dataset.render(schema, statistics, reused=bool(classes), review=review)
+
+
+def judgement(names: list[str], classes: int) -> Review:
+    """Return the review of a dataset in which everything is hostile and everything is wrong."""
+    figures = [10**6 + 977 * i for i in range(20)]
+    counts = {"train": figures, "validation": figures, "test": figures[::-1]}
+    columns = {
+        "columns": [
+            {"name": name, "kind": "number", "edges": list(range(19)), "counts": counts}
+            for name in names
+        ]
+    }
+    before = {"label": {"counts": {"train": {HOSTILE: 3}}} if classes else {}}
+    reference = Reference(HOSTILE, 3, HOSTILE, "d" * 32, {}, before, columns)
+    problem = Problem(HOSTILE, received=HOSTILE, expected=HOSTILE, fix=HOSTILE)
+    drift = Drift(1.5, 0.5, 0.1)
+    comparison = Comparison(
+        reference,
+        changes=[problem] * 30,
+        beyond=[problem] * 30,
+        unseen={name: Unseen(name, 0.5, 9, (HOSTILE,) * 5) for name in names},
+        gaps={name: (0.1, 0.5) for name in names},
+        drift=dict.fromkeys(names, drift),
+        label=drift,
+        now=columns,
+        obstacle=HOSTILE,
+    )
+    suspicious = [Suspicious(name, 0.99, 0.999 if classes == 2 else None) for name in names]
+    return Review(columns, True, comparison, "", suspicious, dict.fromkeys(names, drift))
 
 
 def evaluation_page(case: str) -> str:
@@ -99,6 +137,10 @@ PAGES = {
     "dataset, classification": lambda _: data_page(250, 120),
     "dataset, regression": lambda _: data_page(3, 0),
     "dataset, every kind": lambda _: data_page(0, 2, kinds=True),
+    "dataset, judged": lambda _: data_page(250, 120, judged=True),
+    "dataset, judged, two classes": lambda _: data_page(3, 2, judged=True),
+    "dataset, judged, regression": lambda _: data_page(3, 0, judged=True),
+    "dataset, every kind, judged": lambda _: data_page(0, 2, kinds=True, judged=True),
     "training": lambda _: training_page(),
     "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
     "job": lambda _: job_html(
