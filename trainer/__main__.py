@@ -16,6 +16,7 @@ import argparse
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -45,6 +46,8 @@ log = logging.getLogger("kfp_tfjob.trainer")
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # TensorFlow puts this before the text of an error from the Python code that reads rows.
 _OF_INPUT = "DataError: "
+# What the operation that decodes pictures says of damaged ones.
+_OF_PICTURES = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
 # Python and TensorFlow use the same text for a full disk.
 _FULL = os.strerror(errno.ENOSPC)
 # An unexpected error may result from the death of a peer. This gives the watch time to notice.
@@ -191,6 +194,16 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
         return not_writable(output, "the output", OSError(errno.ENOSPC, _FULL))
     if _OF_INPUT in text:
         return DataError(text.partition(_OF_INPUT)[2].partition("\nTraceback")[0].strip())
+    if damaged := _OF_PICTURES.search(text):
+        return DataError(
+            Problem(
+                "a picture of the dataset cannot be decoded",
+                received=damaged[0],
+                expected="pictures whose pixels are intact, and not only their headers",
+                fix='find the file with data_options={"pictures": {"verify": "decode"}}; with'
+                " on_bad_row=drop, it is left out",
+            )
+        )
     if "gRPC server" in text:
         return NotStartedError(
             Problem(

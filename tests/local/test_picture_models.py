@@ -1,0 +1,182 @@
+"""Training on pictures, and the exported model: the same values, bit for bit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kfp_tfjob.components.evaluate.rows import TestData as Rows
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.train import TrainerOptions
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.pictures import ONE_PIXEL, PictureInput
+from kfp_tfjob.uploader import pull
+from tests.unit.picture_files import animals, deep, drawn, encoded, tree
+
+INPUTS = [
+    PictureInput(24, 24, 3),
+    PictureInput(32, 20, 1, "crop"),
+    PictureInput(20, 32, 3, "pad"),
+    PictureInput(24, 24, 3, interpolation="nearest"),
+    PictureInput(16, 16, 1, interpolation="bicubic"),
+]
+FILES = [
+    encoded(drawn(1)),
+    encoded(drawn(2), progressive=True),
+    encoded(drawn(3).convert("L")),
+    encoded(drawn(4), "PNG"),
+    encoded(drawn(5).convert("P"), "PNG"),
+    encoded(drawn(6).convert("RGBA"), "PNG"),
+    encoded(drawn(7).convert("LA"), "PNG"),
+    deep(),
+    encoded(drawn(8, (3, 50))),
+    ONE_PIXEL,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(s3, tmp_path_factory) -> Path:
+    """A prepared dataset on this machine."""
+    data = tree(tmp_path_factory.mktemp("p"), animals(40))
+    step = Step("prepare_data", "r1", Layout(S3Address("test", "pictures")), s3.store())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MOUNT_VARIABLE, str(s3.secret))
+        done = engine.run(step, str(data), "", {})
+    local = tmp_path_factory.mktemp("dataset")
+    pull(step.store, S3Address.parse(done.dataset_uri), local)
+    return local
+
+
+@pytest.fixture(scope="module")
+def dataset(folder: Path) -> Dataset:
+    return Dataset.load(folder)
+
+
+@pytest.mark.parametrize("wanted", INPUTS)
+def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.decoding import decode
+
+    found = decode(tf.constant(FILES), wanted).numpy()
+    assert found.shape == (len(FILES), *wanted.shape) and found.dtype == np.float32
+    assert found.min() >= 0 and found.max() <= 255
+    one_by_one = [decode(tf.constant([one]), wanted).numpy() for one in FILES]
+    assert np.array_equal(found, np.concatenate(one_by_one))
+
+
+def test_a_picture_of_the_right_size_keeps_its_values() -> None:
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.decoding import decode
+
+    for content in (encoded(drawn(4), "PNG"), encoded(drawn(5).convert("P"), "PNG")):
+        with Image.open(io.BytesIO(content)) as picture:
+            expected = np.asarray(picture.convert("RGB"), np.float32)
+        assert np.array_equal(decode(tf.constant([content]), PictureInput(30, 40, 3))[0], expected)
+    with Image.open(io.BytesIO(deep())) as picture:
+        expected = np.asarray(picture, np.uint16) >> 8
+    found = decode(tf.constant([deep()]), PictureInput(30, 40, 1))[0, :, :, 0]
+    assert np.array_equal(found, expected)
+
+
+def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer.export import export
+    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.serving import ServedModel, Task
+
+    assert dataset.input_shape == (24, 24, 3) and dataset.columns[0].kind == "picture"
+    keras.utils.set_random_seed(1)
+    model = models.cnn(dataset)
+    user_code.check(model, models.cnn, dataset, 1, TrainerOptions())
+    records = open_split(dataset, "validation")
+    rows = np.random.default_rng(0).permutation(len(records))
+    slices = [rows[:5], rows[5:]]
+    strategy = tf.distribute.get_strategy()
+    batches = distribute(
+        strategy, dataset, records, lambda: slices, None, np.array([1.0, 2.0], "f")
+    )
+    again = distribute(strategy, dataset, records, lambda: slices, None)
+    export(model, dataset, tmp_path)
+    task = Task.of(dict(dataset.schema))
+    served = ServedModel(tmp_path / MODEL, task, "the model")
+    contents, labels = _contents(dataset, records, rows)
+    at = 0
+    for size in map(len, slices):
+        features, found, weights = next(batches)
+        assert np.array_equal(features, next(again)[0])
+        part = slice(at, at + size)
+        assert np.array_equal(found, labels[part])
+        assert weights.numpy().tolist() == (labels[part] + 1.0).tolist()
+        logits = model(features, training=False)
+        expected = tf.nn.softmax(logits).numpy()
+        assert np.array_equal(served.predict({"picture": contents[part]}), expected)
+        at += size
+    assert served.predict(task.example(3)).shape == (3, 2)
+    signatures = tf.saved_model.load(str(tmp_path / MODEL)).signatures
+    assert set(signatures) == {"serve", "serving_default"}
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert np.array_equal(reloaded(features, training=False), logits)
+
+
+def _contents(dataset: Dataset, records, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    from kfp_tfjob.trainer.inputs import rows_of
+
+    found = rows_of(dataset, records)
+    assert found.labels().tolist() == found.take(np.arange(len(records)))[1].tolist()
+    return found.take(rows)
+
+
+def test_evaluate_feeds_the_files(store: Store, folder: Path) -> None:
+    step = Step("evaluate", "r1", Layout(S3Address("test", "pictures")), store)
+    [digest] = {it.address.key.split("/")[2] for it in store.list(step.layout.root / "datasets")}
+    data = Rows.fetch(store, step.layout.dataset(digest), folder / "test")
+    batches = list(data.batches(4))
+    assert sum(len(batch.labels) for batch in batches) == data.rows
+    assert all(set(batch.features) == {"picture"} for batch in batches)
+    assert batches[0].features["picture"][0].numpy().startswith(b"\xff\xd8")
+
+
+def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
+    import keras
+
+    from kfp_tfjob.trainer import models, user_code
+
+    with pytest.raises(ConfigurationError, match="use kfp_tfjob.trainer.models:cnn"):
+        models.mlp(dataset)
+    with pytest.raises(ConfigurationError, match="data_options.pictures"):
+        models.cnn(dataset, height=24)
+
+    def flat(dataset: Dataset) -> keras.Model:
+        inputs = keras.Input((dataset.num_features,))
+        model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ConfigurationError, match=r"keras.Input\(dataset.input_shape\)"):
+        user_code.check(flat(dataset), flat, dataset, 1, TrainerOptions())
+
+
+def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
+    from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder
+    from kfp_tfjob.trainer.picture_rows import PictureRows
+    from kfp_tfjob.trainer.records import TFRecords
+
+    path = tmp_path / "train-00000.tfrecord"
+    path.write_bytes(PictureEncoder(9).encode(7, b"x"))
+    with pytest.raises(DataError, match="labels from 7 to 7"):
+        PictureRows(dataset, TFRecords([path])).take(np.arange(1))
