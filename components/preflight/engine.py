@@ -136,7 +136,8 @@ def run(
         if wrong_data:
             raise DataError(*wrong_data, notes=warnings)
         entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
-        if source.pictures and entry == _PLAIN:
+        finished = source.dataset.schema if source.dataset else {}
+        if entry == _PLAIN and (source.pictures or PICTURE in finished):
             entry = _OF_PICTURES
             warnings.append(
                 f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"

@@ -42,7 +42,7 @@ class SourceFile:
 
     name: str
     size: int
-    location: S3Address | Path
+    location: S3Address | Path | str
     tag: str
     split: str = ""
 
@@ -97,7 +97,7 @@ class Source:
             with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
                 return stream.read()
         try:
-            number = os.open(file.location, os.O_RDONLY)
+            number = os.open(file.location, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _closed(file, error) from error
         try:

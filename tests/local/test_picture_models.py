@@ -177,6 +177,6 @@ def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
     from kfp_tfjob.trainer.records import TFRecords
 
     path = tmp_path / "train-00000.tfrecord"
-    path.write_bytes(PictureEncoder(9).encode(7, b"x"))
+    path.write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))
     with pytest.raises(DataError, match="labels from 7 to 7"):
         PictureRows(dataset, TFRecords([path])).take(np.arange(1))

@@ -111,7 +111,7 @@ def test_a_picture_that_does_not_decode_is_named() -> None:
 @pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
 def test_a_record_is_an_example(size: int) -> None:
     label, content = size % 10_000, bytes(range(256)) * (size // 256) + bytes(size % 256)
-    record = PictureEncoder(10_000).encode(label, content)
+    record = b"".join(PictureEncoder(10_000).encode(label, content))
     [found] = split_records(record)
     assert bytes(found) == record
     example = _example().FromString(record[12:-4]).features.feature
@@ -122,7 +122,7 @@ def test_a_record_is_an_example(size: int) -> None:
 
 def test_damage_of_a_record_is_seen() -> None:
     encoder = PictureEncoder(2)
-    whole = encoder.encode(0, b"a" * 100) + encoder.encode(1, b"b" * 50)
+    whole = b"".join([*encoder.encode(0, b"a" * 100), *encoder.encode(1, b"b" * 50)])
     assert len(list(split_records(whole))) == 2
     for at in (30, len(whole) - 1):
         damaged = bytearray(whole)

@@ -37,6 +37,7 @@ _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 # Baseline, extended and progressive, all with Huffman coding: what every decoder reads.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_FRAME = struct.Struct(">BHHB")
 _START_OF_SCAN, _APP1 = 0xDA, 0xE1
 _JPEG_MODES = {1: GREY, 3: COLOUR, 4: CMYK}
 _PNG_MODES = {
@@ -111,7 +112,7 @@ def look(content: bytes) -> Header | Unusable:
 
 
 def _jpeg(content: bytes) -> Header | Unusable:
-    at, turned = 2, False
+    at, turned, is_whole = 2, False, content.endswith(_JPEG_END)
     frame: Header | None = None
     while True:
         if content[at] != 0xFF:
@@ -125,16 +126,18 @@ def _jpeg(content: bytes) -> Header | Unusable:
             continue
         if marker in (0x00, 0xD8, 0xD9):
             return Unusable("broken", f"the marker {marker:02X} at byte {at:,}")
-        (length,) = struct.unpack_from(">H", content, at + 2)
+        length = content[at + 2] << 8 | content[at + 3]
         if length < 2:
             return Unusable("broken", f"a segment of {length} bytes at byte {at:,}")
         if marker in _FRAMES:
-            bits, height, width, inks = struct.unpack_from(">BHHB", content, at + 4)
+            bits, height, width, inks = _FRAME.unpack_from(content, at + 4)
             if bits != 8:
                 return Unusable("coding", f"a JPEG with {bits} bits")
             if inks not in _JPEG_MODES or not width or not height:
                 return Unusable("broken", f"{width} x {height} pixels of {inks} channels")
-            frame = Header(JPEG, width, height, _JPEG_MODES[inks])
+            frame = Header(JPEG, width, height, _JPEG_MODES[inks], turned)
+            if is_whole:
+                return frame
         elif marker in _OTHER_FRAMES:
             kind = "arithmetic" if marker >= 0xC9 else "lossless or hierarchical"
             return Unusable("coding", f"a JPEG with {kind} coding")
@@ -146,9 +149,9 @@ def _jpeg(content: bytes) -> Header | Unusable:
     if frame is None:
         return Unusable("broken", "no size before the pixels")
     # Coded pixels never have these two bytes, but a preview in the header may.
-    if not content.endswith(_JPEG_END) and content.rfind(_JPEG_END, at) < 0:
+    if content.rfind(_JPEG_END, at) < 0:
         return Unusable("truncated", f"{len(content):,} bytes without the end of the JPEG")
-    return frame._replace(is_turned=turned) if turned else frame
+    return frame
 
 
 def _png(content: bytes) -> Header | Unusable:

@@ -176,7 +176,7 @@ def _local(top: Path, asked: bool) -> _Tree:
                     waiting.append((entry.path, f"{name}/", above | {place}))
                 elif entry.is_file():
                     _look(name, asked)
-                    file = SourceFile(name, status.st_size, Path(entry.path), mark(status))
+                    file = SourceFile(name, status.st_size, entry.path, mark(status))
                     tree.files.append(file)
     return tree
 

@@ -1,6 +1,6 @@
 """The two tasks of prepare_data for pictures: files become runs, and runs become shards.
 
-A part is a group of files that follow each other by name: at most 32 MiB or 4,096 files, whatever
+A part is a group of files that follow each other by name: at most 16 MiB or 4,096 files, whatever
 the number of workers. Its run has the records of its pictures in the order of their hashes, so that
 a shard reads one range of each run.
 
@@ -10,9 +10,11 @@ determines split and order.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b, sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,11 @@ from kfp_tfjob.storage.manifest import ManifestObject
 READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"
 LARGEST_FILE = 64 << 20  # bytes: a record is held in memory several times
-_PART_BYTES, _PART_FILES = 32 << 20, 4096
+_PART_BYTES, _PART_FILES = 16 << 20, 4096
 _REQUESTS = 16  # objects that are fetched at the same time
+_FORMATS, _MODES, _SPLITS = (
+    {name: i for i, name in enumerate(names)} for names in (FORMATS, MODES, SPLITS)
+)
 # What is kept of each picture in memory: 46 bytes.
 INDEX = np.dtype(
     [
@@ -116,17 +121,19 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
         content_hash = int.from_bytes(digest, "big")
         record = encoder.encode(label, content)
-        format, mode = FORMATS.index(found.format), MODES.index(found.mode)
-        row = (content_hash, content_hash, label, len(record), len(content))
+        length = sum(map(len, record))
+        format, mode = _FORMATS[found.format], _MODES[found.mode]
+        row = (content_hash, content_hash, label, length, len(content))
         rows.append((*row, found.width, found.height, format, mode, found.is_turned))
         records.append(record)
-        splits.append(SPLITS.index(file.split) if file.split else -1)
+        splits.append(_SPLITS.get(file.split, -1))
     index = np.array(rows, INDEX)
     placing = _placing(item, options, source)
     if placing.is_needed:
         index["hash"] = placing.place(index["content"], np.array(splits, np.int8))
     order = np.lexsort((index["label"], index["hash"]))
-    context.exchange.write(run_name(item["number"]), b"".join(records[i] for i in order.tolist()))
+    ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
+    context.exchange.write(run_name(item["number"]), b"".join(ordered))
     collected = PictureFaults()
     collected.add(faults)
     return {
@@ -244,11 +251,11 @@ def _one_of_each(source: Source) -> list[list[Any]]:
 
 def _plain(file: SourceFile) -> list[Any]:
     place = file.location
-    where = [place.bucket, place.key] if isinstance(place, S3Address) else str(place)
+    where = [place.bucket, place.key] if isinstance(place, S3Address) else os.fspath(place)
     return [file.name, file.size, where, file.tag, file.split]
 
 
 def _file(plain: Sequence[Any]) -> SourceFile:
     name, size, where, tag, split = plain
-    place = Path(where) if isinstance(where, str) else S3Address(*where)
+    place = where if isinstance(where, str) else S3Address(*where)
     return SourceFile(name, size, place, tag, split)

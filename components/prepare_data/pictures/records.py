@@ -32,8 +32,8 @@ class PictureEncoder:
             for i in range(classes)
         ]
 
-    def encode(self, label: int, content: bytes) -> bytes:
-        """Return the framed record of a picture.
+    def encode(self, label: int, content: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return the framed record of a picture in three parts, which save a copy.
 
         Args:
             label: The index of its class.
@@ -51,7 +51,7 @@ class PictureEncoder:
         length = _LENGTH.pack(len(before) + size)
         checksum = google_crc32c.extend(google_crc32c.value(before), content)
         head = length + _CHECKSUM.pack(masked(google_crc32c.value(length))) + before
-        return b"".join((head, content, _CHECKSUM.pack(masked(checksum))))
+        return head, content, _CHECKSUM.pack(masked(checksum))
 
 
 def split_records(data: bytes) -> Iterator[memoryview | None]:
