@@ -12,7 +12,7 @@ from benchmarks.peers import cache
 
 LABEL = "y"
 NUMBERS, MIXED, PICTURES = "numbers", "mixed", "pictures"
-_CLASSES, _SIDE, _COARSE, _NOISE, _QUALITY = 10, 224, 28, 32, 88
+_CLASSES, _SIDE, _COARSE, _NOISE, _QUALITY = 10, 224, 28, 32, 85
 _COLUMNS = 30  # of numbers
 _KINDS = (10, 10, 5)  # numbers, categories and dates of a mixed table
 _TEXTS = (2, 3, 5, 8, 12, 20, 50, 100, 300, 1000)  # different ones in each category
