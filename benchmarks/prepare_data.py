@@ -3,12 +3,14 @@
     python -m benchmarks.prepare_data [--quick] [--repeats N] [PART ...]
 
 The parts are tables: `numbers` has 30 columns of numbers; `mixed` has 10 numbers, 10 categories and
-5 dates with a gap in 5 % of the values; `long` is `numbers` with ten times the rows.
+5 dates with a gap in 5 % of the values; `long` is `numbers` with ten times the rows. `pictures` are
+JPEGs of 15 kB in folders.
 
     ours       the whole step, to a store that only counts bytes
     ours, 1    the same on one core
     parse      pyarrow parses the file with the types given, and drops what it finds
     script     pandas and tf.train.Example, one feature for each column
+    cp -r      the files as they are, on one core
     TFX        CsvExampleGen and StatisticsGen, if TFX installs
 
 Every run is a new process; the ways take turns, and the results are medians. Wall and CPU time are
@@ -31,14 +33,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import cache, environment
-from benchmarks.prepare_files import MIXED, NUMBERS, table
+from benchmarks.prepare_files import MIXED, NUMBERS, PICTURES, pictures, table
 from benchmarks.resources import measured
 from benchmarks.servers import sink
 
 ROWS = 1_000_000
+PICTURES_SHARE = 50  # of ROWS
 PEER_SHARE = 10  # a peer that would take minutes gets a tenth of the rows
 MOST_MEMORY = 350  # MiB of each process
 MOST_CPU = 2.0  # times the CPU time of the parse
+COPY_SHARE = 0.9  # of the files per CPU second of cp -r
 TWO_CORES = 1.8  # times the rows per second of one core
 TFX = "tfx==1.16.0"  # the newest one whose wheels run on Debian 12 and RHEL 9
 
@@ -62,6 +66,7 @@ class Way:
 
 OURS, ALONE, PARSE = Way("ours", "ours"), Way("ours, 1", "ours", 1), Way("parse", "parse")
 SCRIPT = Way("script", "script", 0, PEER_SHARE)
+COPY = Way("cp -r", "copy", 1)
 BEAM = Way("TFX", "tfx", 0, PEER_SHARE)
 
 
@@ -77,7 +82,7 @@ class Part:
     """
 
     kind: str
-    times: int
+    times: float
     ways: tuple[Way, ...]
     goal: int = 0
 
@@ -85,6 +90,7 @@ class Part:
 PARTS = {
     "numbers": Part(NUMBERS, 1, (OURS, ALONE, PARSE, SCRIPT, BEAM), 500_000),
     "mixed": Part(MIXED, 1, (OURS, ALONE, PARSE, SCRIPT), 200_000),
+    "pictures": Part(PICTURES, 1 / PICTURES_SHARE, (OURS, ALONE, COPY)),
     "long": Part(NUMBERS, 10, (OURS,)),
 }
 
@@ -111,8 +117,9 @@ def compare(part: Part, rows: int, repeats: int) -> dict[str, Any]:
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways if ways[way]}
     for turn in range(repeats):
         for way, found in runs.items():
-            if turn == 0 or way.share == 1 and part.times == 1:
-                found.append(once(way, ways[way], part.kind, rows * part.times // way.share))
+            if turn == 0 or (way.share == 1 and part.times <= 1):
+                count = int(rows * part.times) // way.share
+                found.append(once(way, ways[way], part.kind, count))
     result: dict[str, Any] = {
         way.name: {key: statistics.median(run[key] for run in found) for key in found[0]}
         for way, found in runs.items()
@@ -122,7 +129,7 @@ def compare(part: Part, rows: int, repeats: int) -> dict[str, Any]:
 
 def once(way: Way, python: str, kind: str, rows: int) -> dict[str, float]:
     """Run a way once; return rows, wall and CPU seconds, rates, and peaks of memory in MiB."""
-    path = table(kind, rows)
+    path = pictures(rows) if kind == PICTURES else table(kind, rows)
     with tempfile.TemporaryDirectory(dir=cache()) as name, sink(None) as target:
         if way is BEAM:  # it reads folders
             (Path(name) / "in").mkdir()
@@ -192,6 +199,9 @@ def shown(name: str, part: Part, found: Mapping[str, Any]) -> str:
     if ALONE in ways:
         ratio = ours["per_second"] / ways[ALONE]["per_second"]
         goals[f"{TWO_CORES:g} x one core ({ratio:.2f})"] = ratio >= TWO_CORES
+    if COPY in ways:
+        ratio = ways[ALONE]["per_cpu_second"] / ways[COPY]["per_cpu_second"]
+        goals[f"{COPY_SHARE:.0%} of cp -r for each core ({ratio:.0%})"] = ratio >= COPY_SHARE
     for way in (SCRIPT, BEAM):
         if way in ways:
             ratio = ours["per_second"] / ways[way]["per_second"]

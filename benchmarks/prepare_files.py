@@ -11,7 +11,8 @@ import pyarrow.csv
 from benchmarks.peers import cache
 
 LABEL = "y"
-NUMBERS, MIXED = "numbers", "mixed"
+NUMBERS, MIXED, PICTURES = "numbers", "mixed", "pictures"
+_CLASSES, _SIDE, _COARSE, _NOISE, _QUALITY = 10, 224, 28, 32, 85
 _COLUMNS = 30  # of numbers
 _KINDS = (10, 10, 5)  # numbers, categories and dates of a mixed table
 _TEXTS = (2, 3, 5, 8, 12, 20, 50, 100, 300, 1000)  # different ones in each category
@@ -40,6 +41,31 @@ def table(kind: str, rows: int) -> Path:
             pa.csv.write_csv(pa.table(draw(random, min(_BLOCK, rows - start))), file, options)
     part.rename(path)
     return path
+
+
+def pictures(count: int) -> Path:
+    """Return a folder of JPEGs of 224 x 224 pixels and about 15 kB, in the cache.
+
+    Args:
+        count: The number of pictures.
+    """
+    from PIL import Image
+
+    folder = cache() / f"{PICTURES}-{count}"
+    if folder.exists():
+        return folder
+    part = folder.with_suffix(".part")
+    for name in range(_CLASSES):
+        (part / f"class{name}").mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(13)
+    for i in range(count):
+        coarse = random.integers(0, 256, (_COARSE, _COARSE, 3), np.uint8)
+        smooth = Image.fromarray(coarse).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+        noise = random.integers(0, _NOISE, (_SIDE, _SIDE, 3), np.uint8)
+        picture = Image.fromarray(np.asarray(smooth) // 2 + noise)
+        picture.save(part / f"class{i % _CLASSES}" / f"{i:05d}.jpg", quality=_QUALITY)
+    part.rename(folder)
+    return folder
 
 
 def _numbers(random: np.random.Generator, rows: int) -> dict[str, pa.Array]:

@@ -136,8 +136,7 @@ def run(
         if wrong_data:
             raise DataError(*wrong_data, notes=warnings)
         entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
-        finished = source.dataset.schema if source.dataset else {}
-        if entry == _PLAIN and (source.pictures or PICTURE in finished):
+        if source.has_pictures and entry == _PLAIN:
             entry = _OF_PICTURES
             warnings.append(
                 f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
@@ -250,7 +249,7 @@ def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[dict[st
     """Return the features with their kinds, the label, and the task as set in data_options."""
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     label = values["data_label"]
-    if source.pictures:
+    if source.has_pictures:
         return {PICTURE: PICTURE}, label, options.task
     kinds = sources.first_kinds(source, label, options)
     return {item.name: item.kind for item in kinds.features}, label, options.task

@@ -16,6 +16,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
+from kfp_tfjob.trainer.pictures import PICTURE
 
 # The folders that mean a split, by name.
 SPLITS = {
@@ -76,6 +77,12 @@ class Source:
     dataset: FinishedDataset | None = None
     reader: OwnReader | None = None
     pictures: Folders | None = None
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether the rows are pictures."""
+        kinds = self.dataset.kinds.values() if self.dataset else ()
+        return self.pictures is not None or PICTURE in kinds
 
     @property
     def splits_by_folder(self) -> bool:

@@ -79,12 +79,12 @@ class FinishedDataset:
         """Return what contradicts the dataset.
 
         Args:
-            data_label: The label column.
+            data_label: The label column; empty for that of the dataset.
             options: The typed `data_options`.
         """
         found = []
         label = self.label
-        if data_label != label:
+        if data_label and data_label != label:
             found.append(
                 Problem(
                     "data_uri is a finished dataset with another label",

@@ -13,6 +13,7 @@ from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import Problem, first
 from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.coding import BOOLEAN, DATE
 
 MOST_LISTED = 100  # lines of a table
@@ -70,6 +71,7 @@ def render(
         gaps=imputed,
         most=MOST_LISTED,
         number=figure,
+        counted=counted,
         percent="{:.1%}".format,
         sentence=_sentence,
         bars=charts.bars,

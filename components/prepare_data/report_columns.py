@@ -58,6 +58,7 @@ class Section:
     Attributes:
         title: The heading.
         heads: The names of `cells`.
+        has_bins: Whether a row has a plot of its bins.
         has_shape: Whether the rows have a histogram.
         rows: The columns.
         total: How many columns there are of this kind.
@@ -65,6 +66,7 @@ class Section:
 
     title: str
     heads: tuple[str, ...]
+    has_bins: bool
     has_shape: bool
     rows: list[Row]
     total: int
@@ -84,8 +86,8 @@ def sections(
             rows = [_row(name, kind, statistics, review, entries) for name in names[:left]]
             left -= len(rows)
             heads = _FIGURES if kind == NUMBER else ("values",)
-            has_shape = kind in (NUMBER, DATE)
-            found.append(Section(_TITLES[kind], heads, has_shape, rows, len(names)))
+            has = any(row.plot for row in rows), kind in (NUMBER, DATE)
+            found.append(Section(_TITLES[kind], heads, *has, rows, len(names)))
     return found
 
 
@@ -132,9 +134,10 @@ def _row(
     column = statistics["features"][name]
     comparison = review.comparison if review else None
     cells = [figure(column[key]) for key in _FIGURES] if kind == NUMBER else [_words(column)]
-    drifts = [drift_cell(comparison.drift.get(name))] if comparison else []
-    if review:
-        drifts.append(drift_cell(review.test_drift.get(name)))
+    drifts = []
+    if review and review.distributions:
+        moved = [comparison.drift] if comparison else []
+        drifts = [drift_cell(by_name.get(name)) for by_name in (*moved, review.test_drift)]
     shape = column.get("histogram") if kind in (NUMBER, DATE) else None
     plot = _plot(*entries[name]) if name in entries and kind != TEXT else ""
     return Row(

@@ -45,14 +45,26 @@ _FORMS = (*BOOLEANS, *Form)
 _KEPT = (Form.OTHER_DATE, Form.SEPARATED)  # of which an example is kept
 _INDEX = {name: i for i, name in enumerate(_FORMS)}
 _UNTRACKED = [_INDEX[form] for form in (Form.NUMBER, Form.INFINITE, Form.DATE)]
-# Only such texts are compared with the patterns below, which costs more.
-_MAY_BE_NUMBER = r"^[-+(]?[$€£¥]? ?[0-9.,][0-9a-zA-Z .,:/+'\x{a0}%$€£¥()-]*$"
-_DIGITS = r"[0-9]{1,3}([., '\x{a0}][0-9]{3})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
 _MONEY = r"([$€£¥]|EUR|USD|GBP|CHF|JPY)"
-_SEPARATED_PATTERN = rf"^[-+]?{_MONEY}? ?[-+]?({_DIGITS}) ?({_MONEY}|%)?$"
+# Only such texts are compared with the patterns below, which costs more.
+_MAY_BE_NUMBER = (
+    rf"^[-+(\x{{2212}}]*{_MONEY}? ?[-+\x{{2212}}]?[0-9.,]"
+    r"[0-9a-zA-Z .,:/+'\x{2019}\x{a0}\x{2009}\x{202f}%$€£¥()\x{2212}-]*$"
+)
+_BETWEEN = r"[., '\x{2019}\x{a0}\x{2009}\x{202f}]"  # groups of three digits
+_DIGITS = rf"[0-9]{{1,3}}({_BETWEEN}[0-9]{{3}})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
+_SIGN = r"[-+\x{2212}]?"
+_AMOUNT = rf"{_SIGN}{_MONEY}? ?{_SIGN}({_DIGITS})[ \x{{a0}}]?({_MONEY}|%)?"
+_SEPARATED_PATTERN = rf"^({_AMOUNT}|\({_AMOUNT}\))$"
 _OTHER_DATE_PATTERN = (
     r"^([0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}"
     r"|[0-9]{4}[./-][0-9]{1,2}[./-][0-9]{1,2})([ T,].*)?$"
+)
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_NAMED_DATE_PATTERN = (
+    r"(?i)^((mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,? +)?"
+    rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
+    rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
 )
 
 
@@ -309,6 +321,11 @@ def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         found[at[dates.parse_all(some)[1]]] = _INDEX[Form.DATE]
     rest = np.flatnonzero(found == _INDEX[Form.TEXT])
     if len(rest):
-        named = pc.match_substring_regex(texts.take(pa.array(rest)), values.NAMED_NOT_FINITE)
-        found[rest[named.to_numpy(zero_copy_only=False)]] = _INDEX[Form.INFINITE]
+        some = texts.take(pa.array(rest))
+        for pattern, form in (
+            (values.NAMED_NOT_FINITE, Form.INFINITE),
+            (_NAMED_DATE_PATTERN, Form.OTHER_DATE),
+        ):
+            match = pc.match_substring_regex(some, pattern).to_numpy(zero_copy_only=False)
+            found[rest[match]] = _INDEX[form]
     return found, bits

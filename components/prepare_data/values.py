@@ -19,6 +19,8 @@ NAMED_NOT_FINITE = f"^{_NOT_FINITE}$"
 _BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 _TRUE = _BOOLS[:3]
 LARGEST = float(np.finfo(np.float32).max)
+# Arrow goes on after a text that is no number, and each one costs much: a few are tried first.
+_TRIED = 20
 _is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
@@ -38,12 +40,23 @@ def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     A value that is not UTF-8 becomes 0, which is never used.
     """
     try:
-        text, wrong = column.cast(pa.string()).fill_null(""), np.zeros(len(column), bool)
+        text, wrong = column.cast(pa.string()), np.zeros(len(column), bool)
+        text = text.fill_null("") if text.null_count else text
     except pa.ArrowInvalid:
         items = [_text_of(value) for value in column.to_pylist()]
         wrong = np.array([item is None for item in items], bool)
         text = pa.array(["0" if item is None else item for item in items], pa.string())
-    return pc.utf8_trim(text, characters=BLANKS), wrong
+    return pc.utf8_trim(text, characters=BLANKS) if _has_blanks(text) else text, wrong
+
+
+def _has_blanks(text: pa.StringArray) -> bool:
+    """Tell whether any text has a blank anywhere."""
+    _, places, data = text.buffers()
+    if data is None or not len(text):
+        return False
+    ends = np.frombuffer(places, np.int32)[text.offset : text.offset + len(text) + 1]
+    letters = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    return any((letters == ord(blank)).any() for blank in BLANKS)
 
 
 def _text_of(value: bytes | None) -> str | None:
@@ -100,7 +113,8 @@ def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     Returns:
         Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
     """
-    return decode(column if pa.types.is_binary(column.type) else column.cast(pa.large_binary()))
+    as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+    return decode(column if pa.types.is_binary(column.type) else column.cast(as_bytes))
 
 
 def distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -154,6 +168,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
         float64 of shape [values], NaN for a gap.
     """
     try:
+        text[:_TRIED].cast(pa.float64())
         found = text.cast(pa.float64())
     except pa.ArrowInvalid:
         return None

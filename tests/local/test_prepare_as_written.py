@@ -103,6 +103,11 @@ SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]]
         {},
         NUMBERS + b"700,,u\n",
     ),
+    "a column without a type in one file": (
+        {"1.parquet": parquet(lambda i: None), "2.csv": NUMBERS},
+        {},
+        NUMBERS + table(lambda i: "").removeprefix(b"a,b,y\n"),
+    ),
     "a category that is a number in one file": (
         {"1.csv": table(small), "2.csv": table(lambda i: f"K{i % 7}")},
         {},

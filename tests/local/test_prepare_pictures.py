@@ -53,6 +53,9 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
     page = render(done.schema, done.statistics)
     assert "JPEG 80, colour 80; width x height: 24 x 24 (80)" in page
     assert prepared(store, base / "out", tmp_path / "p").reused
+    assert list_source(store, done.dataset_uri).has_pictures
+    finished = prepared(store, base / "elsewhere", done.dataset_uri)
+    assert finished.dataset_uri == done.dataset_uri
 
 
 def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(

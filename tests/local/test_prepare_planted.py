@@ -6,6 +6,7 @@ Other faults: tests/unit/test_prepare_*.py.
 from __future__ import annotations
 
 import gzip
+import struct
 import zlib
 
 import numpy as np
@@ -264,6 +265,18 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {},
         "f.parquet is damaged",
     ),
+    "a page of Parquet with a flipped bit": (
+        {
+            "f.parquet": flipped(
+                data := parquet(
+                    float, compression="none", use_dictionary=False, write_page_checksum=True
+                ),
+                data.index(struct.pack("<d", 70.0)) + 6,
+            )
+        },
+        {},
+        "f.parquet is damaged",
+    ),
     "a Parquet file that is cut": ({"f.parquet": parquet(small)[:-9]}, {}, "f.parquet is damaged"),
     "an npz file with a flipped bit": ({"f.npz": flipped(npz(), 400)}, {}, "Bad CRC-32 for file"),
     "a packed npz file with a flipped bit": (
@@ -292,7 +305,7 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
     "records that are packed in another way": (
         {"f.tfrecord": zlib.compress(RECORDS)},
         {},
-        "f.tfrecord: the header cannot be read",
+        "f.tfrecord cannot be read. Received: a file that is compressed with zlib",
     ),
 }
 

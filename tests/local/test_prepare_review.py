@@ -26,6 +26,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.text import html
 from kfp_tfjob.uploader import pull, push
+from tests.unit.picture_files import animals, drawn, encoded, tree
 
 Rows = list[dict[str, str]]
 MODEL = "income"
@@ -299,6 +300,17 @@ def test_rows_of_test_that_are_in_train(data: Data) -> None:
     assert done.statistics["also_in_train"]["test"] >= 20
     text = page("crossing", done, review)
     assert "the same row can be in two splits" in text
+
+
+def test_pictures(data: Data, tmp_path: Path) -> None:
+    data.publish(run(data.step, str(tree(tmp_path / "one", animals(20))), "", {}))
+    files = animals(20, first=50) | {f"cow/{i}.jpg": encoded(drawn(i)) for i in range(20)}
+    done = run(data.step, str(tree(tmp_path / "two", files)), "", {})
+    review = data.judge(done)
+    (problem,) = review.comparison.changes
+    assert problem.received == "'cow'"
+    assert review.comparison.label.psi > 0.25 and not review.suspicious
+    assert html("'cow'") in page("pictures", done, review)
 
 
 def test_a_table_of_numbers(data: Data) -> None:

@@ -20,6 +20,7 @@ _OF_TABLES = (
     "delimiter",
     "null_values",
     "encoding",
+    "tfrecord_features",
     "types",
     "missing",
     "min_count",
