@@ -7,13 +7,13 @@ label is the index of its class as int64, or float32. The rows are in the order 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from kfp_tfjob.components.prepare_data.text_spill import TextSpill
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
 
@@ -28,11 +28,10 @@ class RawRows:
         path: The file.
         coding: The features.
         label: The label.
-        texts: Finds the texts of columns that are hashed; None if there are none.
     """
 
-    def __init__(self, path: Path, coding: Coding, label: Label, texts: TextSpill | None) -> None:
-        self._features, self._label, self._texts = coding.features, label, texts
+    def __init__(self, path: Path, coding: Coding, label: Label) -> None:
+        self._features, self._label = coding.features, label
         self._dictionaries = {
             item.name: pa.array(["", *item.dictionary], pa.string())
             for item in coding.features
@@ -46,11 +45,11 @@ class RawRows:
         self._waiting: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows of the spill."""
+    def add(self, rows: np.ndarray, labels: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
+        """Add rows, with the texts of each hashed column."""
         at = {"features": 0, "codes": 0, "dates": 0}
         columns = []
-        hashed = iter(self._texts.find(rows["hash"])) if self._texts else iter(())
+        hashed = iter(texts)
         for feature in self._features:
             group = {NUMBER: "features", BOOLEAN: "features", DATE: "dates"}.get(
                 feature.kind, "codes"
