@@ -16,6 +16,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
@@ -116,6 +117,7 @@ class Job:
                 [file.name, file.size, str(file.location), file.tag, file.split]
                 for file in self.source.files
             ],
+            "reader": self.source.reader and self.source.reader.to_plain(),
             "label": self.label,
             "options": self.options.model_dump(mode="json"),
             "columns": [list(self.columns.features), list(self.columns.extra)],
@@ -131,6 +133,7 @@ class Job:
             SourceFile(name, size, _location(where), tag, split)
             for name, size, where, tag, split in plain["files"]
         )
+        reader = plain["reader"] and OwnReader.from_plain(plain["reader"])
         features, extra = plain["columns"]
         kinds = plain["kinds"] and Kinds(
             tuple(
@@ -140,7 +143,7 @@ class Job:
             tuple(LeftOut(*item) for item in plain["kinds"]["left_out"]),
         )
         return cls(
-            Source(plain["uri"], files, store()),
+            Source(plain["uri"], files, store(), reader=reader),
             plain["label"],
             DataOptions.model_validate(plain["options"]),
             Columns(tuple(features), plain["label"], extra=tuple(extra)),

@@ -18,7 +18,11 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import crossing
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.dictionary import (
+    Dictionary,
+    TooManyTextsError,
+    too_large,
+)
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
@@ -34,7 +38,7 @@ from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.reach import Span
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
-from kfp_tfjob.components.prepare_data.seen import Seen
+from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
@@ -210,10 +214,10 @@ class _Reading:
         """
         seen = {name: Seen(name, self._nulls) for name in job.columns.features}
         for found, lines in self._read(job, LOOK):
-            for mine, plain in zip(seen.values(), found["seen"], strict=True):
-                later = Seen.from_plain(plain, self._nulls)
-                later.shift(lines)
-                mine.merge(later)
+            later = [Seen.from_plain(plain, self._nulls) for plain in found["seen"]]
+            for column in later:
+                column.shift(lines)
+            merge(seen, {column.name: column for column in later})
         kinds, problems = columns_kinds.decide(seen.values(), self._options)
         DataError.raise_if(problems)
         for line in columns_kinds.described(kinds):
@@ -280,6 +284,8 @@ class _Reading:
                 codes.append(scan.dictionaries[name].merge(later))
             except TooManyTextsError:
                 raise _LeftOutError([LeftOut(name, columns_kinds.TOO_MANY_TEXTS)]) from None
+        if problem := too_large(scan.dictionaries):
+            raise DataError(problem)
         scan.text_codes.append(codes)
         if not scan.kinds.plain:
             for counted, plain in zip(scan.counted, found["counted"], strict=True):

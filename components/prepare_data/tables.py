@@ -103,6 +103,8 @@ def spans_of(
     Returns:
         Ranges of bytes or of row groups; none if only the whole file can be read.
     """
+    if source.reader:
+        return [], False
     known = _format_of(source, file, options)
     if known == "parquet":
         with source.raw(file) as stream:
