@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.pictures.header import (
     ALL_GREY,
     FORMATS,
@@ -16,8 +17,7 @@ from kfp_tfjob.components.prepare_data.pictures.header import (
     WITH_ALPHA,
 )
 from kfp_tfjob.components.prepare_data.plain import plain_of
-from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
-from kfp_tfjob.components.prepare_data.spill import split_of
+from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
