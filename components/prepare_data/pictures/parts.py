@@ -234,7 +234,7 @@ def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | N
 def _placing(item: dict[str, Any], options: DataOptions, source: Source) -> Placing:
     """Return what places rows by the folders of splits; it only needs a file of each."""
     files = tuple(_file(plain) for plain in item["splits"])
-    return Placing(Source(source.uri, files, source.store), options, Path(), 0)
+    return Placing(Source(source.uri, files, source.store), options, np.empty(0))
 
 
 def _one_of_each(source: Source) -> list[list[Any]]:
