@@ -24,6 +24,7 @@ from kfp_tfjob.components.prepare_data.shards import document, statistics_of
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
@@ -118,7 +119,7 @@ def write(
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     rows = scan.rows(label)
     plan = _planned(scan, label, options, base)
-    described, distributions, objects = _shards(scan, plan)
+    described, distributions, weights, objects = _shards(scan, plan)
     coding = plan.coding
     names = {
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
@@ -127,6 +128,10 @@ def write(
     schema = _schema(scan, coding, label, options, rows, names)
     faults = scan.faults
     statistics = described.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
+    if options.weight is not None:
+        check(options.weight, weights)
+        splits = {split: sums.to_dict() for split, sums in weights.items()}
+        statistics["weight"] = {"name": options.weight, "splits": splits}
     if (shared := scan.also_in_train()) is not None:
         statistics["also_in_train"] = shared
         statistics["warnings"] += _crossing_warnings(shared, rows)
@@ -192,7 +197,9 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
     return whole.cut(0, wanted)
 
 
-def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[ManifestObject]]:
+def _shards(
+    scan: Scan, plan: Plan
+) -> tuple[Statistics, Distributions, dict[str, WeightSums], list[ManifestObject]]:
     """Write the shards that no earlier try has written, and merge what they say of their rows."""
     name, exchange = plan.job.name, scan.exchange
     known = set(exchange.names(name))
@@ -202,6 +209,7 @@ def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[Man
     progress = ProgressLog("wrote", size)
     results = scan.executor.map(_TASK, [[name, number] for number in missing])
     statistics, distributions = statistics_of(plan), Distributions(plan.edges)
+    weights = {split: WeightSums() for split in SPLITS}
     objects: list[ManifestObject] = []
     for number in numbers:
         if number in missing:
@@ -211,9 +219,11 @@ def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[Man
         later.restore(found["statistics"])
         statistics.merge(later)
         distributions.merge(Distributions.from_plain(plan.edges, found["distributions"]))
+        split = SPLITS[plan.shards[number].split]
+        weights[split].merge(WeightSums.from_plain(found["weights"]))
         objects += [ManifestObject(*item) for item in found["objects"]]
     progress.log()
-    return statistics, distributions, objects
+    return statistics, distributions, weights, objects
 
 
 def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
@@ -255,6 +265,8 @@ def _schema(
     if coding:
         raw = [f"{stem}.parquet" for stem in stems["test"]]
         more = {"coding": columns["coding"], "test_raw": raw}
+    if options.weight is not None:
+        more["weight"] = {"name": options.weight}
     left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
     if coding:
         left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]

@@ -78,11 +78,11 @@ class Job:
     @cached_property
     def row_kind(self) -> np.dtype:
         """The type of a row of the runs."""
-        kinds = self.known_kinds
+        kinds, weighted = self.known_kinds, self.options.weight is not None
         if kinds.plain:
-            return kind_of(len(kinds.features))
+            return kind_of(len(kinds.features), weighted=weighted)
         texts, dates = len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE))
-        return kind_of(len(kinds.features) - texts - dates, texts, dates)
+        return kind_of(len(kinds.features) - texts - dates, texts, dates, weighted)
 
     @cached_property
     def features(self) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ class Plan:
 def encoder_of(job: Job, classes: int | None) -> Encoder:
     """Return the encoder of the rows of a job."""
     floats, codes, dates = (job.row_kind[key].shape[0] for key in ("features", "codes", "dates"))
-    return Encoder(floats, classes, codes, dates)
+    return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
 
 
 def shards_of(rows: SortedRows, splits: np.ndarray, record_bytes: int) -> Iterator[Shard]:

@@ -29,8 +29,8 @@ _FEWEST_BITS, _MOST_BITS = 8, 16
 GROUPS = 2  # rows whose label is a number, and other rows
 
 
-def kind_of(features: int, codes: int = 0, dates: int = 0) -> np.dtype:
-    """Return the type of a row: its hash, its label and its values."""
+def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
+    """Return the type of a row: its hash, its label, its values, and its weight if it has one."""
     return np.dtype(
         [
             ("hash", "<u8"),
@@ -39,6 +39,7 @@ def kind_of(features: int, codes: int = 0, dates: int = 0) -> np.dtype:
             ("features", "<f4", (features,)),
             ("codes", "<i4", (codes,)),
             ("dates", "<i8", (dates,)),
+            *([("weight", "<f4")] if weighted else []),
         ]
     )
 

@@ -14,6 +14,7 @@ from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
 
@@ -39,12 +40,12 @@ def shard(context: Context, item: list[Any]) -> list[int]:
     plan = plan_of(context, item[0])
     wanted = plan.shards[item[1]]
     statistics = statistics_of(plan, wanted.before)
-    distributions = Distributions(plan.edges)
+    distributions, sums = Distributions(plan.edges), WeightSums()
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
     raw = None
     if plan.coding and wanted.split == _TEST:
-        raw = RawRows(raw_path, plan.coding, plan.label)
+        raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
     encoder = plan.encoder
     with open(path, "wb") as file:
         left, skipped = wanted.rows, wanted.skipped
@@ -56,6 +57,8 @@ def shard(context: Context, item: list[Any]) -> list[int]:
             skipped, left = skipped - start, left - len(part.rows)
             _encode(encoder, part, file)
             statistics.add(part.rows, wanted.split, part.labels)
+            if (weights := weights_of(part.rows)) is not None:
+                sums.add(weights)
             labels = part.labels if plan.label.classes is None else None
             distributions.add(SPLITS[wanted.split], part.rows, labels)
             if raw:
@@ -70,6 +73,7 @@ def shard(context: Context, item: list[Any]) -> list[int]:
         "objects": objects,
         "statistics": statistics.to_plain(),
         "distributions": distributions.to_plain(),
+        "weights": sums.to_plain(),
     }
     context.exchange.write_plain(document(item[0], wanted.number), found)
     return [wanted.rows, wanted.rows * encoder.record_bytes]
@@ -79,7 +83,8 @@ def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
     step = max(1, _ENCODE_BYTES // encoder.record_bytes)
     for start in range(0, len(part.rows), step):
         rows, labels = part.rows[start : start + step], part.labels[start : start + step]
-        file.write(encoder.encode(rows["features"], labels, rows["codes"], rows["dates"]))
+        weights = weights_of(rows)
+        file.write(encoder.encode(rows["features"], labels, rows["codes"], rows["dates"], weights))
 
 
 def _sent(store: Store, plan: Plan, path: Path) -> list[Any]:

@@ -7,12 +7,12 @@ step was killed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import crossing
+from kfp_tfjob.components.prepare_data import crossing, weights
 from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
@@ -96,6 +96,17 @@ def rows(context: Context, item: list[Any]) -> list[int]:
     return [found.faults.seen]
 
 
+class _Beside(NamedTuple):
+    """What columns beside the features say of each row: its split and its weight, if anything."""
+
+    splits: np.ndarray | None
+    weights: np.ndarray | None
+
+    def of(self, keep: np.ndarray) -> _Beside:
+        """Return the rows of a mask."""
+        return _Beside(*(None if found is None else found[keep] for found in self))
+
+
 class _NotPlainError(Exception):
     """The source is not a table of numbers without a gap, or has bad rows."""
 
@@ -174,7 +185,7 @@ class _Found:
         self,
         rows: Rows,
         hashes: np.ndarray,
-        splits: np.ndarray | None,
+        beside: _Beside,
         codes: np.ndarray | None = None,
     ) -> None:
         """Add the good rows of a chunk.
@@ -182,12 +193,12 @@ class _Found:
         Args:
             rows: The rows.
             hashes: Their hashes.
-            splits: Their splits, if not the hash decides.
+            beside: Their splits and weights.
             codes: The codes of their texts.
         """
         job = self._job
-        if splits is not None:
-            placed = job.placing.place(hashes, splits)
+        if beside.splits is not None:
+            placed = job.placing.place(hashes, beside.splits)
             self._crossing.add(hashes, split_of(placed, job.fractions))
             hashes = placed
         self.faults.add(rows.faults)
@@ -200,6 +211,8 @@ class _Found:
             found["codes"] = codes
             if found["dates"].shape[1]:
                 found["dates"] = rows.dates
+        if beside.weights is not None:
+            found["weight"] = beside.weights
         if self._is_counted:
             train, other = found[split == 0], np.isnan(numbers[split == 0])
             for counted, mask in zip(self._counted, (~other, other), strict=True):
@@ -242,6 +255,7 @@ class _Pass:
 
     def __init__(self, job: Job, found: _Found) -> None:
         self.job, self.found = job, found
+        self._weight = job.options.weight
 
     def read(self, part: Part) -> tuple[int, int, int] | None:
         """Read a part; return how far a range of a text was read."""
@@ -253,7 +267,7 @@ class _Pass:
                 chunk.faults.dropping = self._dropping(chunk)
                 placing = self.job.placing
                 splits = placing.splits(file, chunk) if placing.is_needed else None
-                self.add(table, chunk, columns, splits)
+                self.add(table, chunk, columns, _Beside(splits, self._weights(chunk)))
         return reader.reached
 
     def wanted(self, columns: Columns) -> Columns:
@@ -263,18 +277,22 @@ class _Pass:
     def check(self, chunk: Chunk, columns: Columns) -> None:
         """Compare a chunk with the assumed kinds."""
 
-    def add(
-        self, table: ArrowTable, chunk: Chunk, columns: Columns, splits: np.ndarray | None
-    ) -> None:
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
         """Add the rows of a chunk."""
         raise NotImplementedError
+
+    def _weights(self, chunk: Chunk) -> np.ndarray | None:
+        if self._weight is None:
+            return None
+        column = chunk.columns[self._weight]
+        return weights.read(column, self._weight, self.job.nulls, chunk.faults)
 
     def _dropping(self, chunk: Chunk) -> frozenset[str]:
         """Return the columns whose gaps leave a row out."""
         missing = self.job.options.missing
         named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
         if EVERY_COLUMN in named:
-            named |= chunk.columns.keys() - missing.keys() - {self.job.label}
+            named |= chunk.columns.keys() - missing.keys() - {self.job.label, self._weight}
         return frozenset(named)
 
 
@@ -286,13 +304,11 @@ class _Plain(_Pass):
         if self.job.kinds is None and not _numbers_only(chunk, columns):
             raise _NotPlainError
 
-    def add(
-        self, table: ArrowTable, chunk: Chunk, columns: Columns, splits: np.ndarray | None
-    ) -> None:
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
         """Add the rows of a chunk."""
         rows = table.number_rows(chunk, columns)
         hashes = row_hashes(rows.features, self.job.options.split.salt)
-        self.found.add(rows, hashes, None if splits is None else splits[chunk.faults.good])
+        self.found.add(rows, hashes, beside.of(chunk.faults.good))
 
 
 class _Mixed(_Pass):
@@ -307,15 +323,12 @@ class _Mixed(_Pass):
         """Return the columns to read."""
         return Columns(columns.features, columns.label, self._numbers, columns.extra)
 
-    def add(
-        self, table: ArrowTable, chunk: Chunk, columns: Columns, splits: np.ndarray | None
-    ) -> None:
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
         """Add the rows of a chunk."""
         rows = self._converter.rows(table, chunk)
         codes, hashed = _coded(rows, self.found.texts)
         hashes = row_hashes(rows.features, self.job.options.split.salt, hashed, rows.dates)
-        good = None if splits is None else splits[chunk.faults.good]
-        self.found.add(rows, hashes, good, codes)
+        self.found.add(rows, hashes, beside.of(chunk.faults.good), codes)
 
 
 def _numbers_only(chunk: Chunk, columns: Columns) -> bool:

@@ -46,6 +46,11 @@ def read(column: pa.Array, name: str, nulls: pa.Array, faults: BlockFaults) -> n
     return np.where(bad, 0, numbers).astype(np.float32)
 
 
+def weights_of(rows: np.ndarray) -> np.ndarray | None:
+    """Return the weights of rows of the runs; None if they have none."""
+    return rows["weight"] if "weight" in (rows.dtype.names or ()) else None
+
+
 class WeightSums:
     """Sums of the weights of one split, or of a part of it; they merge in order."""
 
