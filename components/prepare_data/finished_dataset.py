@@ -120,6 +120,7 @@ class FinishedDataset:
         is_so = {
             "task": self.schema["task"],
             "columns": tuple(item["name"] for item in self.schema["features"]),
+            "weight": self.schema.get("weight", {}).get("name"),
             "contract": options.contract,  # it judges any dataset
         }
         return {

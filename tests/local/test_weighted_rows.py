@@ -123,7 +123,8 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     assert list(found.values()) == rows.weights().tolist()
     assert all(known[f"{a:.4f}"] == weight for a, weight in found.items())
     page = render(done.schema, done.statistics)
-    assert "weight" in page.lower()
+    assert "<h2>Weights</h2>" in page
+    assert run(step, done.dataset_uri, "y", {"weight": "w"}).dataset_uri == done.dataset_uri
 
 
 def test_bad_weights_are_bad_rows(step: Step, tmp_path: Path) -> None:
