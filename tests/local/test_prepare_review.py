@@ -216,7 +216,8 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert not review.comparison.changes and len(review.comparison.beyond) == 3
     assert review.comparison.unseen["occupation"].examples[0] == "florist"
     assert review.comparison.drift["signed_up"].psi > 1 > review.comparison.drift["member"].psi
-    assert review.metrics["largest_psi"] > 1
+    metrics = review.metrics
+    assert metrics["psi/age"] > 1 and metrics["psi_label"] > 1 and metrics["contract_problems"] == 3
     text = page("moved", done, review)
     assert "Oslo" in text
     # Columns and limits can be left out.
