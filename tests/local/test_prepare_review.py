@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from examples import people
+from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.review import Review, judge
@@ -128,6 +129,26 @@ def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None
     # The same data again: reused, and judged again with the same result.
     again = data.prepare(data.table(seed=2))
     assert again.reused and data.judge(again).comparison == comparison
+
+
+def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
+    for done in (
+        data.prepare(data.table(800)),
+        data.prepare([row | {"hours": row["hours"] or "1"} for row in data.table(500)], "hours"),
+    ):
+        base = S3Address.parse(done.dataset_uri)
+        file = reference.read_json(data.step.store, base, DISTRIBUTIONS)
+        rows = {
+            split: sample.read(data.step.store, base, done.schema, split)
+            for split in ("train", "validation", "test")
+        }
+        assert reference.of_samples(done.schema, rows) == file
+        assert [item["name"] for item in file["columns"]] == [
+            item["name"] for item in done.schema["features"]
+        ]
+        assert ("label" in file) == (done.schema["task"] == "regression")
+        assert sum(file["columns"][0]["counts"]["test"]) <= done.rows["test"]
+        assert not data.judge(done).sampled
 
 
 def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
