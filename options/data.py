@@ -22,6 +22,7 @@ _SALT_BYTES = 64  # the longest key of blake2b
 _LATER_KEYS = (
     "encoding",
     "tfrecord_features",
+    "weight",
     "types",
     "missing",
     "min_count",
@@ -230,6 +231,11 @@ class DataOptions(Group):
     )
     null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
 
+    weight: Text | None = option(
+        None,
+        "A column that says how much each row counts, with numbers of 0 or more: a row of weight 2"
+        " counts like the same row twice. The model does not get it.",
+    )
     reader: Text | None = option(
         None,
         "A function of your own that reads the files: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"

@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 # In the folder of a dataset.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
-TEST_RAW = "test.parquet"  # the test split as raw columns, if not all of them are numbers
+WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 CODEC_VERSION = 1  # of the shards, and part of dataset_digest: raise it if their bytes change
 

@@ -16,6 +16,7 @@ from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.trainer.coding import NUMBER, Coding, Column
 from kfp_tfjob.trainer.pictures import HALF, LARGEST, PICTURE, PictureInput
+from kfp_tfjob.trainer.row_weights import RowWeights
 
 if TYPE_CHECKING:
     import keras
@@ -45,6 +46,7 @@ class Dataset:
         coding: How packed rows come from the columns of the table; None for numbers without gaps,
             which are packed as they are, and for pictures.
         picture: What the model gets of a picture; None for tables.
+        row_weights: How much rows count; None if all count the same.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class Dataset:
     digest: str = ""
     coding: Coding | None = None
     picture: PictureInput | None = None
+    row_weights: RowWeights | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_read", set())
@@ -114,6 +117,7 @@ class Dataset:
                 digest=digest,
                 coding=None if picture or coding.plain else coding,
                 picture=picture,
+                row_weights=RowWeights.of(schema, statistics),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -203,12 +207,18 @@ class Dataset:
         names = [item if isinstance(item, str) else item["name"] for item in listed]
         return [below(self.folder, name) for name in names]
 
-    def class_weights(self, option: Mapping[str, float] | str, labels: np.ndarray) -> np.ndarray:
+    def class_weights(
+        self,
+        option: Mapping[str, float] | str,
+        labels: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return (classes,) float32 weights.
 
         Args:
             option: `balanced`, or weights by class name; other classes get 1.
             labels: (rows,) the class of every training row.
+            weights: (rows,) how much each of them counts; None if all count the same.
 
         Raises:
             ConfigurationError: This is a regression, or a class does not exist.
@@ -223,9 +233,9 @@ class Dataset:
                 )
             )
         if not isinstance(option, Mapping):
-            counts = np.bincount(labels, minlength=self.num_classes)
-            weights = len(labels) / (self.num_classes * np.maximum(counts, 1))
-            return np.where(counts, weights, 0).astype(np.float32)
+            counts = np.bincount(labels, weights, self.num_classes)
+            balanced = counts.sum() / (self.num_classes * np.where(counts, counts, 1))
+            return np.where(counts, balanced, 0).astype(np.float32)
         ConfigurationError.raise_if(
             Problem(
                 f"train_options.class_weight names a class that does not exist: {name!r}",

@@ -59,6 +59,7 @@ def distribute(
     slices: Callable[[], Iterable[np.ndarray]],
     size: int | None,
     weights: np.ndarray | None = None,
+    split: str = "train",
 ) -> Iterator[Any]:
     """Return an endless iterator over the batches of the replicas of this process.
 
@@ -69,16 +70,19 @@ def distribute(
         slices: Returns the rows to take, step by step and replica by replica.
         size: Rows of every slice; None if they differ.
         weights: (classes,) weight of a row by its class; None for no weights.
+        split: The split, for the mean of its own weights; they are multiplied with those of the
+            classes.
 
     Returns:
         Elements for `strategy.run`: (features (rows, *input_shape) float32, labels (rows,), weights
         (rows,) or an empty tuple).
     """
-    picture = dataset.picture
+    picture, own = dataset.picture, dataset.row_weights
+    is_weighted = weights is not None or own is not None
     rows = rows_of(dataset, records)
     sizes = ([size] if picture else [size, dataset.num_features], [size], [size])
     first = tf.string if picture else np.float32
-    types = (first, rows.label_type, np.float32)[: 3 if weights is not None else 2]
+    types = (first, rows.label_type, np.float32)[: 3 if is_weighted else 2]
 
     def endless() -> Iterator[np.ndarray]:
         while True:
@@ -87,14 +91,18 @@ def distribute(
     order = endless()
 
     def take(_: Any) -> tuple[np.ndarray, ...]:
-        features, labels = rows.take(next(order))
-        return (features, labels) if weights is None else (features, labels, weights[labels])
+        if own is None:
+            features, labels = rows.take(next(order))
+            return (features, labels) if weights is None else (features, labels, weights[labels])
+        features, labels, found = rows.take_weighted(next(order))
+        found = own.scaled(split, found)
+        return features, labels, found if weights is None else found * weights[labels]
 
     @tf.autograph.experimental.do_not_convert
     def batch(_: tf.Tensor) -> Any:
         found = tf.numpy_function(take, [_], types)
         shaped = [tf.ensure_shape(item, shape) for item, shape in zip(found, sizes, strict=False)]
-        return shaped[0], shaped[1], () if weights is None else shaped[2]
+        return shaped[0], shaped[1], shaped[2] if is_weighted else ()
 
     @tf.autograph.experimental.do_not_convert
     def decoded(encoded: tf.Tensor, *more: Any) -> Any:

@@ -33,6 +33,7 @@ from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.trainer.state import EvaluationState, State
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 
@@ -366,8 +367,9 @@ class Training:
     def _open_batches(self) -> Iterator[Any]:
         weights = None
         if (option := self.config.options.class_weight) is not None:
-            labels = rows_of(self.dataset, self._records).labels()
-            weights = self.dataset.class_weights(option, labels)
+            found = rows_of(self.dataset, self._records)
+            own = found.weights() if isinstance(found, Rows) else None
+            weights = self.dataset.class_weights(option, found.labels(), own)
         place = (self._position.epoch, self._position.step_in_epoch)
         rows, seed, replicas = len(self._records), self.config.options.seed, self.replicas
 
@@ -402,7 +404,9 @@ class _Evaluation:
             return (step[replica] for step in slices for replica in replicas.mine)
 
         if slices:
-            self.batches = distribute(replicas.strategy, dataset, records, mine, None)
+            self.batches = distribute(
+                replicas.strategy, dataset, records, mine, None, split="validation"
+            )
 
     def __bool__(self) -> bool:
         return self.steps > 0

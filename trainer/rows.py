@@ -47,15 +47,22 @@ class Rows:
             if item.length
         ]
         self._lists.append(_List("label", _INTEGERS if self._classification else _FLOATS, 1))
+        self._is_weighted = dataset.row_weights is not None
+        if self._is_weighted:
+            self._lists.append(_List("weight", _FLOATS, 1))
         first = records.take(np.arange(min(1, len(records))))
         self._layout = _Layout.of(bytes(first[0]), self._lists) if first else None
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features and labels of these rows, as `take_weighted` does."""
+        return self.take_weighted(rows)[:2]
+
+    def take_weighted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return these rows, in their order.
 
         Returns:
-            (rows, packed columns) float32, and (rows,) the labels: int64 classes, or float32
-            values.
+            (rows, packed columns) float32; (rows,) the labels: int64 classes, or float32 values;
+            and (rows,) float32 weights as in the table, None if all rows count the same.
 
         Raises:
             DataError: A record is damaged or not of this dataset, a code is not in its dictionary,
@@ -66,13 +73,13 @@ class Rows:
         labels = found["label"][:, 0]
         if self._classification:
             _check(labels, self._classes)
+        weights = found["weight"][:, 0] if self._is_weighted else None
         if self._coding is None:
-            return found["features"], labels
+            return found["features"], labels, weights
         nothing = np.empty((len(records), 0), np.int64)
         floats = found.get("features", nothing.astype(np.float32))
-        return self._coding.pack(
-            floats, found.get("codes", nothing), found.get("dates", nothing)
-        ), labels
+        packed = self._coding.pack(floats, found.get("codes", nothing), found.get("dates", nothing))
+        return packed, labels, weights
 
     def labels(self) -> np.ndarray:
         """Return (rows,) the labels of the whole split.
@@ -80,12 +87,22 @@ class Rows:
         Raises:
             DataError: The same as `take`.
         """
+        return np.concatenate([np.empty(0, self.label_type), *(part[1] for part in self._scan())])
+
+    def weights(self) -> np.ndarray | None:
+        """Return (rows,) float32 the weights of the whole split; None if all rows count the same.
+
+        Raises:
+            DataError: The same as `take`.
+        """
+        if not self._is_weighted:
+            return None
+        return np.concatenate([np.empty(0, np.float32), *(part[2] for part in self._scan())])
+
+    def _scan(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
         end = len(self._records)
-        parts = (
-            self.take(np.arange(at, min(at + _SCAN_ROWS, end)))[1]
-            for at in range(0, end, _SCAN_ROWS)
-        )
-        return np.concatenate([np.empty(0, self.label_type), *parts])
+        for at in range(0, end, _SCAN_ROWS):
+            yield self.take_weighted(np.arange(at, min(at + _SCAN_ROWS, end)))
 
     @property
     def label_type(self) -> type[np.generic]:

@@ -81,7 +81,8 @@ def check_loss(
     micro_batches = options.micro_batches
     if replicas.count * micro_batches == 1:
         return
-    rows = _example(dataset, weighted=options.class_weight is not None)
+    weighted = options.class_weight is not None or dataset.row_weights is not None
+    rows = _example(dataset, weighted)
     halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
     try:
         with _unchanged(model):

@@ -85,6 +85,12 @@ class ArrowTable:
         self._chosen = options.columns is not None
         self.names: list[str] = list(reader.schema.names)
 
+    @property
+    def reached(self) -> tuple[int, int, int]:
+        """Of a part of a text: the offset of its first and of its last byte, and its lines."""
+        reach = self._reader.reach
+        return reach.started, reach.position, self._reader.lines
+
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column that cannot be a feature, and for a nested label."""
         found = []

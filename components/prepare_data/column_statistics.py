@@ -9,6 +9,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import dates
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
+from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.statistics import (
     Described,
     Moments,
@@ -28,9 +29,10 @@ class AnyColumns(Described):
     Args:
         coding: What was learned from train.
         kinds: The kinds of the columns.
+        before: Rows of train that come before the first one.
     """
 
-    def __init__(self, coding: Coding, kinds: Kinds) -> None:
+    def __init__(self, coding: Coding, kinds: Kinds, before: int = 0) -> None:
         self._coding, self._kinds = coding, kinds
         floats, codes, dates = coding.lengths
         self._rows = 0
@@ -39,28 +41,61 @@ class AnyColumns(Described):
         self._codes = [np.zeros(0, np.int64) for _ in range(codes)]
         self._packed = Moments(coding.width)
         width = 4 * floats + 8 * dates
-        self._wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // max(width, 1)))
-        self._sample: list[np.ndarray] = []
+        wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // max(width, 1)))
+        self._wanted = max(wanted - before, 0)
+        self._sample = [(np.empty((0, floats), np.float32), np.empty((0, dates), np.int64))]
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows of train, as they are in the spill."""
+        """Add rows of train, as they are in the runs."""
         self._rows += len(rows)
         floats, codes, moments = rows["features"], rows["codes"], rows["dates"]
         self._floats.add(floats, np.isnan(floats))
         self._dates.add(moments, moments == NO_DATE)
         for j, counts in enumerate(self._codes):
-            found = np.bincount(codes[:, j], minlength=len(counts))
-            found[: len(counts)] += counts
-            self._codes[j] = found
+            self._codes[j] = _added(counts, np.bincount(codes[:, j]))
         self._packed.add(self._coding.pack(floats, codes.astype(np.int64), moments))
         if self._wanted:
-            part = rows[["features", "dates"]][: self._wanted].copy()
-            self._wanted -= len(part)
+            part = floats[: self._wanted].copy(), moments[: self._wanted].copy()
+            self._wanted -= len(part[0])
             self._sample.append(part)
+
+    def merge(self, later: AnyColumns) -> None:
+        """Add the description of the rows that follow."""
+        self._rows += later._rows
+        self._floats.merge(later._floats)
+        self._dates.merge(later._dates)
+        self._packed.merge(later._packed)
+        self._codes = [_added(*pair) for pair in zip(self._codes, later._codes, strict=True)]
+        self._sample += later._sample
+
+    def to_plain(self) -> Any:
+        """Return what `restore` needs, as JSON values."""
+        return {
+            "rows": self._rows,
+            "floats": self._floats.to_plain(),
+            "dates": self._dates.to_plain(),
+            "codes": list(map(plain_of, self._codes)),
+            "packed": self._packed.to_plain(),
+            "sample": [plain_of(array) for array in self._sampled()],
+        }
+
+    def restore(self, plain: Any) -> None:
+        """Become what `to_plain` has written."""
+        self._rows = plain["rows"]
+        self._floats.restore(plain["floats"])
+        self._dates.restore(plain["dates"])
+        self._codes = list(map(array_of, plain["codes"]))
+        self._packed = Moments.from_plain(plain["packed"])
+        floats, dates = map(array_of, plain["sample"])
+        self._sample = [(floats, dates)]
+
+    def _sampled(self) -> tuple[np.ndarray, np.ndarray]:
+        floats, dates = zip(*self._sample, strict=True)
+        return np.concatenate(floats), np.concatenate(dates)
 
     def described(self) -> dict[str, Any]:
         """Return the keys `features` and `packed` of statistics.json."""
-        sample = np.concatenate(self._sample)
+        floats, moments = self._sampled()
         at = {"features": 0, "dates": 0, "codes": 0}
         found = {}
         for coded in self._coding.features:
@@ -69,7 +104,7 @@ class AnyColumns(Described):
             if group == "codes":
                 found[coded.name] = self._of_codes(coded, self._codes[j])
             elif coded.kind == DATE:
-                found[coded.name] = self._of_dates(j, sample["dates"][:, j])
+                found[coded.name] = self._of_dates(j, moments[:, j])
             elif coded.kind == BOOLEAN:
                 count, true = int(self._floats.count[j]), int(self._floats.sum[j])
                 found[coded.name] = self._head(BOOLEAN, count) | {
@@ -77,7 +112,7 @@ class AnyColumns(Described):
                     "false": count - true,
                 }
             else:
-                found[coded.name] = self._of_numbers(j, sample["features"][:, j])
+                found[coded.name] = self._of_numbers(j, floats[:, j])
         packed = []
         for i, name in enumerate(self._coding.names):
             column = self._packed.column(i)
@@ -88,10 +123,10 @@ class AnyColumns(Described):
 
     def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         """Return what a person should look at."""
-        sample = np.concatenate(self._sample)
+        floats, _ = self._sampled()
         numbers = self._kinds.of(NUMBER, BOOLEAN)
         values = {
-            name: sample["features"][:, j].astype(np.float64)
+            name: floats[:, j].astype(np.float64)
             for j, name in enumerate(numbers)
             if features[name]["kind"] == NUMBER
         }
@@ -156,6 +191,14 @@ def left_out_warnings(kinds: Kinds) -> list[str]:
     ]
 
 
+def _added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Return the sum of two arrays of counts of different lengths."""
+    found = np.zeros(max(len(counts), len(more)), np.int64)
+    found[: len(counts)] += counts
+    found[: len(more)] += more
+    return found
+
+
 class _Values:
     """Moments and range of columns with gaps, in float64; dates keep their range exactly."""
 
@@ -185,16 +228,49 @@ class _Values:
         self.maximum = high if self.maximum is None else np.maximum(self.maximum, high)
         part = np.where(gaps, 0, values).astype(np.float64)
         count = (~gaps).sum(0)
-        total = self.count + count
-        divisor = np.maximum(count, 1)
-        mean = part.sum(0) / divisor
+        mean = part.sum(0) / np.maximum(count, 1)
+        squares = np.where(gaps, 0, (part - mean) ** 2).sum(0)
+        self._join(count, mean, squares, part.sum(0), ((part == 0) & ~gaps).sum(0))
+
+    def merge(self, later: _Values) -> None:
+        """Add the values of later rows."""
+        if later.minimum is None or later.maximum is None:
+            return
+        first = self.minimum is None
+        self.minimum = later.minimum if first else np.minimum(self.minimum, later.minimum)
+        self.maximum = later.maximum if first else np.maximum(self.maximum, later.maximum)
+        self._join(later.count, later._mean, later._squares, later.sum, later._zeros)
+
+    def _join(
+        self,
+        count: np.ndarray,
+        mean: np.ndarray,
+        squares: np.ndarray,
+        total: np.ndarray,
+        zeros: np.ndarray,
+    ) -> None:
+        both = self.count + count
         delta = np.where(count > 0, mean - self._mean, 0)
-        self._squares += np.where(gaps, 0, (part - mean) ** 2).sum(0)
-        self._squares += delta**2 * (self.count * count / np.maximum(total, 1))
-        self._mean = self._mean + delta * (count / np.maximum(total, 1))
-        self.sum += part.sum(0)
-        self._zeros += ((part == 0) & ~gaps).sum(0)
-        self.count = total
+        self._squares += squares
+        self._squares += delta**2 * (self.count * count / np.maximum(both, 1))
+        self._mean = self._mean + delta * (count / np.maximum(both, 1))
+        self.sum += total
+        self._zeros += zeros
+        self.count = both
+
+    def to_plain(self) -> list[Any]:
+        """Return what `restore` needs, as JSON values."""
+        if self.minimum is None or self.maximum is None:
+            return []
+        arrays = (self.count, self._mean, self._squares, self.sum, self._zeros)
+        return list(map(plain_of, (*arrays, self.minimum, self.maximum)))
+
+    def restore(self, plain: list[Any]) -> None:
+        """Become what `to_plain` has written."""
+        if plain:
+            arrays = list(map(array_of, plain))
+            self.count, self._mean, self._squares, self.sum, self._zeros = arrays[:5]
+            self.minimum, self.maximum = arrays[5:]
 
     def column(self, i: int) -> dict[str, float | int]:
         """Return the statistics of one column; zeros if it has no value."""

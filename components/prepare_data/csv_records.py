@@ -17,6 +17,7 @@ from typing import IO
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES
+from kfp_tfjob.components.prepare_data.reach import Reach
 from kfp_tfjob.storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes
@@ -51,10 +52,19 @@ class CsvRecords:
         name: Name of the file, for messages.
         delimiter: One character.
         block: Bytes to read at a time.
+        reach: The part of the file to read; None for all of it.
     """
 
-    def __init__(self, stream: IO[bytes], name: str, delimiter: str, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        stream: IO[bytes],
+        name: str,
+        delimiter: str,
+        block: int = BLOCK,
+        reach: Reach | None = None,
+    ) -> None:
         self._stream, self._name, self._block = stream, name, block
+        self._reach = reach or Reach()
         self._delimiter = ord(delimiter)
         self._line = 1
         value = rb'(?:"(?:[^"]++|"")*+"|(?!")[^%b\r\n]*+)' % re.escape(delimiter.encode())
@@ -71,9 +81,9 @@ class CsvRecords:
             DataError: A line is longer than LONGEST_RECORD.
         """
         rest, used, ended = b"", 0, False
-        while True:
+        while self._reach.left:
             if not ended and (len(rest) < self._block or not used):
-                piece = self._stream.read(self._block)
+                piece = self._stream.read(self._reach.wanted(len(rest), self._block))
                 rest, ended = rest + piece, not piece
                 if ended and rest and not rest.endswith(b"\n"):
                     rest += b"\n"
@@ -82,13 +92,20 @@ class CsvRecords:
                     return
                 continue
             # While a quote stays open, more is read; each quick search still covers little.
-            used, block = self._quick(rest[: 2 * self._block])
+            view = rest[: 2 * self._block]
+            used, block = self._quick(view[: self._reach.cut(view)])
             if block is None or not used:
                 used, block = self._careful(rest, last=ended)
             if used:
                 self._line += rest.count(b"\n", 0, used)
+                self._reach.position += used
                 rest = rest[used:]
                 yield block
+
+    @property
+    def lines(self) -> int:
+        """The lines that are in blocks so far."""
+        return self._line - 1
 
     def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
         """Remove the records that are not UTF-8 and have the wrong number of values.
@@ -161,10 +178,11 @@ class CsvRecords:
         lines = array("q")
         bad: list[tuple[int, str]] = []
         position, line, lost, start = 0, self._line, 0, 0
-        while position < min(len(data), self._block):
+        lines_end = self._reach.cut(data)
+        while position < min(len(data), self._block, self._reach.left):
             limit = min(position + LONGEST_RECORD, len(data))
             odd = self._odd.search(data, position, min(limit, position + self._block))
-            plain = odd.start() if odd else min(limit, position + self._block)
+            plain = odd.start() if odd else min(limit, position + self._block, lines_end)
             end = data.rfind(b"\n", position, plain) + 1
             if end:  # whole lines without a quote
                 text = np.frombuffer(data, np.uint8, end - position, position)
@@ -182,7 +200,8 @@ class CsvRecords:
             if not end:
                 raise DataError(
                     Problem(
-                        f"{self._name}, line {line}: the line is too long",
+                        f"{self._name}, line {line + self._reach.lines_before()}: the line is too"
+                        " long",
                         received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
                         expected="one row on each line, ended by a newline",
                         fix="write the file again as CSV, or as Parquet",

@@ -16,11 +16,13 @@ from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, CsvRecords
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
+_HEADER_BLOCK = 1 << 16  # bytes; what is read again of each range of a file
 
 
 class CsvTable:
@@ -31,15 +33,28 @@ class CsvTable:
         name: Name of the file, for messages.
         options: The typed `data_options`.
         block: Bytes to parse at a time.
+        span: The range to read besides the header; None for the whole file.
     """
 
     def __init__(
-        self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
+        self,
+        stream: IO[bytes],
+        name: str,
+        options: DataOptions,
+        block: int = BLOCK,
+        span: Span | None = None,
     ) -> None:
         self._name, self._options = name, options
-        self._records = CsvRecords(stream, name, options.delimiter, block)
+        begins = span is None or not span.start
+        self.reach = begin(stream, span) if begins else Reach()
+        size = block if begins else _HEADER_BLOCK
+        self._records = CsvRecords(stream, name, options.delimiter, size, self.reach)
         self._blocks = iter(self._records)
-        self._first = self._take_header()
+        self._first: Block | None = self._take_header()
+        if not begins:
+            self.reach = begin(stream, span)
+            self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
+            self._blocks, self._first = iter(self._records), None
         # A number that means "missing" can be found only while the values are text.
         self._direct = not any(map(values.plain_number, options.null_values))
 
@@ -76,13 +91,19 @@ class CsvTable:
             ) from error
         return Block(rest, block.lines[1:], block.bad, block.lost)
 
+    @property
+    def lines(self) -> int:
+        """The lines that are read so far."""
+        return self._records.lines
+
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: the columns of a CSV have no types."""
         return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block: parsed as `columns` says, or as text if that fails."""
-        yield self._parse(self._first, columns)
+        if self._first:
+            yield self._parse(self._first, columns)
         for block in self._blocks:
             yield self._parse(block, columns)
 

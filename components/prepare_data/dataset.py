@@ -9,36 +9,38 @@ import json
 import logging
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import learned
-from kfp_tfjob.components.prepare_data.column_statistics import AnyColumns, left_out_warnings
-from kfp_tfjob.components.prepare_data.kinds import Kinds
+from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.job import Job
+from kfp_tfjob.components.prepare_data.plan import Plan, encoder_of, leave, shards_of
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.shards import Shards
-from kfp_tfjob.components.prepare_data.spill import split_of
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.shards import document, statistics_of
+from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import (
     CODEC_VERSION,
+    DISTRIBUTIONS,
     MANIFEST,
     SCHEMA,
     SCHEMA_FORMAT,
     STATISTICS,
-    TEST_RAW,
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, NUMBER, TEXT, Coding
+from kfp_tfjob.trainer.coding import NUMBER, Coded, Coding
+
+_TASK = "kfp_tfjob.components.prepare_data.shards:shard"
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +105,6 @@ def write(
     scan: Scan,
     label: Label,
     options: DataOptions,
-    folder: Path,
 ) -> Prepared:
     """Store the shards, schema.json, statistics.json and the manifest.
 
@@ -114,41 +115,26 @@ def write(
         scan: The rows.
         label: The label and its classes.
         options: The typed `data_options`.
-        folder: Local folder for one shard at a time.
     """
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     rows = scan.rows(label)
-    coding = None if scan.kinds.plain else learned.learn(scan, label, options)
-    described = _described(scan, coding)
-    statistics = Statistics(described, _places(scan.kinds), label)
-    classes = None if label.classes is None else len(label.classes)
-    floats, codes, dates = (scan.spill.kind[key].shape[0] for key in ("features", "codes", "dates"))
-    encoder = Encoder(floats, classes, codes, dates)
-    shards = Shards(store, base, folder, encoder, rows)
-    raw = RawRows(folder / TEST_RAW, coding, label, scan.texts) if coding else None
-    fractions = list(options.split.fractions.values())
-    progress = ProgressLog("wrote")
-    for part in scan.spill.bins():
-        part, labels = learned.in_order(part, label)
-        split = split_of(part["hash"], fractions)
-        statistics.add(part, split, labels)
-        for i, name in enumerate(SPLITS):
-            start, end = np.searchsorted(split, (i, i + 1))
-            shards.add(name, part[start:end], labels[start:end])
-            if raw and name == "test":
-                raw.add(part[start:end], labels[start:end])
-        progress.add(len(part), len(part) * encoder.record_bytes)
-    progress.log()
-    objects = list(shards.objects)
-    if raw:
-        raw.close()
-        objects.append(store.send(folder / TEST_RAW, base / TEST_RAW, TEST_RAW))
-    schema = _schema(scan, coding, label, options, rows, shards.names)
+    plan = _planned(scan, label, options, base)
+    described, distributions, weights, objects = _shards(scan, plan)
+    coding = plan.coding
+    names = {
+        split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
+        for split in SPLITS
+    }
+    schema = _schema(scan, coding, label, options, rows, names)
     faults = scan.faults
-    described = statistics.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
-    if scan.crossing:
-        described["also_in_train"] = scan.crossing.count()
-        described["warnings"] += _crossing_warnings(described["also_in_train"], rows)
+    statistics = described.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
+    if options.weight is not None:
+        check(options.weight, weights)
+        splits = {split: sums.to_dict() for split, sums in weights.items()}
+        statistics["weight"] = {"name": options.weight, "splits": splits}
+    if (shared := scan.also_in_train()) is not None:
+        statistics["also_in_train"] = shared
+        statistics["warnings"] += _crossing_warnings(shared, rows)
     details = {
         "rows": rows,
         "task": label.task,
@@ -157,11 +143,87 @@ def write(
     }
     objects += [
         _write_json(store, base, SCHEMA, schema),
-        _write_json(store, base, STATISTICS, described),
+        _write_json(store, base, STATISTICS, statistics),
+        _write_json(store, base, DISTRIBUTIONS, distributions.to_dict()),
     ]
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
-    return Prepared(str(base), digest, rows, schema, described, reused=False)
+    return Prepared(str(base), digest, rows, schema, statistics, reused=False)
+
+
+def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) -> Plan:
+    """Decide what the shards have in common, and leave it for the tasks."""
+    job = scan.job
+    is_class = label.classes is not None
+    meanings = [
+        Meaning(label.class_of[labels] if is_class else None, tuple(codes))
+        for labels, codes in zip(scan.label_codes, scan.text_codes, strict=True)
+    ]
+    rows = SortedRows(
+        scan.exchange, scan.runs, job.row_kind, job.edges, is_class, meanings.__getitem__
+    )
+    sample = _sample(rows, job)
+    if scan.kinds.plain:
+        coding = None
+        known = Coding(tuple(Coded(name, NUMBER) for name in job.features))
+    else:
+        counted = scan.counted[0]
+        if is_class:
+            counted.merge(scan.counted[1], [None] * len(counted.codes))
+        texts = {name: found.texts for name, found in scan.dictionaries.items()}
+        coding = known = learned.learn(scan.kinds, counted, sample.rows, texts, options)
+    of_label = None if is_class else sample.labels
+    edges = Edges.of(known, sample.rows, of_label, label.name)
+    classes = len(label.classes) if label.classes is not None else None
+    splits = split_of(job.edges, job.fractions)
+    shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
+    runs = [[run.name, run.part] for run in scan.runs]
+    plan = Plan(job, base, label, coding, edges, runs, shards)
+    leave(scan.exchange, job.name, plan, meanings)
+    return plan
+
+
+def _sample(rows: SortedRows, job: Job) -> Sorted:
+    """Return the first rows of train."""
+    wanted = learned.sample_rows(job.row_kind)
+    train = int(np.searchsorted(split_of(job.edges, job.fractions), 1))
+    ends = np.cumsum(rows.counts[:train])
+    last = min(int(np.searchsorted(ends, wanted)) + 1, train)
+    found = list(rows.read(0, last))
+    whole = Sorted(
+        np.concatenate([np.empty(0, job.row_kind), *(part.rows for part in found)]),
+        np.concatenate([np.empty(0), *(part.labels for part in found)]),
+    )
+    return whole.cut(0, wanted)
+
+
+def _shards(
+    scan: Scan, plan: Plan
+) -> tuple[Statistics, Distributions, dict[str, WeightSums], list[ManifestObject]]:
+    """Write the shards that no earlier try has written, and merge what they say of their rows."""
+    name, exchange = plan.job.name, scan.exchange
+    known = set(exchange.names(name))
+    numbers = [shard.number for shard in plan.shards]
+    missing = [number for number in numbers if document(name, number) not in known]
+    size = sum(shard.rows for shard in plan.shards) * plan.encoder.record_bytes
+    progress = ProgressLog("wrote", size)
+    results = scan.executor.map(_TASK, [[name, number] for number in missing])
+    statistics, distributions = statistics_of(plan), Distributions(plan.edges)
+    weights = {split: WeightSums() for split in SPLITS}
+    objects: list[ManifestObject] = []
+    for number in numbers:
+        if number in missing:
+            progress.add(*next(results))
+        found = exchange.read_plain(document(name, number))
+        later = statistics_of(plan)
+        later.restore(found["statistics"])
+        statistics.merge(later)
+        distributions.merge(Distributions.from_plain(plan.edges, found["distributions"]))
+        split = SPLITS[plan.shards[number].split]
+        weights[split].merge(WeightSums.from_plain(found["weights"]))
+        objects += [ManifestObject(*item) for item in found["objects"]]
+    progress.log()
+    return statistics, distributions, weights, objects
 
 
 def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
@@ -173,31 +235,13 @@ def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str
     ]
 
 
-def _described(scan: Scan, coding: Coding | None) -> Described:
-    if coding:
-        return AnyColumns(coding, scan.kinds)
-    return Numbers(scan.columns.features, left_out_warnings(scan.kinds))
-
-
-def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:
-    """Return for each feature that may copy the label its array in the spill, and its column."""
-    groups = {"features": (NUMBER, BOOLEAN), "codes": (CATEGORY, TEXT)}
-    hashed = kinds.of(TEXT)
-    return {
-        name: (group, j)
-        for group, of in groups.items()
-        for j, name in enumerate(kinds.of(*of))
-        if name not in hashed
-    }
-
-
 def _schema(
     scan: Scan,
     coding: Coding | None,
     label: Label,
     options: DataOptions,
     rows: dict[str, int],
-    shards: dict[str, list[str]],
+    stems: dict[str, list[str]],
 ) -> dict[str, Any]:
     """Return schema.json; its digest covers what makes two models comparable, but no counts."""
     names = scan.columns.features
@@ -217,7 +261,12 @@ def _schema(
         },
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
-    more: dict[str, Any] = {"coding": columns["coding"], "test_raw": TEST_RAW} if coding else {}
+    more: dict[str, Any] = {}
+    if coding:
+        raw = [f"{stem}.parquet" for stem in stems["test"]]
+        more = {"coding": columns["coding"], "test_raw": raw}
+    if options.weight is not None:
+        more["weight"] = {"name": options.weight}
     left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
     if coding:
         left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
@@ -228,7 +277,10 @@ def _schema(
         **more,
         **({"left_out": left_out} if left_out else {}),
         "codec": {"version": CODEC_VERSION, "layout": "packed"},
-        "splits": {split: {"rows": rows[split], "shards": shards[split]} for split in SPLITS},
+        "splits": {
+            split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in stems[split]]}
+            for split in SPLITS
+        },
     }
 
 

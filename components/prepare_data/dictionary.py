@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS, size_of
+from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.components.prepare_data.rows import Texts
-from kfp_tfjob.components.prepare_data.spill import text_hash
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.trainer.text_hash import bins_of
 

@@ -32,7 +32,7 @@ FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "cod
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of one column, and where its values are in a row of the spill.
+    """The bins of one column, and where its values are in a row of a run.
 
     Attributes:
         name: The column.
@@ -109,7 +109,7 @@ class Edges:
 
         Args:
             coding: The coding of the features; of a table of numbers, `Coding.of_schema(schema)`.
-            sample: Rows of train as they are in the spill.
+            sample: Rows of train as they are in the runs.
             labels: The labels of these rows: float of shape [rows]; None for classes.
             label: The name of the label.
         """
@@ -166,7 +166,7 @@ class Distributions:
 
         Args:
             split: The name of their split.
-            rows: As they are in the spill; other fields than those of the features do not matter.
+            rows: As they are in the runs; other fields than those of the features do not matter.
             labels: Of shape [rows]; not used for classes.
         """
         at = SPLITS.index(split)
@@ -221,7 +221,7 @@ def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
 
 
 def placed(features: Iterable[Coded]) -> Iterator[tuple[Coded, int]]:
-    """Yield the features and their places in their fields of the spill."""
+    """Yield the features and their places in their fields of a row."""
     at = dict.fromkeys(FIELDS.values(), 0)
     for coded in features:
         field = FIELDS[coded.kind]

@@ -1,9 +1,10 @@
 """Turns the files of data_uri into a finished dataset in the store.
 
 1. The name of the dataset depends on data, label and options; an existing dataset is reused.
-2. The source is read once, block by block: rows are checked, hashed and written to local disk,
-   and labels are counted. This determines the task, and whether every split has enough rows.
-3. The rows are read back in the order of their hashes, counted, encoded and stored as shards. Then
+2. The source is cut into parts. Each is read block by block: rows are checked, hashed and written
+   as a sorted run, and labels are counted. Merged, this determines the task, and whether every
+   split has enough rows.
+3. The runs are merged into shards, which are described, encoded and stored one by one. Then
    schema.json, statistics.json and, last, manifest.json are written.
 """
 
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.parts import PART_BYTES
 from kfp_tfjob.components.prepare_data.pictures import engine as pictures
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
@@ -32,7 +35,13 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems, StepError
+from kfp_tfjob.storage.layout import WORK
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
+from kfp_tfjob.supervisor.cores import available_cores
+
+_LARGE = 1 << 30  # bytes of a source from which on work is kept for a later try
+_GROWTH = 3  # rows as numbers may take more room than as text or packed
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +53,8 @@ def run(
     data_options: Mapping[str, Any],
     source_digest: str = "",
     block: int = BLOCK,
+    part: int = PART_BYTES,
+    processes: int = 0,
     elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
@@ -55,6 +66,8 @@ def run(
         data_options: The keys of `options.DataOptions`.
         source_digest: The digest from preflight; empty to accept the source as it is.
         block: Bytes of a CSV to parse at a time; it does not affect the result.
+        part: Bytes of the source that a task reads; it does not affect the result.
+        processes: How many read and write at once; 0 for the number of cores.
         elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
 
     Raises:
@@ -84,17 +97,20 @@ def run(
         "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
     )
     try:
-        with TemporaryDirectory(prefix="prepare-data-") as name:
-            folder = Path(name)
-            if source.pictures:
-                executor = Inline(Recipe(name, step.store.endpoint, step.store.region))
-                inputs = (source, data_label, options, base, digest)
-                done = pictures.prepare(step.store, executor, *inputs)
-                _warn(done)
-                return done
-            found = scan.read(source, data_label, options, folder, block)
-            label = scan.decide(found, options)
-            done = dataset.write(step.store, base, digest, found, label, options, folder)
+        with TemporaryDirectory(prefix="prepare-data-") as folder:
+            place = _exchange(step, source, base, folder)
+            recipe = Recipe(place, step.store.endpoint, step.store.region)
+            executor = _executor(recipe, step.store, source, part, processes)
+            try:
+                if source.pictures:
+                    inputs = (source, data_label, options, base, digest)
+                    done = pictures.prepare(step.store, executor, *inputs)
+                else:
+                    reading = (block, part, executor)
+                    inputs = (base, digest, source, data_label, options, *reading)
+                    done = _prepare(step.store, *inputs)
+            finally:
+                executor.close()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -102,13 +118,53 @@ def run(
             Problem(
                 "the local disk is full",
                 received=str(error),
-                expected="room for the features as float32: 4 bytes for each value, and 64 MiB",
+                expected="room for the rows as numbers: 4 to 8 bytes for each value, and 128 MiB"
+                " for each process",
                 fix="raise pod.prepare.ephemeral_storage, or set TMPDIR to a larger disk",
             )
         ) from error
     log.info("dataset %s is complete: %s", base, done.rows)
     _warn(done)
     return done
+
+
+def _prepare(
+    store: Store,
+    base: S3Address,
+    digest: str,
+    source: Source,
+    data_label: str,
+    options: DataOptions,
+    block: int,
+    part: int,
+    executor: Executor,
+) -> Prepared:
+    """Read the source and write the dataset."""
+    folder = executor.context.folder
+    found = scan.read(source, data_label, options, folder, block, executor, part)
+    label = scan.decide(found, options)
+    done = dataset.write(store, base, digest, found, label, options)
+    executor.context.exchange.clear()
+    return done
+
+
+def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:
+    """Return where tasks leave data for each other.
+
+    It is the store if local disk would not do, and for a large source in the store: then a later
+    try continues where this one was ended.
+    """
+    room = shutil.disk_usage(folder).free
+    in_store = any(isinstance(file.location, S3Address) for file in source.files)
+    if (in_store and source.size >= _LARGE) or source.size * _GROWTH > room:
+        return str(base / WORK)
+    return folder
+
+
+def _executor(recipe: Recipe, store: Store, source: Source, part: int, processes: int) -> Executor:
+    """Return the executor: several processes if there are cores and work for them."""
+    count = min(processes or available_cores(), -(-source.size // part))
+    return Processes(recipe, count, store) if count > 1 else Inline(recipe, store)
 
 
 def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepared:

@@ -45,6 +45,8 @@ _NOT_NEEDED = frozenset(
         "tfrecord_features",
     )
 )
+# What judges a dataset, whoever prepared it.
+_JUDGING = frozenset(("contract",))
 _AGAIN = "copy the dataset again with all of its objects, or give the address of its source"
 
 
@@ -96,7 +98,7 @@ class FinishedDataset:
                 )
             )
         said = self._said(options)
-        if refused := sorted(said - _NOT_NEEDED):
+        if refused := sorted(said - _NOT_NEEDED - _JUDGING):
             found.append(
                 Problem(
                     "data_options cannot change a finished dataset",
@@ -118,6 +120,7 @@ class FinishedDataset:
         is_so = {
             "task": self.schema["task"],
             "columns": tuple(item["name"] for item in self.schema["features"]),
+            "weight": self.schema.get("weight", {}).get("name"),
             "contract": options.contract,  # it judges any dataset
         }
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -95,10 +96,14 @@ def choose(
         for key, name in extra.items()
         if name == label
     ]
+    weight = options.weight
+    if weight is not None:
+        problems += _weight_problems(weight, names, label, options, chosen or (), drop, file)
     # A column that names the split or the group says nothing about a row that is new.
-    left_out = {label, *drop, *(name for key, name in extra.items() if key != "time")}
+    left_out = {label, weight, *drop, *(name for key, name in extra.items() if key != "time")}
     features = chosen or tuple(name for name in names if name not in left_out)
-    taken = {label, *features, *extra.values()}
+    weights = () if weight is None else (weight,)
+    taken = {label, *features, *extra.values(), *weights}
     repeated = Counter(name for name in names if name in taken)
     if twice := [name for name, count in repeated.items() if count > 1]:
         problems.append(
@@ -135,8 +140,38 @@ def choose(
                 fix="drop fewer columns, or correct data_options.delimiter",
             )
         )
-    found = Columns(tuple(features), label, extra=tuple(extra.values()))
+    found = Columns(tuple(features), label, extra=(*extra.values(), *weights))
     return (None if problems else found), problems
+
+
+def _weight_problems(
+    weight: str,
+    names: list[str],
+    label: str,
+    options: DataOptions,
+    chosen: tuple[str, ...],
+    drop: tuple[str, ...],
+    file: str,
+) -> Iterator[Problem]:
+    """Yield what speaks against a column of weights."""
+    if weight not in names:
+        yield _unknown("weight", weight, names, file)
+    uses = {
+        "is the label": [label],
+        "is in data_options.columns": chosen,
+        "is in data_options.drop": drop,
+        "is in data_options.types": options.types,
+        "is in data_options.missing": options.missing,
+        "decides about the split": options.split.extra.values(),
+    }
+    for use, taken in uses.items():
+        if weight in taken:
+            yield Problem(
+                f"data_options.weight names {weight!r}, which {use}",
+                expected="a column of numbers that nothing else uses",
+                fix="name a different column, or remove the other use",
+                path="data_options.weight",
+            )
 
 
 def _elements(wanted: tuple[str, ...] | None, names: list[str]) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.lists import element_names
+from kfp_tfjob.components.prepare_data.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -95,15 +96,23 @@ class JsonTable:
         name: Name of the file, for messages.
         options: The typed `data_options`.
         block: Bytes to parse at a time.
+        span: The range to read; None for the whole file.
 
     Raises:
         DataError: None of the first lines is an object, or there are too many keys.
     """
 
     def __init__(
-        self, stream: IO[bytes], name: str, options: DataOptions, block: int = BLOCK
+        self,
+        stream: IO[bytes],
+        name: str,
+        options: DataOptions,
+        block: int = BLOCK,
+        span: Span | None = None,
     ) -> None:
         self._stream, self._name, self._block = stream, name, block
+        self.lines = 0
+        self.reach = begin(stream, span) if span is None or not span.start else Reach()
         self._new_keys = options.columns is None  # are faults
         self._dropped = frozenset(options.drop)
         self._head = self._read_head()
@@ -121,6 +130,8 @@ class JsonTable:
         if len(columns) > MOST_COLUMNS:
             raise DataError(too_many_columns(name, len(columns)))
         self.schema = pa.schema(list(columns.items()))
+        if span and span.start:
+            self.reach, self._head = begin(stream, span), b""
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: the type of a nested column tells that it cannot be a feature."""
@@ -128,10 +139,10 @@ class JsonTable:
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block."""
-        line = 1
         for data in self._blocks():
+            line = self.lines + 1
+            self.lines += data.count(b"\n")
             yield self._quick(data, line, columns) or self._careful(data, line, columns)
-            line += data.count(b"\n")
 
     def _read_head(self) -> bytes:
         """Read whole lines of _LOOKED bytes, and one more byte if there is one."""
@@ -170,9 +181,11 @@ class JsonTable:
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""
         rest = self._head
-        while True:
+        while self.reach.left:
             end = rest.rfind(b"\n", 0, self._block) + 1 or rest.find(b"\n", self._block) + 1
             if end:
+                end = min(end, self.reach.cut(rest))
+                self.reach.position += end
                 yield rest[:end]
                 rest = rest[end:]
                 continue
@@ -185,7 +198,7 @@ class JsonTable:
                         fix="write the file again as JSON Lines, or as Parquet",
                     )
                 )
-            piece = self._stream.read(self._block)
+            piece = self._stream.read(self.reach.wanted(len(rest), self._block))
             if not piece and not rest:
                 return
             rest += piece or b"\n"

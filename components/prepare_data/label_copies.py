@@ -5,6 +5,8 @@ Such a column was usually written together with the label, and is not known when
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.vocabulary import Label
@@ -44,6 +46,31 @@ class LabelCopies:
         for name in list(self._labels_of):
             if not self._add(self._labels_of[name], columns[name], labels):
                 del self._labels_of[name]
+
+    def merge(self, later: LabelCopies) -> None:
+        """Add the rows that follow."""
+        for name in list(self._labels_of):
+            others = later._labels_of.get(name)
+            if others is None or not self._joined(self._labels_of[name], others):
+                del self._labels_of[name]
+
+    def to_plain(self) -> list[Any]:
+        """Return what `restore` needs, as JSON values."""
+        return [[name, list(found.items())] for name, found in self._labels_of.items()]
+
+    def restore(self, plain: list[Any]) -> None:
+        """Become what `to_plain` has written."""
+        self._labels_of = {name: {value: label for value, label in found} for name, found in plain}
+
+    def _joined(self, known: dict[float, float], others: dict[float, float]) -> bool:
+        """Return whether the column is still a copy."""
+        if self._classes is None:
+            known.update(others)
+            return True
+        return (
+            all(known.setdefault(value, label) == label for value, label in others.items())
+            and len(known) <= self._classes
+        )
 
     def _add(self, known: dict[float, float], values: np.ndarray, labels: np.ndarray) -> bool:
         """Return whether the column is still a copy."""

@@ -1,21 +1,21 @@
 """Learns the coding of the columns from train: vocabularies, values for gaps, first dates.
 
-The rows come in the order of their hashes, so the result does not depend on the order of the
-source. Medians and most frequent values are those of the first 100,000 rows of train in that order
-(fewer if rows are wide), which is all of train in most tables.
+Counts, sums and first dates are exact whatever the order of the rows, so parts are counted alone
+and merged. Medians and most frequent values are those of the first 100,000 rows of train in the
+order of their hashes (fewer if rows are wide), which is all of train in most tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data.kinds import Feature
-from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.spill import split_of
-from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.trainer.coding import (
     BOOLEAN,
@@ -30,106 +30,192 @@ from kfp_tfjob.trainer.coding import (
 )
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
+_MANTISSA = 24  # bits of a float32
+_NEVER = np.iinfo(np.int64).max
 
 
-def in_order(part: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a file of the spill in the order of their hashes, and their labels.
-
-    Rows with a text instead of a number as label are left out; they are bad.
-
-    Returns:
-        The rows, and class indices or numbers of shape [rows].
-    """
-    if label.classes is None:
-        part = part[~np.isnan(part["number"])]
-        labels = part["number"]
-    else:
-        labels = label.class_of[part["code"]]
-    # By label too, so the order of rows with equal features does not depend on the input.
-    order = np.lexsort((labels, part["hash"]))
-    return part[order], labels[order]
+def sample_rows(kind: np.dtype) -> int:
+    """Return how many rows of train `learn` needs at most, by the type of a row."""
+    return max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // kind.itemsize))
 
 
-def learn(scan: Scan, label: Label, options: DataOptions) -> Coding:
-    """Return the coding.
+class Counted:
+    """What rows of train say, in any order.
 
     Args:
-        scan: The rows; not those of a plain table.
-        label: The label and its classes.
-        options: The typed `data_options`.
+        floats: Numbers and booleans in a row.
+        codes: Categories and texts in a row.
+        dates: Dates in a row.
+        summed: Which of the numbers have their sum taken.
     """
-    learner = _Learner(scan)
-    fractions = list(options.split.fractions.values())
-    for part in scan.spill.bins(keep=True):
-        rows, _ = in_order(part, label)
-        learner.add(rows[: np.searchsorted(split_of(rows["hash"], fractions), 1)])
-    return Coding(tuple(learner.coded(options)))
 
-
-class _Learner:
-    """Collects what the rows of train say."""
-
-    def __init__(self, scan: Scan) -> None:
-        self._features = scan.kinds.features
-        self._texts = {name: found.texts for name, found in scan.dictionaries.items()}
-        kind = scan.spill.kind
-        self._wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // kind.itemsize))
-        self._sample: list[np.ndarray] = [np.empty(0, kind)]
-        floats, codes, dates = (kind[name].shape[0] for name in ("features", "codes", "dates"))
-        self._count, self._sum = np.zeros(floats, np.int64), np.zeros(floats)
-        self._date_count, self._date_sum = np.zeros(dates, np.int64), [0] * dates
-        self._first = np.full(dates, np.iinfo(np.int64).max)
-        self._codes = [np.zeros(0, np.int64) for _ in range(codes)]
+    def __init__(self, floats: int, codes: int, dates: int, summed: tuple[int, ...] = ()) -> None:
+        self._summed = summed
+        self.count = np.zeros(floats, np.int64)
+        self._sums: dict[int, Counter[int]] = {j: Counter() for j in summed}
+        self.dates = np.zeros(dates, np.int64)
+        self._date_sums = [0] * dates
+        self.first = np.full(dates, _NEVER)
+        self.codes = [np.zeros(0, np.int64) for _ in range(codes)]
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows of train."""
-        if self._wanted:
-            part = rows[: self._wanted].copy()
-            self._wanted -= len(part)
-            self._sample.append(part)
-        present = ~np.isnan(rows["features"])
-        self._count += present.sum(0)
-        self._sum += np.where(present, rows["features"], 0).sum(0, dtype=np.float64)
+        """Add rows of a run."""
+        if not len(rows):
+            return
+        self.count += (~np.isnan(rows["features"])).sum(0)
+        for j in self._summed:
+            self._sums[j].update(_exact_sum(rows["features"][:, j]))
         dates = rows["dates"]
         there = dates != NO_DATE
-        self._date_count += there.sum(0)
+        self.dates += there.sum(0)
         # In two halves, because the sum of many dates does not fit into 64 bits.
         whole = np.where(there, dates, 0)
         high, low = (whole >> 20).sum(0), (whole & 0xFFFFF).sum(0)
         for j, (upper, lower) in enumerate(zip(high.tolist(), low.tolist(), strict=True)):
-            self._date_sum[j] += (upper << 20) + lower
-        if len(rows):
-            last = np.iinfo(np.int64).max
-            self._first = np.minimum(self._first, np.where(there, dates, last).min(0))
-        for j, counts in enumerate(self._codes):
-            found = np.bincount(rows["codes"][:, j], minlength=len(counts))
-            found[: len(counts)] += counts
-            self._codes[j] = found
+            self._date_sums[j] += (upper << 20) + lower
+        self.first = np.minimum(self.first, np.where(there, dates, _NEVER).min(0))
+        for j in range(len(self.codes)):
+            self._add_codes(j, np.bincount(rows["codes"][:, j]))
 
-    def coded(self, options: DataOptions) -> Iterator[Coded]:
-        """Yield the coding of each feature."""
-        sample = np.concatenate(self._sample)
-        at = dict.fromkeys((NUMBER, DATE, TEXT), 0)
-        for feature in self._features:
-            group = {BOOLEAN: NUMBER, CATEGORY: TEXT}.get(feature.kind, feature.kind)
-            j, at[group] = at[group], at[group] + 1
-            if feature.kind == CATEGORY:
-                texts = self._texts[feature.name]
-                words = _vocabulary(texts, self._codes[j], options.min_count)
-                yield Coded(feature.name, CATEGORY, dictionary=texts, vocabulary=words)
-            elif feature.kind == TEXT:
-                yield Coded(feature.name, TEXT, bins=options.hash_bins)
-            elif feature.kind == DATE:
-                dates = sample["dates"][:, j]
-                mean = self._date_sum[j] // max(int(self._date_count[j]), 1)
-                missing = _missing(feature, np.sort(dates[dates != NO_DATE]), mean)
-                origin = int(self._first[j]) if self._date_count[j] else 0
-                yield Coded(feature.name, DATE, missing, origin=origin)
-            else:
-                numbers = sample["features"][:, j].astype(np.float64)
-                mean = float(self._sum[j] / max(int(self._count[j]), 1))
-                missing = _missing(feature, np.sort(numbers[~np.isnan(numbers)]), mean)
-                yield Coded(feature.name, feature.kind, missing)
+    def merge(self, later: Counted, maps: list[np.ndarray | None]) -> None:
+        """Add what a later part says.
+
+        Args:
+            later: The part.
+            maps: For each column of codes, the code here of each code there; None if equal.
+        """
+        self.count += later.count
+        for j in self._summed:
+            self._sums[j].update(later._sums[j])
+        self.dates += later.dates
+        self._date_sums = [
+            mine + other for mine, other in zip(self._date_sums, later._date_sums, strict=True)
+        ]
+        self.first = np.minimum(self.first, later.first)
+        for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
+            if codes is not None:
+                codes = codes[: len(rows)]
+                found = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+                found[codes] = rows
+                rows = found
+            self._add_codes(j, rows)
+
+    def _add_codes(self, j: int, rows: np.ndarray) -> None:
+        mine = self.codes[j]
+        if len(rows) > len(mine):
+            mine = np.append(mine, np.zeros(len(rows) - len(mine), np.int64))
+        mine[: len(rows)] += rows
+        self.codes[j] = mine
+
+    def mean(self, j: int) -> float:
+        """Return the mean of a number whose sum is taken; 0 without a value."""
+        total = sum(
+            (Fraction(value) * Fraction(2) ** power for power, value in self._sums[j].items()),
+            Fraction(0),
+        )
+        return float(total / max(int(self.count[j]), 1))
+
+    def mean_date(self, j: int) -> int:
+        """Return the mean of a date; 0 without a value."""
+        return self._date_sums[j] // max(int(self.dates[j]), 1)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "summed": list(self._summed),
+            "count": self.count.tolist(),
+            "sums": [sorted(self._sums[j].items()) for j in self._summed],
+            "dates": self.dates.tolist(),
+            "date_sums": self._date_sums,
+            "first": self.first.tolist(),
+            "codes": [rows.tolist() for rows in self.codes],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Counted:
+        """Return what `to_plain` has written."""
+        sizes = (len(plain["count"]), len(plain["codes"]), len(plain["dates"]))
+        found = cls(*sizes, tuple(plain["summed"]))
+        found.count = np.array(plain["count"], np.int64)
+        pairs = zip(plain["summed"], plain["sums"], strict=True)
+        found._sums = {j: Counter(dict(map(tuple, sums))) for j, sums in pairs}
+        found.dates = np.array(plain["dates"], np.int64)
+        found._date_sums = list(plain["date_sums"])
+        found.first = np.array(plain["first"], np.int64)
+        found.codes = [np.array(rows, np.int64) for rows in plain["codes"]]
+        return found
+
+
+def counted_for(kinds: Kinds) -> Counted:
+    """Return the counts of a table without rows."""
+    numbers = [item for item in kinds.features if item.kind in (NUMBER, BOOLEAN)]
+    summed = tuple(j for j, item in enumerate(numbers) if item.gaps and item.gaps.rule == "mean")
+    return Counted(len(numbers), len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE)), summed)
+
+
+def _exact_sum(values: np.ndarray) -> dict[int, int]:
+    """Return the sum of float32 as whole numbers by the power of two that they are scaled by."""
+    values = values[~np.isnan(values)].astype(np.float64)
+    values = values[values != 0]
+    if not len(values):
+        return {}
+    fractions, powers = np.frexp(values)
+    wholes = (fractions * (1 << _MANTISSA)).astype(np.int64)
+    found, places = np.unique(powers, return_inverse=True)
+    sums = np.zeros(len(found), np.int64)
+    np.add.at(sums, places, wholes)
+    return {
+        power - _MANTISSA: value for power, value in zip(found.tolist(), sums.tolist(), strict=True)
+    }
+
+
+def learn(
+    kinds: Kinds,
+    counted: Counted,
+    sample: np.ndarray,
+    texts: Mapping[str, tuple[str, ...]],
+    options: DataOptions,
+) -> Coding:
+    """Return the coding.
+
+    Args:
+        kinds: The kinds; not those of a table of numbers without a gap.
+        counted: Counts over train.
+        sample: The first `sample_rows` of train in the order of their hashes.
+        texts: The texts of each category in the order of their codes.
+        options: The typed `data_options`.
+    """
+    return Coding(tuple(_coded(kinds, counted, sample, texts, options)))
+
+
+def _coded(
+    kinds: Kinds,
+    counted: Counted,
+    sample: np.ndarray,
+    texts: Mapping[str, tuple[str, ...]],
+    options: DataOptions,
+) -> Iterator[Coded]:
+    at = dict.fromkeys((NUMBER, DATE, TEXT), 0)
+    for feature in kinds.features:
+        group = {BOOLEAN: NUMBER, CATEGORY: TEXT}.get(feature.kind, feature.kind)
+        j, at[group] = at[group], at[group] + 1
+        if feature.kind == CATEGORY:
+            known = texts[feature.name]
+            words = _vocabulary(known, counted.codes[j], options.min_count)
+            yield Coded(feature.name, CATEGORY, dictionary=known, vocabulary=words)
+        elif feature.kind == TEXT:
+            yield Coded(feature.name, TEXT, bins=options.hash_bins)
+        elif feature.kind == DATE:
+            dates = sample["dates"][:, j]
+            missing = _missing(feature, np.sort(dates[dates != NO_DATE]), counted.mean_date(j))
+            origin = int(counted.first[j]) if counted.dates[j] else 0
+            yield Coded(feature.name, DATE, missing, origin=origin)
+        else:
+            numbers = sample["features"][:, j].astype(np.float64)
+            is_mean = feature.gaps is not None and feature.gaps.rule == "mean"
+            mean = counted.mean(j) if is_mean else 0.0
+            missing = _missing(feature, np.sort(numbers[~np.isnan(numbers)]), mean)
+            yield Coded(feature.name, feature.kind, missing)
 
 
 def _vocabulary(texts: tuple[str, ...], rows: np.ndarray, least: int) -> tuple[str, ...]:

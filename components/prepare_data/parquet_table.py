@@ -18,6 +18,7 @@ from kfp_tfjob.components.prepare_data.arrow_table import (
 )
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.reach import Span
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -35,10 +36,11 @@ class ParquetTable:
     Args:
         stream: Its bytes, seekable.
         name: Name of the file, for messages.
+        span: The row groups to read; None for all.
     """
 
-    def __init__(self, stream: IO[bytes], name: str) -> None:
-        self._name, self._stream = name, stream
+    def __init__(self, stream: IO[bytes], name: str, span: Span | None = None) -> None:
+        self._name, self._stream, self._span = name, stream, span
         _check_footer(stream, name)
         with undamaged(name, _EXPECTED):
             file = pa.parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -50,6 +52,15 @@ class ParquetTable:
             self._leaves = [item.name for item in self.schema for _ in range(_leaves(item.type))]
             if len(self._leaves) != self._metadata.num_columns:
                 raise ValueError("types that do not match the stored columns")
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """The stored bytes of each row group."""
+        parts = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+        return [
+            sum(part.column(i).total_compressed_size for i in range(part.num_columns))
+            for part in parts
+        ]
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column with too much data to unpack at once."""
@@ -81,7 +92,11 @@ class ParquetTable:
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns batch by batch."""
         wanted = list(columns.all)
+        groups = range(self._metadata.num_row_groups)
         row = 1
+        if self._span:
+            first, groups = groups[: self._span.start], groups[self._span.start : self._span.end]
+            row += sum(self._metadata.row_group(i).num_rows for i in first)
         with undamaged(self._name, _EXPECTED):
             file = pa.parquet.ParquetFile(
                 self._stream,
@@ -92,7 +107,7 @@ class ParquetTable:
                 pre_buffer=False,
                 page_checksum_verification=True,  # of files that have them
             )
-            batches = file.iter_batches(rows, columns=wanted, use_threads=False)
+            batches = file.iter_batches(rows, list(groups), wanted, use_threads=False)
         while True:
             with undamaged(self._name, _EXPECTED):
                 batch = next(batches, None)

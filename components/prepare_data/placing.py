@@ -19,8 +19,8 @@ from kfp_tfjob.components.prepare_data.arrow_table import Chunk, as_texts, numer
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.spill import limits_of, split_of
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import DataOptions
@@ -38,29 +38,26 @@ class Placing:
     Args:
         source: The files.
         options: The typed `data_options`.
-        folder: A folder on local disk, with room for 8 bytes for each row if a time decides.
-        block: Bytes of text to parse at a time.
+        limits: With data_options.split.time, what `time_limits` returns.
 
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
 
     Raises:
-        DataError: Only some files are in folders that name a split, or a file cannot be read.
+        DataError: Only some files are in folders that name a split.
     """
 
-    def __init__(self, source: Source, options: DataOptions, folder: Path, block: int) -> None:
+    def __init__(self, source: Source, options: DataOptions, limits: np.ndarray) -> None:
         self._options = options.split
         self._nulls = pa.array(sorted({*options.null_values, ""}))
         self._fractions = list(options.split.fractions.values())
-        self._limits = np.empty(0)
+        self._limits = limits
         DataError.raise_if(folder_problems(source, options))
         by_folder = _by_folder(source, options)
         self._given = {file.name: file.split for file in source.files} if by_folder else {}
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
-        if options.split.time:
-            self._limits = self._times(source, options, folder / "times", block)
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
         """Return the split of each row, -1 for that of its hash; mark rows that have none.
@@ -75,7 +72,7 @@ class Placing:
         if by.group:
             return self._grouped(chunk.columns[by.group], by.group, chunk.faults)
         if by.time:
-            times = self._as_times(chunk.columns[by.time], by.time, chunk.faults)
+            times = self.as_times(chunk.columns[by.time], by.time, chunk.faults)
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
         word = self._given.get(file.name)
         return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
@@ -142,7 +139,7 @@ class Placing:
             faults.mark(gaps[codes], "missing", name, lambda i: texts[codes[i]])
         return texts, codes
 
-    def _as_times(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+    def as_times(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
         if temporal(column.type):
             found, beyond = dates.of_typed(column)
@@ -168,29 +165,42 @@ class Placing:
         faults.mark(np.isnan(times), "missing", name, lambda i: "")
         return np.nan_to_num(times)
 
-    def _times(self, source: Source, options: DataOptions, path: Path, block: int) -> np.ndarray:
-        """Return the times from which rows belong to validation and to test."""
-        name, rows = options.split.time, 0
-        with open(path, "wb") as spill:
-            for file in source.files:
-                with open_table(source, file, options, block) as table:
-                    if name not in table.names:
-                        return np.empty(0)  # `choose` says so
-                    for chunk in table.chunks(Columns((), name)):
-                        times = self._as_times(chunk.columns[name], name, chunk.faults)
-                        times = times[chunk.faults.good]
-                        times.tofile(spill)
-                        rows += len(times)
-        if not rows:
-            return np.zeros(2)
-        found = np.memmap(path, np.float64, "r+", shape=(rows,))
-        found.sort()  # on local disk
-        places = [sum(self._fractions[: i + 1]) * rows for i in range(2)]
-        limits = found[[min(int(round(place)), rows - 1) for place in places]].copy()
-        del found
-        path.unlink()
-        log.info("validation begins at %s of %r, test at %s", limits[0], name, limits[1])
-        return limits
+
+def time_limits(source: Source, options: DataOptions, folder: Path, block: int) -> np.ndarray:
+    """Return the times from which rows belong to validation and to test.
+
+    Args:
+        source: The files.
+        options: The typed `data_options`, with split.time.
+        folder: A folder on local disk, with room for 8 bytes for each row.
+        block: Bytes of text to parse at a time.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    name, rows, path = options.split.time, 0, folder / "times"
+    placing = Placing(source, options, np.empty(0))
+    with open(path, "wb") as spill:
+        for file in source.files:
+            with open_table(source, file, options, block) as table:
+                if name not in table.names:
+                    return np.empty(0)  # `choose` says so
+                for chunk in table.chunks(Columns((), name)):
+                    times = placing.as_times(chunk.columns[name], name, chunk.faults)
+                    times = times[chunk.faults.good]
+                    times.tofile(spill)
+                    rows += len(times)
+    if not rows:
+        return np.zeros(2)
+    fractions = list(options.split.fractions.values())
+    found = np.memmap(path, np.float64, "r+", shape=(rows,))
+    found.sort()  # on local disk
+    places = [sum(fractions[: i + 1]) * rows for i in range(2)]
+    limits = found[[min(int(round(place)), rows - 1) for place in places]].copy()
+    del found
+    path.unlink()
+    log.info("validation begins at %s of %r, test at %s", limits[0], name, limits[1])
+    return limits
 
 
 def _by_folder(source: Source, options: DataOptions) -> bool:

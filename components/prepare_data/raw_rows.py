@@ -1,20 +1,22 @@
 """Writes the test split as a Parquet file of raw columns, for models that are compared by name.
 
 Each feature has its own name: a number is float64 with NaN as gap, a boolean, category or text a
-string with an empty one as gap, a date int64 microseconds since 1970 in UTC with -2**63 as gap. The
-label is the index of its class as int64, or float32. The rows are in the order of the shards.
+string with an empty one as gap, a date int64 microseconds since 1970 in UTC with -2**63 as gap. A
+weight is float32. The label is the index of its class as int64, or float32. The rows are in the
+order of the shards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from kfp_tfjob.components.prepare_data.text_spill import TextSpill
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
 
 _GROUP_ROWS = 1 << 16
@@ -28,11 +30,11 @@ class RawRows:
         path: The file.
         coding: The features.
         label: The label.
-        texts: Finds the texts of columns that are hashed; None if there are none.
+        weight: The column of weights, or None.
     """
 
-    def __init__(self, path: Path, coding: Coding, label: Label, texts: TextSpill | None) -> None:
-        self._features, self._label, self._texts = coding.features, label, texts
+    def __init__(self, path: Path, coding: Coding, label: Label, weight: str | None = None) -> None:
+        self._features, self._label = coding.features, label
         self._dictionaries = {
             item.name: pa.array(["", *item.dictionary], pa.string())
             for item in coding.features
@@ -41,16 +43,17 @@ class RawRows:
         types = {NUMBER: pa.float64(), DATE: pa.int64()}
         fields = [(item.name, types.get(item.kind, pa.string())) for item in coding.features]
         kind = pa.float32() if label.classes is None else pa.int64()
-        self._schema = pa.schema([*fields, (label.name, kind)])
+        weights = [] if weight is None else [(weight, pa.float32())]
+        self._schema = pa.schema([*fields, *weights, (label.name, kind)])
         self._writer = pa.parquet.ParquetWriter(path, self._schema)
         self._waiting: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows of the spill."""
+    def add(self, rows: np.ndarray, labels: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
+        """Add rows, with the texts of each hashed column."""
         at = {"features": 0, "codes": 0, "dates": 0}
         columns = []
-        hashed = iter(self._texts.find(rows["hash"])) if self._texts else iter(())
+        hashed = iter(texts)
         for feature in self._features:
             group = {NUMBER: "features", BOOLEAN: "features", DATE: "dates"}.get(
                 feature.kind, "codes"
@@ -61,6 +64,8 @@ class RawRows:
             columns.append(
                 next(hashed) if hashed_text else self._column(feature.name, feature.kind, values)
             )
+        if (weights := weights_of(rows)) is not None:
+            columns.append(pa.array(weights))
         columns.append(pa.array(labels).cast(self._schema.field(-1).type))
         self._waiting.append(pa.Table.from_arrays(columns, schema=self._schema))
         self._rows += len(rows)

@@ -28,10 +28,12 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import DISTRIBUTIONS
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.coding import DATE, Coding
 
 _MOST_NAMED = 10
+_MOST_METRICS, _LONGEST_NAME = 10, 60  # columns; Kubeflow Pipelines shows each metric
 _TEST_ROWS = 20_000
 
 log = logging.getLogger(__name__)
@@ -92,8 +94,11 @@ class Review:
         if self.comparison:
             found["champion_version"] = self.comparison.reference.version
             found["contract_problems"] = len(self.comparison.changes + self.comparison.beyond)
-            if self.comparison.drift:
-                found["largest_psi"] = max(item.psi for item in self.comparison.drift.values())
+            drift = self.comparison.drift
+            for name in sorted(drift, key=lambda name: -drift[name].psi)[:_MOST_METRICS]:
+                found[f"psi/{short(name, _LONGEST_NAME)}"] = drift[name].psi
+            if label := self.comparison.label:
+                found["psi_label"] = label.psi
         return {name: float(value) for name, value in found.items()}
 
 

@@ -59,7 +59,8 @@ def read(
     """
     floats, codes, dates = Coding.of_schema(schema).lengths
     classes = schema["label"]["classes"]
-    encoder = Encoder(floats, None if classes is None else len(classes), codes, dates)
+    count = None if classes is None else len(classes)
+    encoder = Encoder(floats, count, codes, dates, "weight" in schema)
     size = encoder.record_bytes
     wanted = size * max(1, min(most, _MOST_BYTES // size))
     data = b""
@@ -67,7 +68,7 @@ def read(
         if len(data) < wanted:
             data += store.read_range(base / name, 0, wanted - len(data))
     try:
-        features, labels, found, moments = encoder.decode(data)
+        features, labels, found, moments, _ = encoder.decode(data)
     except ValueError as error:
         raise DataError(
             Problem(

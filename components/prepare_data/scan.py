@@ -1,77 +1,110 @@
-"""Reads the source: determines the kinds, writes rows to local disk by hash, and counts labels.
+"""Reads the source, part by part: determines the kinds, sorts the rows, and counts labels.
 
 A table of numbers without a gap is read once. Any other table is read twice: the first pass
-determines the kinds of its columns, the second one converts its rows.
+determines the kinds of its columns, the second one converts its rows. What the parts have is merged
+in the order of the source, so it does not depend on who read them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data import crossing
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
-from kfp_tfjob.components.prepare_data.convert import Converter
-from kfp_tfjob.components.prepare_data.crossing import Crossing
-from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.dictionary import (
+    Dictionary,
+    TooManyTextsError,
+    too_large,
+)
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
+from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
-from kfp_tfjob.components.prepare_data.placing import Placing
+from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
+from kfp_tfjob.components.prepare_data.parts import PART_BYTES, Part, parts_of
+from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.rows import Columns, Rows
-from kfp_tfjob.components.prepare_data.seen import Seen, see
-from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
+from kfp_tfjob.components.prepare_data.reach import Span
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
+from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
-from kfp_tfjob.components.prepare_data.text_spill import TextSpill
+from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
-from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
+from kfp_tfjob.options.data import IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER, TEXT
+from kfp_tfjob.trainer.coding import CATEGORY, NUMBER, TEXT
+
+_TASKS = "kfp_tfjob.components.prepare_data.tasks"
+_VERBS = {LOOK: "looked at", ROWS: "read"}
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scan:
     """The result of reading the source.
 
     Attributes:
-        columns: The features and the label.
+        job: What was read, and how.
+        executor: Has read the source.
         kinds: The kinds of the features, and the columns that were left out.
         faults: The bad rows.
         vocabulary: The labels of the good rows.
-        spill: The good rows, on local disk.
+        counted: What rows of train say, for rows with a number as label and for others.
         dictionaries: The texts of each category, by name.
-        texts: The texts of columns that are hashed, of the test split; None if there are none.
-        split_rule: What decides about the split besides salt and fractions.
-        crossing: The splits of equal rows, if not their hash decides.
+        runs: The good rows.
+        label_codes: For each part, the code in `vocabulary` of each of its labels.
+        text_codes: For each part and column of texts, the code of each of its texts; None if
+            codes mean the same everywhere.
     """
 
-    columns: Columns
+    job: Job
+    executor: Executor
     kinds: Kinds
     faults: Faults
     vocabulary: Vocabulary
-    spill: Spill
-    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
-    texts: TextSpill | None = None
-    split_rule: dict[str, Any] = field(default_factory=dict)
-    crossing: Crossing | None = None
+    counted: list[Counted]
+    dictionaries: dict[str, Dictionary]
+    runs: list[Run]
+    label_codes: list[np.ndarray]
+    text_codes: list[list[np.ndarray | None]]
+    shared: list[str]
 
-    def close(self) -> None:
-        """Finish writing to local disk."""
-        for item in (self.spill, self.texts, self.crossing):
-            if item:
-                item.close()
+    @property
+    def exchange(self) -> Exchange:
+        """Where the runs are."""
+        return self.executor.context.exchange
+
+    @property
+    def columns(self) -> Columns:
+        """The features and the label."""
+        return Columns(self.job.features, self.job.label, extra=self.job.columns.extra)
+
+    @property
+    def split_rule(self) -> dict[str, Any]:
+        """What decides about the split besides salt and fractions."""
+        return self.job.placing.rule
+
+    def also_in_train(self) -> dict[str, int] | None:
+        """Return the rows of validation and test whose features are in train.
+
+        None if there are none, because equal rows stay together.
+        """
+        return crossing.count(self.exchange, self.shared) if self.job.placing.is_needed else None
 
     def rows(self, label: Label) -> dict[str, int]:
         """Return the number of good rows in each split, given the label."""
@@ -81,35 +114,51 @@ class Scan:
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
 
-def read(source: Source, data_label: str, options: DataOptions, folder: Path, block: int) -> Scan:
+def read(
+    source: Source,
+    data_label: str,
+    options: DataOptions,
+    folder: Path,
+    block: int,
+    executor: Executor | None = None,
+    part: int = PART_BYTES,
+) -> Scan:
     """Read the source.
 
     Args:
         source: The files.
         data_label: The label column.
         options: The typed `data_options`.
-        folder: An empty folder on local disk, with room for all rows as numbers.
+        folder: A folder on local disk.
         block: Bytes of text to parse at a time.
+        executor: Runs the tasks; None to run them here, with `folder` as the exchange.
+        part: About the bytes of a part.
 
     Raises:
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
             column is unclear.
     """
-    reading = _Reading(source, data_label, options, folder, block)
+    executor = executor or Inline(Recipe(str(folder)), source.store)
+    reading = _Reading(source, data_label, options, executor)
+    limits: tuple[float, ...] = ()
+    if options.split.time:
+        limits = tuple(time_limits(source, options, folder, block).tolist())
+    job = Job(source, data_label, options, reading.columns(block), None, limits, block)
+    DataError.raise_if(folder_problems(source, options))
+    reading.parts = parts_of(source, options, part)
     if _may_be_plain(options):
         try:
-            return reading.numbers(None)
+            return reading.rows(job)
         except _NotPlainError:
             pass
-    kinds = reading.kinds()
-    while not kinds.plain:
+    kinds = reading.kinds(job)
+    while True:
+        if not kinds.features:
+            raise DataError(_no_feature(source.files[0].name, kinds))
         try:
-            found = reading.rows(kinds)
+            return reading.rows(replace(job, kinds=kinds))
         except _LeftOutError as error:
             kinds = kinds.without(error.lost)
-        else:
-            return found
-    return reading.numbers(kinds)
 
 
 class _NotPlainError(Exception):
@@ -134,113 +183,72 @@ class _Reading:
     """Reads a source, several times if need be; the arguments are those of `read`."""
 
     def __init__(
-        self, source: Source, data_label: str, options: DataOptions, folder: Path, block: int
+        self,
+        source: Source,
+        data_label: str,
+        options: DataOptions,
+        executor: Executor,
     ) -> None:
         self._source, self._label, self._options = source, data_label, options
-        self._folder, self._block = folder, block
-        self._fractions = list(options.split.fractions.values())
+        self._executor, self._exchange = executor, executor.context.exchange
         self._nulls = pa.array(sorted({*options.null_values, ""}))
-        self._placing = Placing(source, options, folder, block)
-        self._file = source.files[0]
+        self.parts: list[Part] = []
 
-    def numbers(self, kinds: Kinds | None) -> Scan:
-        """Read a table of numbers.
-
-        Args:
-            kinds: The kinds, or None to find out whether every column is a number.
+    def columns(self, block: int) -> Columns:
+        """Return the columns of the first file.
 
         Raises:
-            _NotPlainError: `kinds` is None, and there is more than numbers.
+            DataError: It cannot be read, or has no such columns.
         """
-        scan: Scan | None = None
-        progress = ProgressLog("read")
-        try:
-            for table, columns in self._tables(kinds):
-                if scan is None:
-                    spill = Spill(self._folder, len(columns.features))
-                    vocabulary = Vocabulary(self._label)
-                    known = kinds or columns_kinds.of_numbers(columns.features, self._options)
-                    scan = self._scan(columns, known, vocabulary, spill)
-                for rows, splits in self._number_rows(table, scan.columns, strict=kinds is None):
-                    hashes = row_hashes(rows.features, self._options.split.salt)
-                    hashes = self._placed(scan, hashes, splits)
-                    self._add(scan, rows, hashes)
-                    progress.add(rows.faults.seen, rows.size)
-        finally:
-            if scan:
-                scan.close()
-        progress.log()
-        return scan
+        file = self._source.files[0]
+        with open_table(self._source, file, self._options, block) as table:
+            columns, problems = choose(table.names, self._label, self._options, file.name)
+            DataError.raise_if(problems + (table.problems(columns) if columns else []))
+            return columns
 
-    def kinds(self) -> Kinds:
+    def kinds(self, job: Job) -> Kinds:
         """Read the source for the kinds of its columns.
 
         Raises:
             DataError: The kind of a column is unclear.
         """
-        seen: dict[str, Seen] = {}
-        progress = ProgressLog("looked at")
-        for table, columns in self._tables(None):
-            seen = seen or {name: Seen(name, self._nulls) for name in columns.features}
-            text = Columns(tuple(seen), self._label, frozenset())
-            for chunk in table.chunks(text):
-                see(seen, chunk)
-                progress.add(chunk.faults.seen, chunk.size)
-        progress.log()
-        found, problems = columns_kinds.decide(seen.values(), self._options)
+        seen = {name: Seen(name, self._nulls) for name in job.columns.features}
+        for found, lines in self._read(job, LOOK):
+            later = [Seen.from_plain(plain, self._nulls) for plain in found["seen"]]
+            for column in later:
+                column.shift(lines)
+            merge(seen, {column.name: column for column in later})
+        kinds, problems = columns_kinds.decide(seen.values(), self._options)
         DataError.raise_if(problems)
-        for line in columns_kinds.described(found):
+        for line in columns_kinds.described(kinds):
             log.info("%s", line)
-        return found
+        return kinds
 
-    def rows(self, kinds: Kinds) -> Scan:
-        """Read a table with columns of any kind.
+    def rows(self, job: Job) -> Scan:
+        """Sort the rows.
 
         Raises:
+            _NotPlainError: No kinds are given, and there is more than numbers.
             _LeftOutError: Some columns are no features after all.
         """
-        scan: Scan | None = None
-        progress = ProgressLog("read")
-        converter = Converter(kinds, self._label, self._nulls)
-        texts = {
-            item.name: Dictionary() if item.kind == CATEGORY else Bins(self._options.hash_bins)
-            for item in kinds.features
-            if item.kind in (CATEGORY, TEXT)
-        }
-        numbers = frozenset(kinds.of(NUMBER))
-        try:
-            for table, columns in self._tables(kinds):
-                if scan is None:
-                    dates = len(kinds.of(DATE))
-                    others = len(kinds.features) - dates - len(texts)
-                    spill = Spill(self._folder, others, len(texts), dates)
-                    vocabulary = Vocabulary(self._label)
-                    dictionaries = {name: texts[name] for name in kinds.of(CATEGORY)}
-                    names = kinds.of(TEXT)
-                    test = TextSpill(self._folder, names) if names else None
-                    scan = self._scan(columns, kinds, vocabulary, spill, dictionaries, test)
-                wanted = Columns(scan.columns.features, self._label, numbers, columns.extra)
-                for chunk in table.chunks(wanted):
-                    chunk.faults.dropping = self._dropping(chunk)
-                    splits = self._splits(chunk)
-                    rows = converter.rows(table, chunk)
-                    codes, hashed = _coded(rows, texts)
-                    salt = self._options.split.salt
-                    hashes = row_hashes(rows.features, salt, hashed, rows.dates)
-                    hashes = self._placed(
-                        scan, hashes, None if splits is None else splits[chunk.faults.good]
-                    )
-                    self._add(scan, rows, hashes, codes)
-                    if scan.texts:
-                        mask = split_of(hashes, self._fractions) == SPLITS.index("test")
-                        named = zip(texts, rows.texts, strict=True)
-                        raw = [it.of(mask) for name, it in named if name in scan.texts.names]
-                        scan.texts.add(hashes[mask], raw)
-                    progress.add(rows.faults.seen, rows.size)
-        finally:
-            if scan:
-                scan.close()
-        progress.log()
+        kinds = job.kinds or columns_kinds.of_numbers(job.columns.features, self._options)
+        texts = kinds.of(CATEGORY, TEXT)
+        scan = Scan(
+            job,
+            self._executor,
+            kinds,
+            Faults(),
+            Vocabulary(self._label),
+            [counted_for(kinds) for _ in range(GROUPS)],
+            {name: Dictionary() for name in kinds.of(CATEGORY)},
+            *([], [], [], []),
+        )
+        for number, (found, lines) in enumerate(self._read(job, ROWS)):
+            if "lost" in found:
+                raise _LeftOutError([LeftOut(*found["lost"])])
+            if not found["plain"]:
+                raise _NotPlainError
+            self._merge(scan, number, found, lines, texts)
         lost = [
             LeftOut(name, columns_kinds.ALL_DIFFERENT)
             for name, dictionary in scan.dictionaries.items()
@@ -252,98 +260,81 @@ class _Reading:
             raise _LeftOutError(lost)
         return scan
 
-    def _tables(self, kinds: Kinds | None) -> Iterator[tuple[ArrowTable, Columns]]:
-        """Open the files one after the other, and check that they have the same columns."""
-        first: Columns | None = None
-        for file in self._source.files:
-            with open_table(self._source, file, self._options, self._block) as table:
-                columns, problems = choose(table.names, self._label, self._options, file.name)
-                problems += table.problems(columns) if columns else []
-                if first and columns and set(columns.features) != set(first.features):
-                    name = self._source.files[0].name
-                    problems.append(_other_columns(file.name, name, columns, first))
-                DataError.raise_if(problems)
-                first, self._file = first or columns, file
-                if kinds is None:
-                    yield table, columns
-                    continue
-                if not kinds.features:
-                    raise DataError(_no_feature(file.name, kinds))
-                names = tuple(item.name for item in kinds.features)
-                yield table, Columns(names, self._label, extra=columns.extra)
-
-    def _scan(self, columns: Columns, kinds: Kinds, *more: Any) -> Scan:
-        """Return a scan without rows; `more` are the fields from the vocabulary on."""
-        vocabulary, *others = more
-        rule = self._placing.rule
-        crossing = Crossing(self._folder) if self._placing.is_needed else None
-        found = (columns, kinds, Faults(), vocabulary, *others)
-        return Scan(*found, split_rule=rule, crossing=crossing)
-
-    def _splits(self, chunk: Chunk) -> np.ndarray | None:
-        """Return the split of each row of a chunk; None if the hash of the row decides."""
-        if not self._placing.is_needed:
-            return None
-        return self._placing.splits(self._file, chunk)
-
-    def _placed(self, scan: Scan, hashes: np.ndarray, splits: np.ndarray | None) -> np.ndarray:
-        """Return hashes that lead to the splits."""
-        if splits is None:
-            return hashes
-        placed = self._placing.place(hashes, splits)
-        scan.crossing.add(hashes, split_of(placed, self._fractions))
-        return placed
-
-    def _number_rows(
-        self, table: ArrowTable, columns: Columns, strict: bool
-    ) -> Iterator[tuple[Rows, np.ndarray | None]]:
-        for chunk in table.chunks(columns):
-            if strict and not _numbers_only(chunk, columns):
-                raise _NotPlainError
-            chunk.faults.dropping = self._dropping(chunk)
-            splits = self._splits(chunk)
-            rows = table.number_rows(chunk, columns)
-            yield rows, None if splits is None else splits[chunk.faults.good]
-
-    def _dropping(self, chunk: Chunk) -> frozenset[str]:
-        """Return the columns whose gaps leave a row out."""
-        missing = self._options.missing
-        named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
-        if EVERY_COLUMN in named:
-            named |= chunk.columns.keys() - missing.keys() - {self._label}
-        return frozenset(named)
-
-    def _add(
-        self, scan: Scan, rows: Rows, hashes: np.ndarray, codes: np.ndarray | None = None
+    def _merge(
+        self, scan: Scan, part: int, found: dict[str, Any], lines: int, texts: tuple[str, ...]
     ) -> None:
-        scan.faults.add(rows.faults)
-        labels, numbers = scan.vocabulary.add(rows, split_of(hashes, self._fractions))
-        dates = rows.dates if codes is not None else None
-        scan.spill.add(hashes, labels, numbers, rows.features, codes, dates)
+        """Add what the next part has."""
+        faults, vocabulary = map(
+            lambda kind, key: kind.from_plain(found[key]),
+            (Faults, Vocabulary),
+            ("faults", "vocabulary"),
+        )
+        faults.shift(lines)
+        vocabulary.shift(lines)
+        scan.faults.merge(faults)
+        scan.label_codes.append(scan.vocabulary.merge(vocabulary))
+        dictionaries = iter(found["dictionaries"])
+        codes: list[np.ndarray | None] = []
+        for name in texts:
+            if name not in scan.dictionaries:
+                codes.append(None)
+                continue
+            later = Dictionary.from_plain(next(dictionaries))
+            try:
+                codes.append(scan.dictionaries[name].merge(later))
+            except TooManyTextsError:
+                raise _LeftOutError([LeftOut(name, columns_kinds.TOO_MANY_TEXTS)]) from None
+        if problem := too_large(scan.dictionaries):
+            raise DataError(problem)
+        scan.text_codes.append(codes)
+        if not scan.kinds.plain:
+            for counted, plain in zip(scan.counted, found["counted"], strict=True):
+                counted.merge(Counted.from_plain(plain), codes)
+        scan.runs += [Run.read(self._exchange, name, part) for name in found["runs"]]
+        if found["crossing"]:
+            scan.shared.append(found["crossing"])
 
+    def _read(self, job: Job, task: str) -> Iterator[tuple[dict[str, Any], int]]:
+        """Run a task over all parts, unless an earlier try did.
 
-def _numbers_only(chunk: Chunk, columns: Columns) -> bool:
-    """Tell whether every feature of a chunk is a number in every row."""
-    for name in columns.features:
-        column = chunk.columns[name]
-        if not numeric(column.type) or pa.types.is_boolean(column.type) or column.null_count:
-            return False
-        if pa.types.is_floating(column.type):
-            if np.isnan(column.to_numpy(zero_copy_only=False)).any():
-                return False
-    return True
+        Yields:
+            For each part what it has, and the lines of its file before it.
+        """
+        self._exchange.write_plain(f"{job.name}/job", job.to_plain())
+        known = set(self._exchange.names(job.name))
+        progress = ProgressLog(_VERBS[task], self._source.size)
+        names = {part.number: document(job.name, task, part.number) for part in self.parts}
+        missing = [part for part in self.parts if names[part.number] not in known]
+        if done := len(self.parts) - len(missing):
+            log.info("%s of %s parts are there from an earlier try", done, len(self.parts))
+        finished = self._map(job, task, missing)
+        ended = lines = 0
+        waiting = {part.number for part in missing}
+        for part in self.parts:
+            while part.number in waiting:
+                done, rows = next(finished)
+                waiting.discard(done.number)
+                progress.add(rows, done.bytes_of(self._source))
+            found = self._exchange.read_plain(names[part.number])
+            if part.follows and found.get("reached") and found["reached"][0] != ended:
+                # A quoted value goes on over the boundary, so the first record was guessed wrong.
+                again = replace(part, span=Span(ended, part.span.end, exact=True))
+                for _ in self._map(job, task, [again]):
+                    pass
+                found = self._exchange.read_plain(names[part.number])
+            lines = lines if part.follows else 0
+            yield found, lines
+            if found.get("reached"):
+                ended = found["reached"][1]
+                lines += found["reached"][2]
+        progress.log()
 
-
-def _coded(rows: Rows, texts: Mapping[str, Dictionary | Bins]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
-    codes = np.empty((len(rows.lines), len(texts)), np.int32)
-    hashes = np.empty((len(rows.lines), len(texts)), np.uint64)
-    for j, ((name, coder), column) in enumerate(zip(texts.items(), rows.texts, strict=True)):
-        try:
-            codes[:, j], hashes[:, j] = coder.add(column)
-        except TooManyTextsError:
-            raise _LeftOutError([LeftOut(name, columns_kinds.TOO_MANY_TEXTS)]) from None
-    return codes, hashes
+    def _map(self, job: Job, task: str, parts: list[Part]) -> Iterator[tuple[Part, int]]:
+        """Run a task over parts; yield each part and its rows."""
+        items = [[job.name, part.to_plain()] for part in parts]
+        results = self._executor.map(f"{_TASKS}:{task}", items)
+        for part, result in zip(parts, results, strict=True):
+            yield part, sum(result)
 
 
 def _no_feature(file: str, kinds: Kinds) -> Problem:
@@ -352,22 +343,6 @@ def _no_feature(file: str, kinds: Kinds) -> Problem:
         received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
         expected="at least one feature",
         fix="name the kind of a column with data_options.types to keep it, or correct data_uri",
-    )
-
-
-def _other_columns(name: str, first: str, columns: Columns, others: Columns) -> Problem:
-    more = sorted(set(columns.features) - set(others.features))
-    fewer = sorted(set(others.features) - set(columns.features))
-    return Problem(
-        f"{name} does not have the columns of {first}",
-        received="; ".join(
-            f"{kind} {', '.join(map(repr, names[:10]))}"
-            for kind, names in (("additional", more), ("missing", fewer))
-            if names
-        ),
-        expected="the same columns in every file, in any order",
-        fix="name the features with data_options.columns, or leave out the columns that some"
-        " files lack with data_options.drop",
     )
 
 

@@ -1,91 +1,122 @@
-"""Writes the TFRecord shards of a dataset, one at a time, from local disk to the store."""
+"""The task that writes one shard of a dataset, and describes its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import numpy as np
-
+from kfp_tfjob.components.prepare_data.column_statistics import AnyColumns, left_out_warnings
+from kfp_tfjob.components.prepare_data.distributions import Distributions
+from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.kinds import Kinds
+from kfp_tfjob.components.prepare_data.plan import Plan, plan_of, rows_of
+from kfp_tfjob.components.prepare_data.raw_rows import RawRows
+from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.manifest import ManifestObject
+from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
 
-SHARD_BYTES = 64 << 20
 _ENCODE_BYTES = 8 << 20  # encoded at a time
+_TEST = SPLITS.index("test")
 
 
-def shard_rows(rows: int, record_bytes: int) -> list[int]:
-    """Return the rows of each shard of a split: at most about 64 MiB, and as equal as possible."""
-    shards = max(1, -(-rows * record_bytes // SHARD_BYTES))
-    return [rows // shards + (i < rows % shards) for i in range(shards)]
+def document(job: str, shard: int) -> str:
+    """Return the name of what the task leaves."""
+    return f"{job}/shard-{shard:06d}"
 
 
-class Shards:
-    """Writes the rows of one split after the other.
+def shard(context: Context, item: list[Any]) -> list[int]:
+    """Write one shard to the store.
 
     Args:
-        store: The store.
-        base: The directory of the dataset.
-        folder: Local folder for the shard that is being written.
-        encoder: Encodes the rows.
-        rows: The number of rows in each split.
+        context: Where everything is.
+        item: The name of the job, and the number of the shard.
 
-    Attributes:
-        objects: The shards stored so far.
-        names: The names of all shards by split.
+    Returns:
+        Its rows and its bytes.
     """
+    plan = plan_of(context, item[0])
+    wanted = plan.shards[item[1]]
+    statistics = statistics_of(plan, wanted.before)
+    distributions, sums = Distributions(plan.edges), WeightSums()
+    path = context.folder / f"{wanted.stem}.tfrecord"
+    raw_path = context.folder / f"{wanted.stem}.parquet"
+    raw = None
+    if plan.coding and wanted.split == _TEST:
+        raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
+    encoder = plan.encoder
+    with open(path, "wb") as file:
+        left, skipped = wanted.rows, wanted.skipped
+        rows = rows_of(context, plan)
+        texts = raw is not None and bool(plan.job.known_kinds.of(TEXT))
+        for found in rows.read(wanted.first, wanted.last, texts):
+            start = min(skipped, len(found.rows))
+            part = found.cut(start, start + left)
+            skipped, left = skipped - start, left - len(part.rows)
+            _encode(encoder, part, file)
+            statistics.add(part.rows, wanted.split, part.labels)
+            if (weights := weights_of(part.rows)) is not None:
+                sums.add(weights)
+            labels = part.labels if plan.label.classes is None else None
+            distributions.add(SPLITS[wanted.split], part.rows, labels)
+            if raw:
+                raw.add(part.rows, part.labels, part.texts)
+    if left:
+        raise RuntimeError(f"{wanted.stem} lacks {left} of {wanted.rows} rows")
+    objects = [_sent(context.store, plan, path)]
+    if raw:
+        raw.close()
+        objects.append(_sent(context.store, plan, raw_path))
+    found = {
+        "objects": objects,
+        "statistics": statistics.to_plain(),
+        "distributions": distributions.to_plain(),
+        "weights": sums.to_plain(),
+    }
+    context.exchange.write_plain(document(item[0], wanted.number), found)
+    return [wanted.rows, wanted.rows * encoder.record_bytes]
 
-    def __init__(
-        self,
-        store: Store,
-        base: S3Address,
-        folder: Path,
-        encoder: Encoder,
-        rows: Mapping[str, int],
-    ) -> None:
-        self._store, self._base, self._folder, self._encoder = store, base, folder, encoder
-        self.objects: list[ManifestObject] = []
-        self._left = {
-            split: [
-                (f"{split}-{i:05d}.tfrecord", size)
-                for i, size in enumerate(shard_rows(count, encoder.record_bytes))
-            ]
-            for split, count in rows.items()
-        }
-        self.names = {split: [name for name, _ in left] for split, left in self._left.items()}
-        self._open: tuple[str, int, IO[bytes]] | None = None
 
-    def add(self, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Write the next rows of a split; a full shard goes to the store.
+def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
+    step = max(1, _ENCODE_BYTES // encoder.record_bytes)
+    for start in range(0, len(part.rows), step):
+        rows, labels = part.rows[start : start + step], part.labels[start : start + step]
+        weights = weights_of(rows)
+        file.write(encoder.encode(rows["features"], labels, rows["codes"], rows["dates"], weights))
 
-        Args:
-            split: One of the splits.
-            rows: Rows of the spill.
-            labels: Class indices or numbers, of shape [rows].
-        """
-        step = max(1, _ENCODE_BYTES // self._encoder.record_bytes)
-        start = 0
-        while start < len(labels):
-            if self._open is None:
-                name, size = self._left[split].pop(0)
-                self._open = name, size, open(self._folder / name, "wb")
-            name, missing, file = self._open
-            end = min(start + step, start + missing, len(labels))
-            part = rows[start:end]
-            values = part["features"], labels[start:end], part["codes"], part["dates"]
-            file.write(self._encoder.encode(*values))
-            self._open = name, missing - (end - start), file
-            start = end
-            if not self._open[1]:
-                self._send()
 
-    def _send(self) -> None:
-        name, _, file = self._open
-        file.close()
-        path = self._folder / name
-        self.objects.append(self._store.send(path, self._base / name, name))
-        path.unlink()
-        self._open = None
+def _sent(store: Store, plan: Plan, path: Path) -> list[Any]:
+    """Store a file of the dataset; return its entry in the manifest."""
+    sent = store.send(path, plan.base / path.name, path.name)
+    path.unlink()
+    return [sent.key, sent.size, sent.crc64nvme]
+
+
+def statistics_of(plan: Plan, before: int = 0) -> Statistics:
+    """Return the statistics of no rows.
+
+    Args:
+        plan: The plan.
+        before: Rows of train that come before the first one.
+    """
+    described: Described
+    kinds = plan.job.known_kinds
+    if plan.coding:
+        described = AnyColumns(plan.coding, kinds, before)
+    else:
+        described = Numbers(plan.job.features, left_out_warnings(kinds), before)
+    return Statistics(described, _places(kinds), plan.label, before)
+
+
+def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:
+    """Return for each feature that may copy the label its array in a row, and its column."""
+    groups = {"features": (NUMBER, BOOLEAN), "codes": (CATEGORY, TEXT)}
+    hashed = kinds.of(TEXT)
+    return {
+        name: (group, j)
+        for group, of in groups.items()
+        for j, name in enumerate(kinds.of(*of))
+        if name not in hashed
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import finished_dataset
+from kfp_tfjob.components.prepare_data import finished_dataset, weights
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
@@ -137,7 +137,8 @@ def _first_block(
             return NO_KINDS, problems
         looked = 0
         seen = {name: Seen(name, nulls) for name in columns.features}
-        for chunk in table.chunks(Columns(columns.features, data_label, frozenset())):
+        weight = () if options.weight is None else (options.weight,)
+        for chunk in table.chunks(Columns(columns.features, data_label, frozenset(), weight)):
             looked += chunk.size
             if chunk.faults.seen or looked > _MOST_LOOKED:
                 break
@@ -147,6 +148,8 @@ def _first_block(
             return NO_KINDS, []
         see(seen, chunk)
         kinds, problems = decide(seen.values(), options)
+        for name in weight:
+            weights.read(chunk.columns[name], name, nulls, chunk.faults)
         Converter(kinds, data_label, nulls).rows(table, chunk)
         faults = Faults()
         faults.add(chunk.faults)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.label_copies import LabelCopies
+from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.storage.words import listed
 
@@ -58,6 +59,33 @@ class Moments:
             self.maximum = np.maximum(self.maximum, part.max(0))
             self.zeros += (part == 0).sum(0)
 
+    def merge(self, later: Moments) -> None:
+        """Add the moments of later rows."""
+        if not later.count:
+            return
+        total = self.count + later.count
+        delta = later.mean - self.mean
+        self._squares += later._squares
+        self._squares += delta**2 * (self.count * later.count / total)
+        self.mean = self.mean + delta * (later.count / total)
+        self.count = total
+        self.minimum = np.minimum(self.minimum, later.minimum)
+        self.maximum = np.maximum(self.maximum, later.maximum)
+        self.zeros += later.zeros
+
+    def to_plain(self) -> list[Any]:
+        """Return them as JSON values."""
+        arrays = (self.mean, self._squares, self.minimum, self.maximum, self.zeros)
+        return [self.count, *map(plain_of, arrays)]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Moments:
+        """Return what `to_plain` has written."""
+        found = cls(0)
+        found.count, arrays = plain[0], [array_of(item) for item in plain[1:]]
+        found.mean, found._squares, found.minimum, found.maximum, found.zeros = arrays
+        return found
+
     def column(self, i: int) -> dict[str, float | int]:
         """Return the statistics of one column; `std` is the population standard deviation."""
         return {
@@ -75,18 +103,35 @@ class Sample:
 
     Args:
         columns: Values in a row.
+        before: Rows of train that come before the first one.
     """
 
-    def __init__(self, columns: int) -> None:
-        self._wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // (4 * columns)))
-        self._parts: list[np.ndarray] = []
+    def __init__(self, columns: int, before: int = 0) -> None:
+        wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // (4 * columns)))
+        self._wanted = max(wanted - before, 0)
+        self._parts: list[np.ndarray] = [np.empty((0, columns), np.float32)]
 
     def add(self, values: np.ndarray) -> None:
         """Add float32 of shape [rows, columns] while rows are wanted."""
         if self._wanted:
-            part = values[: self._wanted].copy()
+            part = values[: self._wanted].astype(np.float32)
             self._wanted -= len(part)
             self._parts.append(part)
+
+    def merge(self, later: Sample) -> None:
+        """Add the sample of the rows that follow."""
+        self._parts += later._parts
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return plain_of(np.concatenate(self._parts))
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Sample:
+        """Return what `to_plain` has written."""
+        found = cls(1)
+        found._parts = [array_of(plain)]
+        return found
 
     def column(self, column: int) -> np.ndarray:
         """Return the values of a column: float64 of shape [rows]."""
@@ -110,7 +155,16 @@ class Described(Protocol):
     """Describes the features over train."""
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows of train, as they are in the spill."""
+        """Add rows of train, as they are in the runs."""
+
+    def merge(self, later: Any) -> None:
+        """Add the description of the rows that follow."""
+
+    def to_plain(self) -> Any:
+        """Return what `restore` needs, as JSON values."""
+
+    def restore(self, plain: Any) -> None:
+        """Become what `to_plain` has written."""
 
     def described(self) -> dict[str, Any]:
         """Return keys of statistics.json, `features` among them."""
@@ -125,16 +179,32 @@ class Numbers(Described):
     Args:
         names: The features.
         left_out: What to say about columns that are left out.
+        before: Rows of train that come before the first one.
     """
 
-    def __init__(self, names: tuple[str, ...], left_out: Sequence[str] = ()) -> None:
+    def __init__(
+        self, names: tuple[str, ...], left_out: Sequence[str] = (), before: int = 0
+    ) -> None:
         self._names, self._left_out = names, left_out
-        self._moments, self._sample = Moments(len(names)), Sample(len(names))
+        self._moments, self._sample = Moments(len(names)), Sample(len(names), before)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows of train, as they are in the spill."""
+        """Add rows of train, as they are in the runs."""
         self._moments.add(rows["features"])
         self._sample.add(rows["features"])
+
+    def merge(self, later: Numbers) -> None:
+        """Add the description of the rows that follow."""
+        self._moments.merge(later._moments)
+        self._sample.merge(later._sample)
+
+    def to_plain(self) -> Any:
+        """Return what `restore` needs, as JSON values."""
+        return [self._moments.to_plain(), self._sample.to_plain()]
+
+    def restore(self, plain: Any) -> None:
+        """Become what `to_plain` has written."""
+        self._moments, self._sample = Moments.from_plain(plain[0]), Sample.from_plain(plain[1])
 
     def described(self) -> dict[str, Any]:
         """Return the key `features` of statistics.json."""
@@ -157,43 +227,87 @@ class Statistics:
 
     Args:
         features: Describes the features.
-        places: For each feature its name, its array in the spill and its column there.
+        places: For each feature its name, its array in a row and its column there.
         label: The label.
+        before: Rows of train that come before the first one.
     """
 
     def __init__(
-        self, features: Described, places: Mapping[str, tuple[str, int]], label: Label
+        self,
+        features: Described,
+        places: Mapping[str, tuple[str, int]],
+        label: Label,
+        before: int = 0,
     ) -> None:
         self._features, self._label, self._places = features, label, places
         self._copies = LabelCopies(tuple(places), label)
-        self._label_sample = Sample(1)
+        self._label_sample = Sample(1, before)
+        self._ends: list[tuple[int, float]] = []  # hash and label of the first and last row
         self._labels = [Moments(1) for _ in SPLITS]
         self._classes = np.zeros((3, len(label.classes or ())), np.int64)
         self._duplicates = self._conflicts = 0
 
-    def add(self, rows: np.ndarray, split: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows of the spill in the order of hash and label, with their splits and labels."""
+    def add(self, rows: np.ndarray, split: int, labels: np.ndarray) -> None:
+        """Add rows of a split in the order of hash and label, with their labels."""
+        if not len(rows):
+            return
         hashes = rows["hash"]
         same = hashes[1:] == hashes[:-1]
         self._duplicates += int(same.sum())
         self._conflicts += int((same & (labels[1:] != labels[:-1])).sum())
-        # The splits follow each other in the order of the hashes.
-        ends = np.searchsorted(split, np.arange(len(SPLITS)), side="right")
-        for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            if end == start:
-                continue
-            if self._label.classes is None:
-                self._labels[i].add(labels[start:end, None])
-            else:
-                self._classes[i] += np.bincount(
-                    labels[start:end], minlength=len(self._label.classes)
-                )
-            if i == 0:
-                train = rows[start:end]
-                self._features.add(train)
-                columns = {name: train[key][:, j] for name, (key, j) in self._places.items()}
-                self._copies.add(columns, labels[start:end])
-                self._label_sample.add(labels[start:end, None])
+        self._follow([(int(hashes[i]), labels[i].item()) for i in (0, -1)])
+        if self._label.classes is None:
+            self._labels[split].add(labels[:, None])
+        else:
+            self._classes[split] += np.bincount(labels, minlength=len(self._label.classes))
+        if split == 0:
+            self._features.add(rows)
+            columns = {name: rows[key][:, j] for name, (key, j) in self._places.items()}
+            self._copies.add(columns, labels)
+            self._label_sample.add(labels[:, None])
+
+    def merge(self, later: Statistics) -> None:
+        """Add the statistics of the rows that follow."""
+        self._features.merge(later._features)
+        self._copies.merge(later._copies)
+        self._label_sample.merge(later._label_sample)
+        for mine, others in zip(self._labels, later._labels, strict=True):
+            mine.merge(others)
+        self._classes += later._classes
+        self._duplicates += later._duplicates
+        self._conflicts += later._conflicts
+        self._follow(later._ends)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what `restore` needs, as JSON values."""
+        return {
+            "features": self._features.to_plain(),
+            "copies": self._copies.to_plain(),
+            "label_sample": self._label_sample.to_plain(),
+            "labels": [moments.to_plain() for moments in self._labels],
+            "classes": plain_of(self._classes),
+            "equal": [self._duplicates, self._conflicts],
+            "ends": [list(end) for end in self._ends],
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Become what `to_plain` has written."""
+        self._features.restore(plain["features"])
+        self._copies.restore(plain["copies"])
+        self._label_sample = Sample.from_plain(plain["label_sample"])
+        self._labels = [Moments.from_plain(item) for item in plain["labels"]]
+        self._classes = array_of(plain["classes"])
+        self._duplicates, self._conflicts = plain["equal"]
+        self._ends = [(end[0], end[1]) for end in plain["ends"]]
+
+    def _follow(self, ends: list[tuple[int, float]]) -> None:
+        """Compare the last row so far with the first one of those that follow."""
+        if self._ends and ends:
+            (before, label), (after, other) = self._ends[1], ends[0]
+            self._duplicates += before == after
+            self._conflicts += before == after and label != other
+        if ends:
+            self._ends = [(self._ends or ends)[0], ends[1]]
 
     def to_dict(
         self,

@@ -17,6 +17,7 @@ from kfp_tfjob.components.prepare_data.json_table import JsonTable
 from kfp_tfjob.components.prepare_data.lists import WithLists
 from kfp_tfjob.components.prepare_data.npz_table import NpzTable, is_npz
 from kfp_tfjob.components.prepare_data.parquet_table import ParquetTable
+from kfp_tfjob.components.prepare_data.reach import Span
 from kfp_tfjob.components.prepare_data.rows import empty
 from kfp_tfjob.components.prepare_data.text_stream import text_of, unpacked
 from kfp_tfjob.components.prepare_data.tfrecord_table import TFRecordTable, is_tfrecord
@@ -52,20 +53,26 @@ _JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
 class _Reader(NamedTuple):
     recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, unpacked
     stream: Callable[[Source, SourceFile, DataOptions], AbstractContextManager[Any]]
-    read: Callable[[Any, str, DataOptions, int], Reader]  # stream, name, options, block
+    # Of a stream, with name, options, block and the range to read.
+    read: Callable[[Any, str, DataOptions, int, Span | None], Reader]
 
 
 @contextmanager
 def open_table(
-    source: Source, file: SourceFile, options: DataOptions, block: int = BLOCK
+    source: Source,
+    file: SourceFile,
+    options: DataOptions,
+    block: int = BLOCK,
+    span: Span | None = None,
 ) -> Iterator[ArrowTable]:
-    """Open one file of the source.
+    """Open one file of the source, or a part of it.
 
     Args:
         source: The source.
         file: The file to open.
         options: The typed `data_options`.
         block: Bytes of text to parse at a time.
+        span: One of `spans_of`; None for the whole file.
 
     Raises:
         DataError: It is empty, damaged or of a different format.
@@ -78,8 +85,47 @@ def open_table(
         return
     reader = _READERS[_format_of(source, file, options)]
     with reader.stream(source, file, options) as stream:
-        columns = reader.read(stream, file.name, options, block)
+        columns = reader.read(stream, file.name, options, block, span)
         yield ArrowTable(columns, file.name, options)
+
+
+def spans_of(
+    source: Source, file: SourceFile, options: DataOptions, size: int
+) -> tuple[list[Span], bool]:
+    """Return the parts of a large file that can be read alone, and whether they are of bytes.
+
+    Args:
+        source: The source.
+        file: The file.
+        options: The typed `data_options`.
+        size: About the bytes of a part.
+
+    Returns:
+        Ranges of bytes or of row groups; none if only the whole file can be read.
+    """
+    if source.reader:
+        return [], False
+    known = _format_of(source, file, options)
+    if known == "parquet":
+        with source.raw(file) as stream:
+            return _groups(ParquetTable(stream, file.name).group_sizes, size), False
+    if known not in ("csv", "jsonl") or options.encoding not in ("auto", "utf-8"):
+        return [], False
+    with _text(source, file, options) as stream, source.raw(file) as raw:
+        if stream.read(_HEAD) != raw.read(_HEAD):
+            return [], False  # packed, or in another encoding
+    return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)], True
+
+
+def _groups(sizes: list[int], most: int) -> list[Span]:
+    """Return ranges of row groups."""
+    found, start, held = [], 0, 0
+    for i, size in enumerate(sizes):
+        if i > start and held + size > most:
+            found.append(Span(start, i))
+            start, held = i, 0
+        held += size
+    return [*found, Span(start, len(sizes))]
 
 
 def _raw(source: Source, file: SourceFile, options: DataOptions) -> AbstractContextManager[Any]:
@@ -102,18 +148,22 @@ _READERS = {
     "parquet": _Reader(
         lambda head: head.startswith(b"PAR1"),
         _raw,
-        lambda stream, name, options, block: WithLists(ParquetTable(stream, name), name),
+        lambda stream, name, options, block, span: WithLists(
+            ParquetTable(stream, name, span), name
+        ),
     ),
     "arrow": _Reader(
         lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)),
         _raw,
-        lambda stream, name, options, block: WithLists(IpcTable(stream, name), name),
+        lambda stream, name, options, block, span: WithLists(IpcTable(stream, name), name),
     ),
-    "npz": _Reader(is_npz, _raw, lambda stream, name, options, block: NpzTable(stream, name)),
+    "npz": _Reader(is_npz, _raw, lambda stream, name, options, block, span: NpzTable(stream, name)),
     "tfrecord": _Reader(
         is_tfrecord,
         _unpacked,
-        lambda stream, name, options, block: TFRecordTable(stream, name, options.tfrecord_features),
+        lambda stream, name, options, block, span: TFRecordTable(
+            stream, name, options.tfrecord_features
+        ),
     ),
     "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _text, JsonTable),
     "csv": _Reader(lambda head: True, _text, CsvTable),  # any other text

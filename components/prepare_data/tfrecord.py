@@ -7,6 +7,7 @@ absent:
 - `dates`: int64, microseconds for each date column, as varints of 10 bytes
 - `features`: floats, the numbers and booleans
 - `label`: one int64 (the index of the class) or one float
+- `weight`: one float, how much the row counts
 
 All records of a dataset have the same length, so the bytes that never change are laid out once and
 only the values are filled in.
@@ -36,18 +37,28 @@ class Encoder:
         classes: Number of classes; None when the label is a number.
         codes: Codes in a row, each less than MOST_CODES.
         dates: Dates in a row.
+        weighted: Whether a row has a weight.
     """
 
-    def __init__(self, features: int, classes: int | None, codes: int = 0, dates: int = 0) -> None:
+    def __init__(
+        self,
+        features: int,
+        classes: int | None,
+        codes: int = 0,
+        dates: int = 0,
+        weighted: bool = False,
+    ) -> None:
         # A varint may have leading zero groups, so every class index gets the width of the last.
         self._label_bytes = 4 if classes is None else len(_varint(max(classes - 1, 0)))
         self._is_class = classes is not None
         self._features, self._codes, self._dates = features, codes, dates
+        self._weighted = weighted
         lists = {
             "codes": (_INT64_LIST, _CODE_BYTES * codes),
             "dates": (_INT64_LIST, _DATE_BYTES * dates),
             "features": (_FLOAT_LIST, 4 * features),
             "label": (_INT64_LIST if self._is_class else _FLOAT_LIST, self._label_bytes),
+            "weight": (_FLOAT_LIST, 4 * weighted),
         }
         example, ends = _example(
             {
@@ -75,6 +86,7 @@ class Encoder:
         labels: np.ndarray,
         codes: np.ndarray | None = None,
         dates: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> memoryview:
         """Return the framed records of rows.
 
@@ -83,6 +95,7 @@ class Encoder:
             labels: Class indices or numbers, of shape [rows].
             codes: Integers of shape [rows, codes], from 0; None if there are none in a row.
             dates: int64 of shape [rows, dates]; None if there are none in a row.
+            weights: float32 of shape [rows]; None if a row has none.
 
         Returns:
             rows * record_bytes bytes.
@@ -104,6 +117,8 @@ class Encoder:
             _write_varints(buffer, self._at["label"], self._label_bytes, labels[:, None])
         else:
             np.ndarray((rows,), "<f4", buffer, self._at["label"], (size,))[:] = labels
+        if weights is not None and self._weighted:
+            np.ndarray((rows,), "<f4", buffer, self._at["weight"], (size,))[:] = weights
         raw, end = buffer.tobytes(), self._head + self._example_bytes
         checksums = np.fromiter(
             (
@@ -116,11 +131,14 @@ class Encoder:
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
         return memoryview(buffer).cast("B")
 
-    def decode(self, data: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def decode(
+        self, data: bytes
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the rows of whole records that `encode` made.
 
         Returns:
-            Features, labels, codes and dates, of the types that `encode` takes.
+            Features, labels, codes, dates and weights, of the types that `encode` takes; 1 is the
+            weight of a row without one.
 
         Raises:
             ValueError: They are other records, or damaged.
@@ -138,9 +156,12 @@ class Encoder:
             labels = _read_varints(buffer, at, self._label_bytes, 1)[:, 0]
         else:
             labels = _read_floats(buffer, at, 1)[:, 0]
-        if self.encode(features, labels, codes, dates) != data:
+        weights = np.ones(rows, np.float32)
+        if self._weighted:
+            weights = _read_floats(buffer, self._at["weight"], 1)[:, 0]
+        if self.encode(features, labels, codes, dates, weights) != data:
             raise ValueError("the bytes of the records differ from those of their rows")
-        return features, labels, codes, dates
+        return features, labels, codes, dates, weights
 
 
 def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) -> None:

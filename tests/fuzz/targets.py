@@ -100,9 +100,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
     (folder / "spill").mkdir()
     found = scan.read(source, label, options, folder / "spill", 1 << 20)
     decided = scan.decide(found, options)
-    done = dataset.write(
-        store, S3Address("b", "d"), "digest", found, decided, options, folder / "spill"
-    )
+    done = dataset.write(store, S3Address("b", "d"), "digest", found, decided, options)
     report.render(done.schema, done.statistics).encode()
 
 

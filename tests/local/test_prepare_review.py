@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from examples import people
+from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.review import Review, judge
@@ -130,6 +131,26 @@ def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None
     assert again.reused and data.judge(again).comparison == comparison
 
 
+def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
+    for done in (
+        data.prepare(data.table(800)),
+        data.prepare([row | {"hours": row["hours"] or "1"} for row in data.table(500)], "hours"),
+    ):
+        base = S3Address.parse(done.dataset_uri)
+        file = reference.read_json(data.step.store, base, DISTRIBUTIONS)
+        rows = {
+            split: sample.read(data.step.store, base, done.schema, split)
+            for split in ("train", "validation", "test")
+        }
+        assert reference.of_samples(done.schema, rows) == file
+        assert [item["name"] for item in file["columns"]] == [
+            item["name"] for item in done.schema["features"]
+        ]
+        assert ("label" in file) == (done.schema["task"] == "regression")
+        assert sum(file["columns"][0]["counts"]["test"]) <= done.rows["test"]
+        assert not data.judge(done).sampled
+
+
 def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
     data.publish(data.prepare(data.table(600)))
     review = data.judge(data.prepare(data.table(600)))
@@ -216,7 +237,8 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert not review.comparison.changes and len(review.comparison.beyond) == 3
     assert review.comparison.unseen["occupation"].examples[0] == "florist"
     assert review.comparison.drift["signed_up"].psi > 1 > review.comparison.drift["member"].psi
-    assert review.metrics["largest_psi"] > 1
+    metrics = review.metrics
+    assert metrics["psi/age"] > 1 and metrics["psi_label"] > 1 and metrics["contract_problems"] == 3
     text = page("moved", done, review)
     assert "Oslo" in text
     # Columns and limits can be left out.

@@ -58,3 +58,9 @@ def read(path: Path, block: int = 1 << 20, **given: object) -> scan.Scan:
     source = list_source(_STORE, str(path))
     with tempfile.TemporaryDirectory() as folder:
         return scan.read(source, "y", options(**given), Path(folder), block)
+
+
+def rows_of(found: scan.Scan) -> np.ndarray:
+    """Return the rows of all runs, as they are."""
+    bodies = [found.exchange.read(f"{run.name}.rows") for run in found.runs]
+    return np.frombuffer(b"".join(bodies), found.job.row_kind)

@@ -31,7 +31,7 @@ PEOPLE = Coding(
 
 
 def people(rows: int, seed: int = 1) -> np.ndarray:
-    """Return rows as they are in the spill; about a tenth of the values are gaps."""
+    """Return rows as they are in the runs; about a tenth of the values are gaps."""
     random = np.random.default_rng(seed)
     found = np.zeros(rows, _kind(3, 2, 1))
     found["features"][:, 0] = random.normal(40, 10, rows)

@@ -153,18 +153,20 @@ def test_an_empty_file_and_other_bytes(path: Path) -> None:
         list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f").schema)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("classes", [None, 2, 300])
-def test_records_decode_to_the_rows_they_were_made_of(classes: int | None) -> None:
+def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weighted: bool) -> None:
     random = np.random.default_rng(4)
-    encoder = Encoder(3, classes, codes=2, dates=1)
+    encoder = Encoder(3, classes, codes=2, dates=1, weighted=weighted)
     features = random.normal(size=(50, 3)).astype(np.float32)
     features[0, 0] = np.nan
     codes = random.integers(0, 2**28, (50, 2))
     dates = random.integers(-(2**63), 2**63 - 1, (50, 1))
     labels = random.integers(0, classes, 50) if classes else features[:, 1]
-    data = bytes(encoder.encode(features, labels, codes, dates))
+    weights = random.uniform(size=50).astype(np.float32) if weighted else np.ones(50, np.float32)
+    data = bytes(encoder.encode(features, labels, codes, dates, weights))
     found = encoder.decode(data)
-    for one, other in zip(found, (features, labels, codes, dates), strict=True):
+    for one, other in zip(found, (features, labels, codes, dates, weights), strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(encoder.decode(b"")[1]) == 0
     for wrong in (data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):

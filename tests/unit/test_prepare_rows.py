@@ -6,10 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.rows import Rows
-from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
-from kfp_tfjob.components.prepare_data.spill import Spill, row_hashes, split_of
+from kfp_tfjob.components.prepare_data.runs import Run, RunWriter, edges_of, kind_of
+from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import Moments, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.storage.errors import DataError
@@ -48,19 +51,51 @@ def test_the_fractions_are_those_asked_for():
 
 
 @settings(max_examples=20, deadline=None)
-@given(features=_matrix)
-def test_spilled_rows_come_back_in_the_order_of_their_hashes(tmp_path_factory, features):
-    spill = Spill(tmp_path_factory.mktemp("spill"), 3)
-    hashes = row_hashes(features, "0")
-    numbers = np.arange(len(features), dtype=np.float32)
-    for part in np.array_split(np.arange(len(features)), 3):
-        spill.add(hashes[part], part.astype(np.int32), numbers[part], features[part])
-    spill.close()
-    found = np.concatenate(list(spill.bins()))
-    assert sorted(found["code"].tolist()) == list(range(len(features)))
-    assert (np.diff((found["hash"] >> np.uint64(56)).astype(int)) >= 0).all()
-    assert (found["features"] == features[found["code"]]).all()
-    assert not np.signbit(found["features"][found["features"] == 0]).any()
+@given(features=_matrix, runs=st.integers(1, 4), data=st.data())
+def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, runs, data):
+    exchange = FolderExchange(tmp_path_factory.mktemp("runs"))
+    kind, edges, count = kind_of(3, codes=1), edges_of(1, FRACTIONS), len(features)
+    rows = np.zeros(count, kind)
+    rows["hash"], rows["features"] = row_hashes(features, "0"), features
+    rows["code"] = np.arange(count) % 2
+    rows["number"] = np.where(rows["hash"] % np.uint64(3) == 0, np.nan, 1)
+    rows["codes"] = 1
+    found = []
+    for part, places in enumerate(np.array_split(np.arange(count), runs)):
+        writer = RunWriter(exchange, f"part-{part}", kind, edges)
+        writer.add(rows[places])
+        writer.flush()
+        found += [Run.read(exchange, name, part) for name in writer.names]
+    meaning = Meaning(np.array([1, 0], np.int32), (np.array([0, 7], np.int32),))
+    merged = SortedRows(exchange, found, kind, edges, True, lambda part: meaning)
+    middle = data.draw(st.integers(0, len(edges)))
+    pieces = [*merged.read(0, middle), *merged.read(middle, len(edges))]
+    labels = np.concatenate([piece.labels for piece in pieces])
+    order = np.lexsort((1 - rows["code"], rows["hash"]))
+    assert labels.tolist() == (1 - rows["code"])[order].tolist()
+    same = np.concatenate([piece.rows for piece in pieces])
+    assert (same["hash"] == rows["hash"][order]).all() and (same["codes"] == 7).all()
+    assert (same["features"] == features[order]).all()
+    numbers = Meaning(None, (None,))
+    merged = SortedRows(exchange, found, kind, edges, False, lambda part: numbers)
+    assert merged.counts.sum() == np.isfinite(rows["number"]).sum()
+    assert sum(len(piece.rows) for piece in merged.read(0, len(edges))) == merged.counts.sum()
+
+
+def test_a_damaged_run_is_noticed(tmp_path):
+    exchange, kind, edges = FolderExchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
+    writer = RunWriter(exchange, "part", kind, edges)
+    rows = np.zeros(100, kind)
+    rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)
+    writer.add(rows)
+    writer.flush()
+    body = bytearray((tmp_path / "part-0.rows").read_bytes())
+    body[len(body) // 2] ^= 1
+    (tmp_path / "part-0.rows").write_bytes(body)
+    runs = [Run.read(exchange, "part-0", 0)]
+    merged = SortedRows(exchange, runs, kind, edges, False, lambda part: Meaning(None, ()))
+    with pytest.raises(DataError, match="part-0.rows, which an earlier task.*damaged"):
+        list(merged.read(0, len(edges)))
 
 
 def test_shards_depend_on_rows_and_bytes_only():
@@ -168,8 +203,8 @@ def _statistics(names: tuple[str, ...]) -> Statistics:
 def test_duplicates_conflicts_and_warnings():
     features = np.array([[1, 5], [1, 5], [2e8, 5], [3, 5]], np.float32)
     statistics = _statistics(("id", "same"))
-    split = np.array([0, 0, 0, 1])
-    statistics.add(_spilled([1, 1, 2, 3], features), split, np.array([0, 1, 1, 0]))
+    statistics.add(_spilled([1, 1, 2], features[:3]), 0, np.array([0, 1, 1]))
+    statistics.add(_spilled([3], features[3:]), 1, np.array([0]))
     found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0})
     assert (found["duplicates"], found["conflicts"]) == (1, 1)
     assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
@@ -211,8 +246,7 @@ def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: 
     statistics = _statistics(("x", name))
     rows = len(values)
     features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
-    spilled, split = _spilled(list(range(rows)), features), np.zeros(rows, np.int64)
-    statistics.add(spilled, split, np.arange(rows) % 2)
+    statistics.add(_spilled(list(range(rows)), features), 0, np.arange(rows) % 2)
     found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0})
     warnings = [text for text in found["warnings"] if "a different whole number" in text]
     assert bool(warnings) == said

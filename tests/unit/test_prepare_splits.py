@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import scan as scan_module
+from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.source import list_source, source_digest
-from kfp_tfjob.components.prepare_data.spill import split_of
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import check, options
+from tests.unit.prepared_files import check, options, rows_of
 
 STORE = Store("http://127.0.0.1:1")
 
@@ -28,10 +28,10 @@ def scanned(path: Path, **given: object) -> tuple[scan_module.Scan, list[list[tu
     typed = options(**given)
     found = scan_module.read(list_source(STORE, str(path)), "y", typed, folder, 1 << 12)
     splits: list[list[tuple]] = [[], [], []]
-    for part in found.spill.bins():
-        numbers = split_of(part["hash"], list(typed.split.fractions.values()))
-        for row, number in zip(part["features"].tolist(), numbers.tolist(), strict=True):
-            splits[number].append(tuple(row))
+    part = rows_of(found)
+    numbers = split_of(part["hash"], list(typed.split.fractions.values()))
+    for row, number in zip(part["features"].tolist(), numbers.tolist(), strict=True):
+        splits[number].append(tuple(row))
     return found, [sorted(rows) for rows in splits]
 
 
@@ -122,7 +122,7 @@ def test_folders_are_splits_and_duplicates_are_counted_and_not_moved(tmp_path: P
     found, splits = scanned(tmp_path / "data")
     assert found.split_rule == {"folders": True}
     assert [len(rows) for rows in splits] == [50, 51, 52]
-    assert found.crossing.count() == {"validation": 1, "test": 2}
+    assert found.also_in_train() == {"validation": 1, "test": 2}
     _, by_hash = scanned(tmp_path / "data", split={"folders": False})
     assert [len(rows) for rows in by_hash] != [50, 51, 52]
     assert sum(map(len, by_hash)) == 153

@@ -40,7 +40,7 @@ class Exchange(Protocol):
 
     def write_plain(self, name: str, value: Any) -> None:
         """Write plain values with their digest."""
-        body = json.dumps(value, ensure_ascii=False).encode()
+        body = json.dumps(value).encode()
         self.write(name, sha256(body).hexdigest().encode() + body)
 
     def read_plain(self, name: str) -> Any:

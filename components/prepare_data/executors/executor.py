@@ -24,7 +24,13 @@ from kfp_tfjob.storage.store import Store
 
 
 class Executor(Protocol):
-    """Runs tasks."""
+    """Runs tasks.
+
+    Attributes:
+        context: What tasks get in this process.
+    """
+
+    context: Context
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item.
@@ -71,17 +77,19 @@ class Context:
 
     Attributes:
         recipe: Where everything is.
+        own: The store, if this process has opened it already.
         cache: What tasks of this worker keep for the next one, by a key of their own.
     """
 
     recipe: Recipe
+    own: Store | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
     _scratch: TemporaryDirectory | None = None
 
     @cached_property
     def store(self) -> Store:
         """The store, with this worker's own connections."""
-        return Store(self.recipe.endpoint, self.recipe.region)
+        return self.own or Store(self.recipe.endpoint, self.recipe.region)
 
     @cached_property
     def exchange(self) -> Exchange:

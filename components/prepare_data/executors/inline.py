@@ -11,6 +11,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     Recipe,
     run_task,
 )
+from kfp_tfjob.storage.store import Store
 
 
 class Inline(Executor):
@@ -18,10 +19,11 @@ class Inline(Executor):
 
     Args:
         recipe: Where everything is.
+        store: The store, if it is open already.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.context = Context(recipe)
+    def __init__(self, recipe: Recipe, store: Store | None = None) -> None:
+        self.context = Context(recipe, store)
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item."""

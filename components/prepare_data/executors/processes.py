@@ -26,6 +26,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     run_task,
 )
 from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.store import Store
 
 _AHEAD = 2  # tasks of each process: one that runs, and one that waits for it
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
@@ -40,10 +41,11 @@ class Processes(Executor):
     Args:
         recipe: Where everything is.
         count: The number of processes, with this one.
+        store: The store, if it is open already.
     """
 
-    def __init__(self, recipe: Recipe, count: int) -> None:
-        self.context = Context(recipe)
+    def __init__(self, recipe: Recipe, count: int, store: Store | None = None) -> None:
+        self.context = Context(recipe, store)
         self._others = count - 1
         # A fork of this process could deadlock: its libraries have threads. The server that forks
         # imports the tasks once, for all processes.

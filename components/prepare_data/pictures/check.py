@@ -21,6 +21,7 @@ _OF_TABLES = (
     "null_values",
     "encoding",
     "tfrecord_features",
+    "weight",
     "types",
     "missing",
     "min_count",

@@ -60,11 +60,11 @@ def prepare(
     label = data_label.strip() or LABEL
     for note in source.pictures.notes:
         log.warning("%s", note)
-    faults, runs = PictureFaults(), []
+    faults, runs = PictureFaults(), {}
     progress = ProgressLog("read")
     for result in executor.map(parts.READ, list(parts.parts_of(source, options))):
         faults.merge(result["faults"])
-        runs.append(parts.index_of(result))
+        runs[result["run"]] = parts.index_of(result)
         progress.add(result["files"], result["bytes"])
     progress.log()
     _check(faults, len(source.files), options)
@@ -106,6 +106,7 @@ def prepare(
     ]
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
+    executor.context.exchange.clear()
     return Prepared(str(base), digest, plan.rows, schema, described, reused=False)
 
 

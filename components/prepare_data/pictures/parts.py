@@ -10,12 +10,12 @@ determines split and order.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b, sha256
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.manifest import ManifestObject
 
 READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"
 LARGEST_FILE = 64 << 20  # bytes: a record is held in memory several times
 _PART_BYTES, _PART_FILES = 16 << 20, 4096
+_FOLDER, _RESULT, _DIGITS = "pictures", ".json", 16
 _REQUESTS = 16  # objects that are fetched at the same time
 _FORMATS, _MODES, _SPLITS = (
     {name: i for i, name in enumerate(names)} for names in (FORMATS, MODES, SPLITS)
@@ -101,11 +103,15 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         item: One of `parts_of`.
 
     Returns:
-        The plain index of the run, its rows in order; the faults; the bytes that were read.
+        The name of the run; its plain index, the rows in order; the faults; the bytes that were
+        read. If an earlier try of the step has got here, its result is used.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
     """
+    name = f"{_FOLDER}/{item['number']:06d}-{_digest(item)}"
+    if done := _done(context, name):
+        return done
     options = DataOptions.model_validate(item["options"])
     source = Source(item["uri"], (), context.store)
     files = [_file(plain[:-1]) for plain in item["files"]]
@@ -133,15 +139,18 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         index["hash"] = placing.place(index["content"], np.array(splits, np.int8))
     order = np.lexsort((index["label"], index["hash"]))
     ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
-    context.exchange.write(run_name(item["number"]), b"".join(ordered))
+    context.exchange.write(name, b"".join(ordered))
     collected = PictureFaults()
     collected.add(faults)
-    return {
+    found = {
+        "run": name,
         "index": plain_of(index[order].view(np.uint8)),
         "faults": collected.to_plain(),
         "bytes": sum(file.size for file in files),
         "files": len(files),
     }
+    context.exchange.write_plain(name + _RESULT, found)
+    return found
 
 
 def write(context: Context, item: dict[str, Any]) -> list[Any]:
@@ -149,8 +158,8 @@ def write(context: Context, item: dict[str, Any]) -> list[Any]:
 
     Args:
         context: Where it runs.
-        item: `address` and `name` of the shard; `pieces`, the number, start and end of each range
-            of a run; `order`, the place in `pieces` of each of its records.
+        item: `address` and `name` of the shard; `pieces`, the run, start and end of each range;
+            `order`, the place in `pieces` of each of its records.
 
     Returns:
         The values of its ManifestObject.
@@ -158,23 +167,24 @@ def write(context: Context, item: dict[str, Any]) -> list[Any]:
     Raises:
         DataError: A run is damaged.
     """
-    names = [run_name(number) for number, _, _ in item["pieces"]]
-    pieces = [
-        split_records(context.exchange.read(name, start, end))
-        for name, (_, start, end) in zip(names, item["pieces"], strict=True)
-    ]
+    place = f"{_FOLDER}/{item['name']}-{_digest(item)}"
+    if done := _done(context, place):
+        return done
+    pieces = [split_records(context.exchange.read(*piece)) for piece in item["pieces"]]
     path = context.folder / item["name"]
     try:
         with open(path, "wb", buffering=1 << 20) as file:
-            for place in array_of(item["order"]).tolist():
-                record = next(pieces[place], None)
+            for i in array_of(item["order"]).tolist():
+                record = next(pieces[i], None)
                 if record is None:
-                    raise damaged(names[place])
+                    raise damaged(item["pieces"][i][0])
                 file.write(record)
         sent = context.store.send(path, S3Address.parse(item["address"]), item["name"])
     finally:
         path.unlink(missing_ok=True)
-    return [sent.key, sent.size, sent.crc64nvme, sent.sha256]
+    found = [sent.key, sent.size, sent.crc64nvme, sent.sha256]
+    context.exchange.write_plain(place + _RESULT, found)
+    return found
 
 
 def faults_of(
@@ -199,9 +209,18 @@ def index_of(result: dict[str, Any]) -> np.ndarray:
     return array_of(result["index"]).view(INDEX)
 
 
-def run_name(number: int) -> str:
-    """Return the name of a run in the exchange."""
-    return f"pictures/{number:06d}"
+def _digest(item: dict[str, Any]) -> str:
+    """Return what tells the work of an item from any other."""
+    text = json.dumps(item, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _done(context: Context, name: str) -> Any:
+    """Return the result of an earlier try; None without one."""
+    try:
+        return context.exchange.read_plain(name + _RESULT)
+    except (ObjectNotFoundError, DataError):
+        return None
 
 
 def _checked(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
@@ -241,7 +260,7 @@ def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | N
 def _placing(item: dict[str, Any], options: DataOptions, source: Source) -> Placing:
     """Return what places rows by the folders of splits; it only needs a file of each."""
     files = tuple(_file(plain) for plain in item["splits"])
-    return Placing(Source(source.uri, files, source.store), options, Path(), 0)
+    return Placing(Source(source.uri, files, source.store), options, np.empty(0))
 
 
 def _one_of_each(source: Source) -> list[list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.pictures.header import (
     ALL_GREY,
     FORMATS,
@@ -16,8 +17,7 @@ from kfp_tfjob.components.prepare_data.pictures.header import (
     WITH_ALPHA,
 )
 from kfp_tfjob.components.prepare_data.plain import plain_of
-from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
-from kfp_tfjob.components.prepare_data.spill import split_of
+from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
@@ -36,26 +36,38 @@ class Plan:
     Attributes:
         index: As in `parts.INDEX`, sorted by hash, then label.
         run: int32 of shape [pictures], the number of the run that has each.
+        names: The names of the runs.
         split: int64 of shape [pictures], the number of its split.
         classes: The names of the classes.
     """
 
     index: np.ndarray
     run: np.ndarray
+    names: tuple[str, ...]
     split: np.ndarray
     classes: tuple[str, ...]
 
     @classmethod
-    def of(cls, runs: list[np.ndarray], classes: tuple[str, ...], options: DataOptions) -> Plan:
-        """Merge the indices of the runs, in their order."""
-        numbers = np.repeat(np.arange(len(runs), dtype=np.int32), [len(run) for run in runs])
-        index = np.concatenate(runs)
-        runs.clear()  # the same again, in memory
+    def of(
+        cls, runs: dict[str, np.ndarray], classes: tuple[str, ...], options: DataOptions
+    ) -> Plan:
+        """Merge the indices of the runs, in their order.
+
+        Args:
+            runs: The index of each run, by its name; emptied, to save memory.
+            classes: The names of the classes.
+            options: The typed `data_options`.
+        """
+        names = tuple(runs)
+        sizes = [len(run) for run in runs.values()]
+        numbers = np.repeat(np.arange(len(runs), dtype=np.int32), sizes)
+        index = np.concatenate(list(runs.values()))
+        runs.clear()
         # Equal pictures of one label have equal records, so their order does not matter.
         order = np.lexsort((numbers, index["label"], index["hash"]))
         index = index[order]
         split = split_of(index["hash"], list(options.split.fractions.values()))
-        return cls(index, numbers[order], split, classes)
+        return cls(index, numbers[order], names, split, classes)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -92,8 +104,9 @@ class Plan:
                 high = np.zeros(len(runs), np.int64)
                 np.minimum.at(low, order, starts[start:stop])
                 np.maximum.at(high, order, (starts + record)[start:stop])
-                pieces = np.stack([runs.astype(np.int64), low, high], axis=1)
-                item = {"name": name, "address": f"{address}/{name}", "pieces": pieces.tolist()}
+                ranges = zip(runs.tolist(), low.tolist(), high.tolist(), strict=True)
+                pieces = [[self.names[run], at, to] for run, at, to in ranges]
+                item = {"name": name, "address": f"{address}/{name}", "pieces": pieces}
                 yield split, {**item, "order": plain_of(order.astype(np.int32))}
 
     def also_in_train(self) -> dict[str, int]:

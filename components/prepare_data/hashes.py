@@ -1,0 +1,70 @@
+"""Gives every row a hash, which decides about its split and its place.
+
+The hash of a row is the keyed BLAKE2b of its values, 64 bits: of its float32 numbers, then the
+BLAKE2b of each of its texts, 64 bits, then its dates. It determines the split and the order: train
+has the rows with the lowest hashes, and so on. So a row never changes its split when others are
+added, equal rows stay together, and the order of the input has no effect.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+
+def row_hashes(
+    features: np.ndarray,
+    salt: str,
+    texts: np.ndarray | None = None,
+    dates: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the hash of each row.
+
+    Args:
+        features: float32 of shape [rows, features], finite, or NaN for a gap.
+        salt: The key of the hash, at most 64 bytes.
+        texts: uint64 of shape [rows, texts], the `text_hash` of each text, 0 for a gap.
+        dates: int64 of shape [rows, dates].
+
+    Returns:
+        uint64 of shape [rows]; -0.0 counts as 0.0, and every NaN as the same one.
+    """
+    numbers = features.astype("<f4", copy=False) + np.float32(0)
+    if texts is None and dates is None:
+        data, width = numbers.tobytes(), 4 * features.shape[1]
+    else:
+        numbers[np.isnan(numbers)] = np.float32(np.nan)
+        parts = [numbers, texts.astype(">u8"), dates.astype("<i8")]
+        views = [np.ascontiguousarray(part).view(np.uint8) for part in parts if part.shape[1]]
+        whole = np.hstack(views)
+        data, width = whole.tobytes(), whole.shape[1]
+    key = salt.encode()
+    digests = [
+        blake2b(data[at : at + width], digest_size=8, key=key).digest()
+        for at in range(0, len(data), width)
+    ]
+    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+
+
+def text_hash(text: str) -> int:
+    """Return the BLAKE2b of a text, 64 bits, read as a big-endian number."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
+    """Return the number of the split of each hash.
+
+    Args:
+        hashes: uint64 of shape [rows].
+        fractions: Shares that sum to 1.
+
+    Returns:
+        int64 of shape [rows].
+    """
+    return np.searchsorted(np.array(limits_of(fractions), np.uint64), hashes, side="right")
+
+
+def limits_of(fractions: list[float]) -> list[int]:
+    """Return the first hash of each split but the first."""
+    return [int(sum(fractions[: i + 1]) * 2**64) for i in range(len(fractions) - 1)]

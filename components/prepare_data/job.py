@@ -1,0 +1,166 @@
+"""What the tasks of one dataset have in common, as a document in the exchange."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
+from kfp_tfjob.components.prepare_data.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.placing import Placing
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
+from kfp_tfjob.options.data import DataOptions, Gaps
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import CATEGORY, DATE, TEXT
+
+_NAME_LENGTH = 16  # hexadecimal digits
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pass over the source.
+
+    Attributes:
+        source: The files.
+        label: The label column.
+        options: The typed `data_options`.
+        columns: The columns of the first file.
+        kinds: The kinds of the features; None if they are to be found out.
+        limits: With data_options.split.time, the times from which rows are in the next split.
+        block: Bytes of text to parse at a time.
+    """
+
+    source: Source
+    label: str
+    options: DataOptions
+    columns: Columns
+    kinds: Kinds | None = None
+    limits: tuple[float, ...] = ()
+    block: int = 0
+
+    @cached_property
+    def nulls(self) -> pa.Array:
+        """The texts that mean a missing value, and the empty one."""
+        return pa.array(sorted({*self.options.null_values, ""}))
+
+    @cached_property
+    def fractions(self) -> list[float]:
+        """The shares of the splits."""
+        return list(self.options.split.fractions.values())
+
+    @cached_property
+    def placing(self) -> Placing:
+        """What decides about the split of a row."""
+        return Placing(self.source, self.options, np.array(self.limits))
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """The bins of the hashes."""
+        return edges_of(self.source.size, self.fractions)
+
+    @cached_property
+    def known_kinds(self) -> Kinds:
+        """The kinds of the features: numbers, unless others are given."""
+        return self.kinds or of_numbers(self.columns.features, self.options)
+
+    @cached_property
+    def row_kind(self) -> np.dtype:
+        """The type of a row of the runs."""
+        kinds, weighted = self.known_kinds, self.options.weight is not None
+        if kinds.plain:
+            return kind_of(len(kinds.features), weighted=weighted)
+        texts, dates = len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE))
+        return kind_of(len(kinds.features) - texts - dates, texts, dates, weighted)
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(item.name for item in self.known_kinds.features)
+
+    @cached_property
+    def name(self) -> str:
+        """A digest of everything that decides about the results."""
+        body = {key: value for key, value in self.to_plain().items() if key != "block"}
+        text = json.dumps(body, sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        kinds = self.kinds and {
+            "features": [
+                [
+                    item.name,
+                    item.kind,
+                    item.gaps and item.gaps.model_dump(mode="json"),
+                    item.missing,
+                    item.asked,
+                ]
+                for item in self.kinds.features
+            ],
+            "left_out": [[item.name, item.reason] for item in self.kinds.left_out],
+        }
+        return {
+            "uri": self.source.uri,
+            "files": [
+                [file.name, file.size, str(file.location), file.tag, file.split]
+                for file in self.source.files
+            ],
+            "reader": self.source.reader and self.source.reader.to_plain(),
+            "label": self.label,
+            "options": self.options.model_dump(mode="json"),
+            "columns": [list(self.columns.features), list(self.columns.extra)],
+            "kinds": kinds,
+            "limits": list(self.limits),
+            "block": self.block,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], store: Callable[[], Store]) -> Job:
+        """Return what `to_plain` has written."""
+        files = tuple(
+            SourceFile(name, size, _location(where), tag, split)
+            for name, size, where, tag, split in plain["files"]
+        )
+        reader = plain["reader"] and OwnReader.from_plain(plain["reader"])
+        features, extra = plain["columns"]
+        kinds = plain["kinds"] and Kinds(
+            tuple(
+                Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked)
+                for name, kind, gaps, missing, asked in plain["kinds"]["features"]
+            ),
+            tuple(LeftOut(*item) for item in plain["kinds"]["left_out"]),
+        )
+        return cls(
+            Source(plain["uri"], files, store(), reader=reader),
+            plain["label"],
+            DataOptions.model_validate(plain["options"]),
+            Columns(tuple(features), plain["label"], extra=tuple(extra)),
+            kinds,
+            tuple(plain["limits"]),
+            plain["block"],
+        )
+
+
+def job_of(context: Context, name: str) -> Job:
+    """Return a job that the step has written to the exchange."""
+    key = ("job", name)
+    if key not in context.cache:
+        plain = context.exchange.read_plain(f"{name}/job")
+        context.cache[key] = Job.from_plain(plain, lambda: context.store)
+    return context.cache[key]
+
+
+def _location(text: str) -> S3Address | Path:
+    return S3Address.parse(text) if text.startswith("s3://") else Path(text)

@@ -1,0 +1,89 @@
+"""Cuts a source into parts, which are read one by one, in any order and anywhere.
+
+The cut depends on the source alone, never on who reads the parts. A part is a range of a large
+file, a file that can only be read as a whole, or several small files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.components.prepare_data.files import Source
+from kfp_tfjob.components.prepare_data.reach import Span
+from kfp_tfjob.components.prepare_data.tables import spans_of
+from kfp_tfjob.options.data import DataOptions
+
+PART_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads.
+
+    Attributes:
+        number: Its place in the source, from 0.
+        first: The first file, as an index of the files of the source.
+        last: The last file.
+        span: The range of the only file; None if files are read as a whole.
+        is_text: Whether the range is one of bytes, whose first record must be looked for.
+    """
+
+    number: int
+    first: int
+    last: int
+    span: Span | None = None
+    is_text: bool = False
+
+    def to_plain(self) -> list[Any]:
+        """Return it as JSON values."""
+        span = self.span and [self.span.start, self.span.end, self.span.exact]
+        return [self.number, self.first, self.last, span, self.is_text]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Part:
+        """Return the part of `to_plain`."""
+        number, first, last, span, is_text = plain
+        return cls(number, first, last, Span(*span) if span else None, is_text)
+
+    def bytes_of(self, source: Source) -> int:
+        """Return how many bytes of the source it has, about."""
+        files = source.files[self.first : self.last + 1]
+        size = sum(file.size for file in files)
+        return min(size, self.span.end - self.span.start) if self.span and self.is_text else size
+
+    @property
+    def follows(self) -> bool:
+        """Whether it must begin where the part before has ended."""
+        return self.is_text and self.span is not None and self.span.start > 0
+
+
+def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
+    """Return the parts of a source.
+
+    Args:
+        source: The files; large ones are opened.
+        options: The typed `data_options`.
+        size: About the bytes of a part.
+    """
+    found = _ranges(source, options, size)
+    return [Part(i, *part) for i, part in enumerate(found)]
+
+
+def _ranges(
+    source: Source, options: DataOptions, size: int
+) -> Iterator[tuple[int, int, Span | None, bool]]:
+    start, held = 0, 0  # small files that are waiting
+    for i, file in enumerate(source.files):
+        if held and held + file.size > size:
+            yield start, i - 1, None, False
+            start, held = i, 0
+        if file.size < size + size // 2:
+            start, held = start if held else i, held + max(file.size, 1)
+            continue
+        spans, is_text = spans_of(source, file, options, size)
+        for span in spans if len(spans) > 1 else [None]:
+            yield i, i, span, is_text and span is not None
+    if held:
+        yield start, len(source.files) - 1, None, False

@@ -1,0 +1,94 @@
+"""Restricts a reader to a range of a file, so that several can read one file.
+
+A record belongs to the range in which its first byte is. Where a range begins, the first record is
+looked for after a line end; it may be wrong inside a quoted value, so a reader says where it really
+began and ended, and the ranges of a file must follow each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+_LONGEST_LINE = 32 << 20  # bytes that are looked through for a line end
+_PIECE = 1 << 20
+_FEWEST = 1 << 16  # bytes to read at a time, also shortly before the end
+
+
+@dataclass(frozen=True)
+class Span:
+    """What to read of a file.
+
+    Attributes:
+        start: The first byte, or the first row group of a Parquet file.
+        end: The end.
+        exact: Whether a record begins exactly at `start`.
+    """
+
+    start: int
+    end: int
+    exact: bool = False
+
+
+def _none() -> int:
+    return 0
+
+
+@dataclass
+class Reach:
+    """A range of a file of text, and how far it is read.
+
+    Attributes:
+        position: The offset of the next byte that is in no block yet.
+        until: Records that begin before this offset are read.
+        lines_before: Counts the lines of the file before the range, for a message.
+        started: The offset of the first byte that is read.
+    """
+
+    position: int = 0
+    until: int = sys.maxsize
+    lines_before: Callable[[], int] = _none
+
+    def __post_init__(self) -> None:
+        self.started = self.position
+
+    @property
+    def left(self) -> int:
+        """The bytes in which another record may begin."""
+        return max(self.until - self.position, 0)
+
+    def wanted(self, held: int, block: int) -> int:
+        """Return how many bytes to read next, with so many that are not in a block yet."""
+        return min(block, max(self.left - held + 1, _FEWEST))
+
+    def cut(self, data: bytes) -> int:
+        """Return the length of the lines at the start of `data` that begin within the range."""
+        if self.left - 1 >= len(data):
+            return len(data)
+        return data.find(b"\n", self.left - 1) + 1 or len(data)
+
+
+def begin(stream: IO[bytes], span: Span | None) -> Reach:
+    """Move a stream to the first record of a range; without one, it stays where it is."""
+    if span is None:
+        return Reach()
+    if not span.start:
+        return Reach(stream.tell(), span.end)
+    if span.exact:
+        stream.seek(span.start)
+        position = span.start
+    else:
+        stream.seek(span.start - 1)
+        position = span.start - 1 + len(stream.readline(_LONGEST_LINE))
+
+    def lines_before() -> int:
+        stream.seek(0)
+        left, lines = position, 0
+        while left and (piece := stream.read(min(left, _PIECE))):
+            lines += piece.count(b"\n")
+            left -= len(piece)
+        return lines
+
+    return Reach(position, span.end, lines_before)

@@ -1,0 +1,202 @@
+"""Sorted runs: the rows of a part in the order of their hashes, as objects in the exchange.
+
+A dataset is sorted without ever being in memory: each part is sorted alone and written as one run
+or several, and a shard is merged from its range of every run. The hashes are divided into bins that
+are the same for all runs. The index of a run has, for each bin, the number of its rows and their
+CRC32C, so any range of bins can be read and verified alone.
+
+Rows whose label is not a number come after the others, in an order of their own: whether they are
+good is known only once all labels are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
+from kfp_tfjob.components.prepare_data.hashes import limits_of
+from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+
+RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
+_BIN_BYTES = 2 << 20  # of the source, about
+_FEWEST_BITS, _MOST_BITS = 8, 16
+GROUPS = 2  # rows whose label is a number, and other rows
+
+
+def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
+    """Return the type of a row: its hash, its label, its values, and its weight if it has one."""
+    return np.dtype(
+        [
+            ("hash", "<u8"),
+            ("code", "<i4"),
+            ("number", "<f4"),
+            ("features", "<f4", (features,)),
+            ("codes", "<i4", (codes,)),
+            ("dates", "<i8", (dates,)),
+            *([("weight", "<f4")] if weighted else []),
+        ]
+    )
+
+
+def edges_of(size: int, fractions: list[float]) -> np.ndarray:
+    """Return the first hash of each bin: uint64, ascending from 0.
+
+    A bin is in one split, and its hashes have their first 8 bits in common.
+
+    Args:
+        size: Bytes of the source.
+        fractions: Shares of the splits.
+    """
+    bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
+    starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+    return np.unique(np.concatenate([starts, np.array(limits_of(fractions), np.uint64)]))
+
+
+class RunWriter:
+    """Sorts rows and writes them as runs.
+
+    Args:
+        exchange: Where to.
+        name: The start of the names of the runs.
+        kind: The type of a row.
+        edges: The bins.
+        texts: The number of columns whose texts are kept for the test split.
+    """
+
+    def __init__(
+        self, exchange: Exchange, name: str, kind: np.dtype, edges: np.ndarray, texts: int = 0
+    ) -> None:
+        self._exchange, self._name, self._kind, self._edges = exchange, name, kind, edges
+        self._waiting: list[np.ndarray] = []
+        self._texts: list[list[pa.Array]] = [[] for _ in range(texts)]
+        self._size = 0
+        self.names: list[str] = []
+
+    def add(self, rows: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
+        """Add rows, with the texts of each column; a text is null outside the test split."""
+        self._waiting.append(rows)
+        for kept, column in zip(self._texts, texts, strict=True):
+            kept.append(column)
+        self._size += rows.nbytes + sum(column.nbytes for column in texts)
+        if self._size >= RUN_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting as one run."""
+        rows = np.concatenate(self._waiting) if self._waiting else np.empty(0, self._kind)
+        self._waiting, self._size = [], 0
+        if not len(rows):
+            return
+        name = f"{self._name}-{len(self.names)}"
+        hashes = rows["hash"]
+        order = np.argsort(hashes, kind="stable")
+        other = np.isnan(rows["number"][order])
+        groups = [order[~other], order[other]]
+        counts = np.stack([self._counted(hashes[group]) for group in groups])
+        rows = rows[np.concatenate(groups)]
+        body = rows.tobytes()
+        sums, at = np.zeros(counts.shape, np.uint32), 0
+        for place in np.argwhere(counts).tolist():
+            end = at + int(counts[*place]) * self._kind.itemsize
+            sums[*place] = google_crc32c.value(body[at:end])
+            at = end
+        self._exchange.write(f"{name}.rows", body)
+        if self._texts:
+            places = pa.array(np.concatenate(groups))
+            columns = [pa.concat_arrays(kept).take(places) for kept in self._texts]
+            table = pa.table(columns, [str(i) for i in range(len(columns))])
+            self._texts = [[] for _ in self._texts]
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            self._exchange.write(f"{name}.texts", sink.getvalue())
+        index = {"counts": plain_of(counts.astype(np.int32)), "sums": plain_of(sums)}
+        self._exchange.write_plain(f"{name}.index", index)
+        self.names.append(name)
+
+    def _counted(self, hashes: np.ndarray) -> np.ndarray:
+        places = np.searchsorted(hashes, self._edges)
+        return np.diff(np.append(places, len(hashes)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: Its name in the exchange.
+        part: The number of its part.
+        counts: int32 of shape [2, bins].
+        sums: uint32 of shape [2, bins].
+    """
+
+    name: str
+    part: int
+    counts: np.ndarray
+    sums: np.ndarray
+
+    @classmethod
+    def read(cls, exchange: Exchange, name: str, part: int) -> Run:
+        """Read its index."""
+        index = exchange.read_plain(f"{name}.index")
+        return cls(name, part, array_of(index["counts"]), array_of(index["sums"]))
+
+
+@dataclass
+class Stretch:
+    """The rows of a range of bins of one run and group, with what is needed to place them.
+
+    Attributes:
+        part: The number of the part.
+        rows: Rows of the run.
+        ends: For each bin of the range, where its rows end.
+        texts: The texts of the rows; none if no column is hashed.
+    """
+
+    part: int
+    rows: np.ndarray
+    ends: np.ndarray
+    texts: list[pa.Array] = field(default_factory=list)
+
+
+def read_stretch(
+    exchange: Exchange,
+    run: Run,
+    kind: np.dtype,
+    group: int,
+    first: int,
+    last: int,
+    texts: bool = False,
+) -> Stretch:
+    """Read the rows of the bins from `first` up to `last`.
+
+    Raises:
+        DataError: They are damaged.
+    """
+    before = int(run.counts[:group].sum()) + int(run.counts[group, :first].sum())
+    counts = run.counts[group, first:last]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    if not total:
+        return Stretch(run.part, np.empty(0, kind), ends)
+    size, name = kind.itemsize, f"{run.name}.rows"
+    body = exchange.read(name, before * size, (before + total) * size)
+    at = 0
+    for count, checksum in zip(counts.tolist(), run.sums[group, first:last].tolist(), strict=True):
+        if count:
+            if google_crc32c.value(body[at : at + count * size]) != checksum:
+                raise damaged(name)
+            at += count * size
+    found = []
+    if texts:
+        with pa.ipc.open_stream(exchange.read(f"{run.name}.texts")) as stream:
+            found = [
+                pa.concat_arrays(column.chunks) for column in stream.read_all().slice(before, total)
+            ]
+    return Stretch(run.part, np.frombuffer(body, kind), ends, found)

@@ -1,0 +1,355 @@
+"""The tasks that read parts of the source: they find the kinds of columns, and write sorted runs.
+
+Each leaves one document in the exchange when it is done, so that work is not done twice after the
+step was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data import crossing, weights
+from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
+from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.files import SourceFile
+from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.header import choose
+from kfp_tfjob.components.prepare_data.job import Job, job_of
+from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS
+from kfp_tfjob.components.prepare_data.learned import counted_for
+from kfp_tfjob.components.prepare_data.parts import Part
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
+from kfp_tfjob.components.prepare_data.seen import Seen, see
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tables import open_table
+from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
+from kfp_tfjob.options.data import EVERY_COLUMN
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.coding import CATEGORY, NUMBER, TEXT
+
+LOOK, ROWS = "look", "rows"  # the names of the documents
+
+
+def document(job: str, task: str, part: int) -> str:
+    """Return the name of what a task has found in a part."""
+    return f"{job}/{task}-{part:06d}"
+
+
+def look(context: Context, item: list[Any]) -> list[int]:
+    """Count the values of each column in one part.
+
+    Args:
+        context: Where everything is.
+        item: The name of the job, and the part as plain values.
+
+    Returns:
+        The rows.
+    """
+    job, part = job_of(context, item[0]), Part.from_plain(item[1])
+    seen = {name: Seen(name, job.nulls) for name in job.columns.features}
+    text = Columns(tuple(seen), job.label, frozenset())
+    reader, rows = _Reader(job, part), 0
+    for _, table, _ in reader.tables():
+        for chunk in table.chunks(text):
+            see(seen, chunk)
+            rows += chunk.faults.seen
+    found = {
+        "reached": reader.reached,
+        "rows": rows,
+        "seen": [column.to_plain() for column in seen.values()],
+    }
+    context.exchange.write_plain(document(job.name, LOOK, part.number), found)
+    return [rows]
+
+
+def rows(context: Context, item: list[Any]) -> list[int]:
+    """Write the rows of one part as sorted runs.
+
+    Args:
+        context: Where everything is.
+        item: The name of the job, and the part as plain values.
+
+    Returns:
+        The rows, or nothing if the part shows that the assumed kinds are wrong.
+    """
+    job, part = job_of(context, item[0]), Part.from_plain(item[1])
+    found = _Found(job, context, part)
+    try:
+        converting = _Plain if job.known_kinds.plain else _Mixed
+        reached = converting(job, found).read(part)
+    except _NotPlainError:
+        context.exchange.write_plain(document(job.name, ROWS, part.number), {"plain": False})
+        return []
+    except _LostError as error:
+        lost = {"lost": [error.name, TOO_MANY_TEXTS]}
+        context.exchange.write_plain(document(job.name, ROWS, part.number), lost)
+        return []
+    context.exchange.write_plain(document(job.name, ROWS, part.number), found.to_plain(reached))
+    return [found.faults.seen]
+
+
+class _Beside(NamedTuple):
+    """What columns beside the features say of each row: its split and its weight, if anything."""
+
+    splits: np.ndarray | None
+    weights: np.ndarray | None
+
+    def of(self, keep: np.ndarray) -> _Beside:
+        """Return the rows of a mask."""
+        return _Beside(*(None if found is None else found[keep] for found in self))
+
+
+class _NotPlainError(Exception):
+    """The source is not a table of numbers without a gap, or has bad rows."""
+
+
+class _LostError(Exception):
+    """A column has too many texts for a category."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _Reader:
+    """Opens the files of one part, and checks that they have the columns of the first file."""
+
+    def __init__(self, job: Job, part: Part) -> None:
+        self._job, self._part = job, part
+        self.reached: tuple[int, int, int] | None = None
+
+    def tables(self) -> Iterator[tuple[SourceFile, ArrowTable, Columns]]:
+        """Yield each file as a table, with the columns to read."""
+        job, span = self._job, self._part.span
+        for file in job.source.files[self._part.first : self._part.last + 1]:
+            with open_table(job.source, file, job.options, job.block, span) as table:
+                columns, problems = choose(table.names, job.label, job.options, file.name)
+                problems += table.problems(columns) if columns else []
+                if columns and set(columns.features) != set(job.columns.features):
+                    problems.append(_other_columns(job, file.name, columns))
+                DataError.raise_if(problems)
+                assert columns is not None
+                wanted = Columns(job.features, job.label, extra=columns.extra)
+                yield file, table, wanted
+                if span and self._part.is_text:
+                    self.reached = table.reached
+
+
+def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
+    others = job.columns.features
+    more = sorted(set(columns.features) - set(others))
+    fewer = sorted(set(others) - set(columns.features))
+    return Problem(
+        f"{name} does not have the columns of {job.source.files[0].name}",
+        received="; ".join(
+            f"{kind} {', '.join(map(repr, names[:10]))}"
+            for kind, names in (("additional", more), ("missing", fewer))
+            if names
+        ),
+        expected="the same columns in every file, in any order",
+        fix="name the features with data_options.columns, or leave out the columns that some"
+        " files lack with data_options.drop",
+    )
+
+
+class _Found:
+    """What a part has: runs in the exchange, labels, faults and counts."""
+
+    def __init__(self, job: Job, context: Context, part: Part) -> None:
+        self._job, self._exchange = job, context.exchange
+        self._name = document(job.name, ROWS, part.number)
+        self.faults, self.vocabulary = Faults(), Vocabulary(job.label)
+        kinds = job.known_kinds
+        coders = [item for item in kinds.features if item.kind in (CATEGORY, TEXT)]
+        self.texts: dict[str, Dictionary | Bins] = {
+            item.name: Dictionary() if item.kind == CATEGORY else Bins(job.options.hash_bins)
+            for item in coders
+        }
+        self.hashed = tuple(item.name for item in coders if item.kind == TEXT)
+        self._runs = RunWriter(
+            context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
+        )
+        self._counted = [counted_for(kinds) for _ in range(GROUPS)]
+        self._is_counted = not kinds.plain
+        self._crossing = crossing.Writer() if job.placing.is_needed else None
+
+    def add(
+        self,
+        rows: Rows,
+        hashes: np.ndarray,
+        beside: _Beside,
+        codes: np.ndarray | None = None,
+    ) -> None:
+        """Add the good rows of a chunk.
+
+        Args:
+            rows: The rows.
+            hashes: Their hashes.
+            beside: Their splits and weights.
+            codes: The codes of their texts.
+        """
+        job = self._job
+        if beside.splits is not None:
+            placed = job.placing.place(hashes, beside.splits)
+            self._crossing.add(hashes, split_of(placed, job.fractions))
+            hashes = placed
+        self.faults.add(rows.faults)
+        split = split_of(hashes, job.fractions)
+        labels, numbers = self.vocabulary.add(rows, split)
+        found = np.empty(len(hashes), job.row_kind)
+        found["hash"], found["code"], found["number"] = hashes, labels, numbers
+        found["features"] = rows.features + np.float32(0)  # -0.0 is 0.0
+        if codes is not None:
+            found["codes"] = codes
+            if found["dates"].shape[1]:
+                found["dates"] = rows.dates
+        if beside.weights is not None:
+            found["weight"] = beside.weights
+        if self._is_counted:
+            train, other = found[split == 0], np.isnan(numbers[split == 0])
+            for counted, mask in zip(self._counted, (~other, other), strict=True):
+                counted.add(train if mask.all() else train[mask])
+        self._runs.add(found, self._raw(rows, split))
+
+    def _raw(self, rows: Rows, split: np.ndarray) -> list[pa.Array]:
+        """Return the texts of test, whose shards have only their bins; null for other rows."""
+        mask = split == SPLITS.index("test")
+        found = []
+        for name, column in zip(self.texts, rows.texts, strict=True):
+            if name in self.hashed:
+                places = pa.array(column.codes, mask=~mask)
+                found.append(pa.array(["", *column.texts], pa.string()).take(places))
+        return found
+
+    def to_plain(self, reached: tuple[int, int, int] | None) -> dict[str, Any]:
+        """Write what is left, and return the document."""
+        self._runs.flush()
+        shared = None
+        if self._crossing:
+            shared = f"{self._name}.splits"
+            self._exchange.write(shared, self._crossing.to_bytes())
+        return {
+            "plain": True,
+            "reached": reached,
+            "runs": self._runs.names,
+            "faults": self.faults.to_plain(),
+            "vocabulary": self.vocabulary.to_plain(),
+            "dictionaries": [
+                found.to_plain() for found in self.texts.values() if isinstance(found, Dictionary)
+            ],
+            "counted": [counted.to_plain() for counted in self._counted],
+            "crossing": shared,
+        }
+
+
+class _Pass:
+    """Converts the chunks of a part."""
+
+    def __init__(self, job: Job, found: _Found) -> None:
+        self.job, self.found = job, found
+        self._weight = job.options.weight
+
+    def read(self, part: Part) -> tuple[int, int, int] | None:
+        """Read a part; return how far a range of a text was read."""
+        reader = _Reader(self.job, part)
+        for file, table, columns in reader.tables():
+            columns = self.wanted(columns)
+            for chunk in table.chunks(columns):
+                self.check(chunk, columns)
+                chunk.faults.dropping = self._dropping(chunk)
+                placing = self.job.placing
+                splits = placing.splits(file, chunk) if placing.is_needed else None
+                self.add(table, chunk, columns, _Beside(splits, self._weights(chunk)))
+        return reader.reached
+
+    def wanted(self, columns: Columns) -> Columns:
+        """Return the columns to read."""
+        return columns
+
+    def check(self, chunk: Chunk, columns: Columns) -> None:
+        """Compare a chunk with the assumed kinds."""
+
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
+        """Add the rows of a chunk."""
+        raise NotImplementedError
+
+    def _weights(self, chunk: Chunk) -> np.ndarray | None:
+        if self._weight is None:
+            return None
+        column = chunk.columns[self._weight]
+        return weights.read(column, self._weight, self.job.nulls, chunk.faults)
+
+    def _dropping(self, chunk: Chunk) -> frozenset[str]:
+        """Return the columns whose gaps leave a row out."""
+        missing = self.job.options.missing
+        named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
+        if EVERY_COLUMN in named:
+            named |= chunk.columns.keys() - missing.keys() - {self.job.label, self._weight}
+        return frozenset(named)
+
+
+class _Plain(_Pass):
+    """Reads a table of numbers."""
+
+    def check(self, chunk: Chunk, columns: Columns) -> None:
+        """Stop at anything that is not a number, unless the kinds are known."""
+        if self.job.kinds is None and not _numbers_only(chunk, columns):
+            raise _NotPlainError
+
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
+        """Add the rows of a chunk."""
+        rows = table.number_rows(chunk, columns)
+        hashes = row_hashes(rows.features, self.job.options.split.salt)
+        self.found.add(rows, hashes, beside.of(chunk.faults.good))
+
+
+class _Mixed(_Pass):
+    """Reads a table with columns of any kind."""
+
+    def __init__(self, job: Job, found: _Found) -> None:
+        super().__init__(job, found)
+        self._converter = Converter(job.known_kinds, job.label, job.nulls)
+        self._numbers = frozenset(job.known_kinds.of(NUMBER))
+
+    def wanted(self, columns: Columns) -> Columns:
+        """Return the columns to read."""
+        return Columns(columns.features, columns.label, self._numbers, columns.extra)
+
+    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
+        """Add the rows of a chunk."""
+        rows = self._converter.rows(table, chunk)
+        codes, hashed = _coded(rows, self.found.texts)
+        hashes = row_hashes(rows.features, self.job.options.split.salt, hashed, rows.dates)
+        self.found.add(rows, hashes, beside.of(chunk.faults.good), codes)
+
+
+def _numbers_only(chunk: Chunk, columns: Columns) -> bool:
+    """Tell whether every feature of a chunk is a number in every row."""
+    for name in columns.features:
+        column = chunk.columns[name]
+        if not numeric(column.type) or pa.types.is_boolean(column.type) or column.null_count:
+            return False
+        if pa.types.is_floating(column.type):
+            if np.isnan(column.to_numpy(zero_copy_only=False)).any():
+                return False
+    return True
+
+
+def _coded(rows: Rows, texts: Mapping[str, Dictionary | Bins]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
+    codes = np.empty((len(rows.lines), len(texts)), np.int32)
+    hashes = np.empty((len(rows.lines), len(texts)), np.uint64)
+    for j, ((name, coder), column) in enumerate(zip(texts.items(), rows.texts, strict=True)):
+        try:
+            codes[:, j], hashes[:, j] = coder.add(column)
+        except TooManyTextsError:
+            raise _LostError(name) from None
+    return codes, hashes

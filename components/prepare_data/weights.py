@@ -1,0 +1,117 @@
+"""Reads the weights of rows: the column that data_options.weight names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data import values
+from kfp_tfjob.components.prepare_data.arrow_table import as_texts, numeric, textual
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.storage.errors import DataError, Problem
+
+
+def read(column: pa.Array, name: str, nulls: pa.Array, faults: BlockFaults) -> np.ndarray:
+    """Return float32 of shape [rows], finite and not negative; a bad weight is a fault of its row.
+
+    Args:
+        column: The column as it is in the file.
+        name: Its name.
+        nulls: The texts that mean a missing value, and the empty one.
+        faults: Marked where there is no weight.
+    """
+    if not (numeric(column.type) or textual(column.type) or pa.types.is_binary(column.type)):
+        kind = str(column.type)
+        faults.mark(np.ones(len(column), bool), "text", name, lambda i: f"the type {kind}")
+        return np.zeros(len(column), np.float32)
+    if numeric(column.type):
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        found = {"missing": np.isnan(numbers), "not finite": np.abs(numbers) > values.LARGEST}
+        shown = column
+    elif pa.types.is_binary(column.type):
+        shown = values.strings(column, name, faults)
+        numbers, found = values.numbers(shown, nulls, np.float64)
+    else:
+        encoded, wrong = as_texts(column)
+        if wrong is not None:
+            faults.mark(wrong, "encoding", name, lambda i: "")
+        shown = encoded.cast(pa.string())
+        numbers, found = values.numbers(shown, nulls, np.float64)
+    found = {**found, "weight": numbers < 0}
+    for rule, mask in found.items():
+        faults.mark(mask, rule, name, lambda i: str(shown[i]))
+    bad = np.any(list(found.values()), axis=0)
+    return np.where(bad, 0, numbers).astype(np.float32)
+
+
+def weights_of(rows: np.ndarray) -> np.ndarray | None:
+    """Return the weights of rows of the runs; None if they have none."""
+    return rows["weight"] if "weight" in (rows.dtype.names or ()) else None
+
+
+class WeightSums:
+    """Sums of the weights of one split, or of a part of it; they merge in order."""
+
+    def __init__(self) -> None:
+        self.rows, self.zeros = 0, 0
+        self.sum, self.least, self.most = 0.0, np.inf, 0.0
+
+    def add(self, weights: np.ndarray) -> None:
+        """Add rows."""
+        if not len(weights):
+            return
+        self.rows += len(weights)
+        self.zeros += int((weights == 0).sum())
+        self.sum += float(weights.sum(dtype=np.float64))
+        self.least = min(self.least, float(weights.min()))
+        self.most = max(self.most, float(weights.max()))
+
+    def merge(self, later: WeightSums) -> None:
+        """Add the sums of later rows."""
+        self.rows += later.rows
+        self.zeros += later.zeros
+        self.sum += later.sum
+        self.least, self.most = min(self.least, later.least), max(self.most, later.most)
+
+    def to_plain(self) -> list[float]:
+        """Return it as JSON values."""
+        return [self.rows, self.zeros, self.sum, self.least if self.rows else 0.0, self.most]
+
+    @classmethod
+    def from_plain(cls, plain: Iterable[float]) -> WeightSums:
+        """Return the sums of `to_plain`."""
+        found = cls()
+        rows, zeros, found.sum, found.least, found.most = plain
+        found.rows, found.zeros = int(rows), int(zeros)
+        if not found.rows:
+            found.least = np.inf
+        return found
+
+    def to_dict(self) -> dict[str, float]:
+        """Return what statistics.json has of a split."""
+        return {
+            "rows": self.rows,
+            "mean": self.sum / self.rows if self.rows else 0.0,
+            "min": self.least if self.rows else 0.0,
+            "max": self.most,
+            "zero": self.zeros,
+        }
+
+
+def check(name: str, splits: dict[str, WeightSums]) -> None:
+    """Refuse weights of which none counts in a split.
+
+    Raises:
+        DataError: All weights of a split are 0.
+    """
+    if empty := [split for split, sums in splits.items() if sums.rows and not sums.sum]:
+        raise DataError(
+            Problem(
+                f"every weight of {name!r} is 0 in {', '.join(empty)}",
+                expected="rows that count in train, validation and test",
+                fix="correct the weights, or divide the rows in another way: data_options.split",
+                path="data_options.weight",
+            )
+        )

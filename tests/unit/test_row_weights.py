@@ -1,0 +1,142 @@
+"""Weights of rows: which values they may have, and what the training makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data import weights
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import choose
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.records import TFRecords
+from kfp_tfjob.trainer.row_weights import RowWeights
+from kfp_tfjob.trainer.rows import Rows
+
+NULLS = pa.array(["", "NA"])
+
+
+def read(column: pa.Array) -> tuple[list[float], dict[int, str]]:
+    """Return the weights, and the first rule that each bad row breaks."""
+    faults = BlockFaults("f.csv", np.arange(1, len(column) + 1))
+    found = weights.read(column, "w", NULLS, faults)
+    assert found.dtype == np.float32
+    return found.tolist(), {fault.line: fault.rule for fault in faults.examples}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["2", "0.5", "0", "", "NA", "-1", "x", "inf", "1e39", "-0"], pa.binary()),
+        pa.array(["2", "0.5", "0", "", None, "-1", "x", "inf", "1e39", "-0"]),
+        pa.array(["2", "0.5", "0", "", None, "-1", "x", "inf", "1e39", "-0"]).dictionary_encode(),
+    ],
+    ids=["text of a CSV", "typed text", "dictionary"],
+)
+def test_a_weight_is_a_number_of_0_or_more(column: pa.Array) -> None:
+    found, faults = read(column)
+    assert found == [2, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert faults == {
+        4: "missing",
+        5: "missing",
+        6: "weight",
+        7: "text",
+        8: "not finite",
+        9: "not finite",
+    }
+
+
+def test_weights_of_typed_columns() -> None:
+    assert read(pa.array([1, 2, None, -3])) == ([1, 2, 0, 0], {3: "missing", 4: "weight"})
+    found, faults = read(pa.array([0.25, float("nan"), float("inf"), 1e39]))
+    assert found == [0.25, 0, 0, 0]
+    assert faults == {2: "missing", 3: "not finite", 4: "not finite"}
+    assert read(pa.array([True, False])) == ([1, 0], {})
+    assert read(pa.array([[1]])) == ([0], {1: "text"})
+    assert read(pa.array([0], pa.timestamp("us"))) == ([0], {1: "text"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, ""),
+        ({"weight": "none"}, "which f.csv does not have"),
+        ({"weight": "y"}, "which is the label"),
+        ({"columns": ["a", "w"]}, "which is in data_options.columns"),
+        ({"drop": ["w"]}, "which is in data_options.drop"),
+        ({"types": {"w": "number"}}, "which is in data_options.types"),
+        ({"missing": {"w": "median"}}, "which is in data_options.missing"),
+        ({"split": {"group": "w"}}, "which decides about the split"),
+    ],
+)
+def test_the_column_has_no_other_use(options: dict, said: str) -> None:
+    chosen = parse(DataOptions, "data_options", {"weight": "w"} | options)
+    columns, problems = choose(["a", "w", "b", "y"], "y", chosen, "f.csv")
+    assert [said in str(problem) and bool(problem.fix) for problem in problems] == [True] * bool(
+        said
+    )
+    if not said:
+        assert columns.features == ("a", "b") and columns.extra == ("w",)
+        assert columns.all == ("a", "b", "y", "w")
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0, 2.0**99, width=32), max_size=20), st.integers(0, 20))
+def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
+    parts = []
+    for part in (values[:cut], values[cut:]):
+        sums = weights.WeightSums()
+        sums.add(np.array(part, np.float32))
+        parts.append(weights.WeightSums.from_plain(sums.to_plain()))
+    first, second = parts
+    first.merge(second)
+    found = first.to_dict()
+    assert found["rows"] == len(values) and found["zero"] == values.count(0)
+    if values:
+        assert (found["min"], found["max"]) == (min(values), max(values))
+        assert found["mean"] == pytest.approx(np.mean(values, dtype=float))
+
+
+def test_a_split_that_does_not_count_is_refused() -> None:
+    sums = {name: weights.WeightSums() for name in ("train", "validation", "test")}
+    sums["train"].add(np.ones(3, np.float32))
+    weights.check("w", sums)
+    sums["test"].add(np.zeros(3, np.float32))
+    with pytest.raises(DataError, match="every weight of 'w' is 0 in test"):
+        weights.check("w", sums)
+
+
+def test_rows_bring_their_weights(tmp_path: Path) -> None:
+    features = np.arange(6, dtype=np.float32).reshape(3, 2)
+    labels, given = np.array([0, 1, 1]), np.array([0.5, 0, 4], np.float32)
+    encoded = Encoder(2, 2, weighted=True).encode(features, labels, weights=given)
+    (tmp_path / "train-00000.tfrecord").write_bytes(encoded)
+    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset))
+    values |= {"feature_names": ("a", "b"), "class_names": ("u", "v"), "task": "classification"}
+    own = RowWeights("w", {"train": 1.5, "test": 0.0})
+    dataset = Dataset(**values | {"row_weights": own})
+    rows = Rows(dataset, TFRecords([tmp_path / "train-00000.tfrecord"]))
+    order = np.array([2, 0, 1])
+    for _ in range(2):
+        found = rows.take_weighted(order)
+        assert found[0].tolist() == features[order].tolist() and found[1].tolist() == [1, 0, 1]
+        assert found[2].tolist() == [4, 0.5, 0]
+        assert rows.weights().tolist() == given.tolist()
+        rows._layout = None  # parsed instead of copied
+    assert own.scaled("train", given).mean() == pytest.approx(1)
+    assert own.scaled("test", given) is given
+    repeated = np.repeat(labels, [1, 0, 8])  # the weights times two
+    assert np.array_equal(
+        dataset.class_weights("balanced", labels, given),
+        dataset.class_weights("balanced", repeated),
+    )
