@@ -58,7 +58,7 @@ def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
 
 
 def _raw(store: Store, done) -> pa.Table:
-    data = store.read(S3Address.parse(done.dataset_uri) / "test.parquet")
+    data = store.read(S3Address.parse(done.dataset_uri) / "test-00000.parquet")
     return pa.parquet.read_table(io.BytesIO(data))
 
 
@@ -160,7 +160,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     for part in ("<h2>Gaps</h2>", "2015-0", "true in "):
         assert part in page
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
-    assert "test.parquet" in [item.key for item in manifest.objects]
+    assert "test-00000.parquet" in [item.key for item in manifest.objects]
     assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []
 
 
