@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
@@ -53,10 +54,6 @@ class SourceFile:
         status = path.stat()
         return cls(name, status.st_size, path.absolute(), mark(status))
 
-    def in_split(self, split: str) -> SourceFile:
-        """Return the same file in the folder of a split."""
-        return SourceFile(self.name, self.size, self.location, self.tag, split)
-
 
 @dataclass(frozen=True)
 class Source:
@@ -72,7 +69,7 @@ class Source:
     """
 
     uri: str
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
     store: Store
     dataset: FinishedDataset | None = None
     reader: OwnReader | None = None
@@ -84,12 +81,12 @@ class Source:
         kinds = self.dataset.kinds.values() if self.dataset else ()
         return self.pictures is not None or PICTURE in kinds
 
-    @property
+    @cached_property
     def splits_by_folder(self) -> bool:
         """Whether files are in folders for train and for another split."""
         return {"train"} < {file.split for file in self.files if file.split}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The size of all files together in bytes, as stored."""
         return sum(file.size for file in self.files)
@@ -152,7 +149,12 @@ def _closed(file: SourceFile, error: OSError) -> DataError:
 
 def mark(status: os.stat_result) -> str:
     """Return what tells a changed file from the one that was listed."""
-    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+    return tag_of(status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def tag_of(inode: int, time: int, size: int) -> str:
+    """Return the tag of a local file."""
+    return f"{inode}-{time}-{size}"
 
 
 def _same(file: SourceFile, status: os.stat_result) -> None:

@@ -12,6 +12,7 @@ import pytest
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.pictures import engine as pictures
 from kfp_tfjob.components.prepare_data.pictures import parts
@@ -99,6 +100,25 @@ def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_pa
         parts._PART_FILES = before
         executor.close()
     assert objects(store, done) == objects(store, other)
+
+
+def test_what_an_earlier_try_has_done_is_not_read_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_PART_FILES", 4)
+    source = list_source(store, str(tree(tmp_path / "p", animals(4))))
+    (tmp_path / "work").mkdir()
+    executor = Inline(Recipe(str(tmp_path / "work"), store.endpoint, store.region), store)
+    items = parts.parts_of(source, DataOptions(), executor.context.exchange)
+    assert [files for _, files, _ in items] == [4, 4]
+    first = next(executor.map(parts.READ, items))
+    (tmp_path / "p" / "cat" / "001.jpg").unlink()
+    assert next(executor.map(parts.READ, items)) == first
+    damaged = next((tmp_path / "work").rglob("*.json"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b" ")
+    with pytest.raises(DataError, match="001.jpg cannot be opened"):
+        next(executor.map(parts.READ, items))
+    executor.close()
 
 
 FAULTS = {

@@ -61,11 +61,12 @@ def prepare(
     for note in source.pictures.notes:
         log.warning("%s", note)
     faults, runs = PictureFaults(), {}
-    progress = ProgressLog("read")
-    for result in executor.map(parts.READ, list(parts.parts_of(source, options))):
+    progress = ProgressLog("read", source.size)
+    items = parts.parts_of(source, options, executor.context.exchange)
+    for (_, files, size), result in zip(items, executor.map(parts.READ, items), strict=True):
         faults.merge(result["faults"])
         runs[result["run"]] = parts.index_of(result)
-        progress.add(result["files"], result["bytes"])
+        progress.add(files, size)
     progress.log()
     _check(faults, len(source.files), options)
     by_folder = source.splits_by_folder and options.split.folders
@@ -77,7 +78,8 @@ def prepare(
     names: dict[str, list[str]] = {split: [] for split in SPLITS}
     for split, item in shards:
         names[split].append(item["name"])
-    progress, objects = ProgressLog("wrote"), []
+    progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
+    objects = []
     items = [item for _, item in shards]
     for item, result in zip(items, executor.map(parts.WRITE, items), strict=True):
         objects.append(parts.sent(result))

@@ -30,7 +30,7 @@ class Folders:
 
     def class_of(self, name: str) -> str:
         """Return the class of a file by its name below data_uri."""
-        return unicodedata.normalize("NFC", name.split("/", self.depth + 1)[self.depth])
+        return class_name(name.split("/", self.depth + 1)[self.depth])
 
     @property
     def notes(self) -> list[str]:
@@ -41,3 +41,8 @@ class Folders:
             "links to a folder above themselves, which are not followed": self.loops,
         }
         return [f"{what}: {listed(names, 10)}" for what, names in found.items() if names]
+
+
+def class_name(folder: str) -> str:
+    """Return the class of a folder: systems write the same letters in different ways."""
+    return unicodedata.normalize("NFC", folder)

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data.files import SPLITS, Source, SourceFile, mark
-from kfp_tfjob.components.prepare_data.pictures.folders import Folders
+from kfp_tfjob.components.prepare_data.files import SPLITS, Source
+from kfp_tfjob.components.prepare_data.pictures.file_list import FileList
+from kfp_tfjob.components.prepare_data.pictures.folders import Folders, class_name
 from kfp_tfjob.options.data import FORMATS
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.address import S3Address
@@ -36,7 +37,7 @@ _SHOWN = 5
 class _Tree:
     """The files and folders below an address, by their names there."""
 
-    files: list[SourceFile] = field(default_factory=list)
+    files: FileList
     folders: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -58,36 +59,30 @@ def find(store: Store, data_uri: str, format: str = "auto") -> Source | None:
     if not asked and format != "auto":
         return None
     tree = _tree(store, data_uri.strip(), asked)
-    if tree is None or not (asked or any(_is_named(file.name) for file in tree.files)):
-        if asked:
-            raise _none(data_uri, "nothing that can be listed as a folder")
+    names = tree.files.unsorted() if tree else []
+    if not asked and not any(map(_is_named, names)):
         return None
-    if not tree.files:
-        raise _none(data_uri, "a folder without files")
-    _check_names(tree)
-    files = sorted(tree.files, key=lambda file: file.name)
-    tops = {file.name.partition("/")[0] for file in files if "/" in file.name}
-    depth = int(_are_splits(tops))
-    rows, stray, unread = [], [], []
-    for file in files:
-        parts = file.name.split("/", depth + 1)
-        if len(parts) < depth + 2:
-            (stray if _is_named(file.name) else unread).append(file.name)
-        elif depth:
-            rows.append(file.in_split(SPLITS.get(parts[0].lower(), "")))
-        else:
-            rows.append(file)
-    folders = Folders((), depth, tuple(stray), tuple(unread), (), tuple(sorted(tree.loops)))
-    classes = tuple(sorted({folders.class_of(file.name) for file in rows}))
+    if not names:
+        raise _none(data_uri, "a folder without files" if tree else "no folder")
+    _check_names(names, tree.broken)
+    depth = int(_are_splits({name.partition("/")[0] for name in names if "/" in name}))
+    inside = [name.count("/") > depth for name in names]
+    outside = sorted(name for name, is_row in zip(names, inside, strict=True) if not is_row)
+    above = {
+        tuple(name.split("/", depth + 1)[: depth + 1])
+        for name, is_row in zip(names, inside, strict=True)
+        if is_row
+    }
     folders = Folders(
-        classes,
+        tuple(sorted({class_name(parts[depth]) for parts in above})),
         depth,
-        folders.stray,
-        folders.unread,
-        tuple(_empty(tree.folders, {file.name for file in rows}, depth)),
-        folders.loops,
+        tuple(filter(_is_named, outside)),
+        tuple(name for name in outside if not _is_named(name)),
+        tuple(_empty(tree.folders, {"/".join(parts) for parts in above}, depth)),
+        tuple(sorted(tree.loops)),
     )
-    return Source(data_uri, tuple(rows), store, pictures=folders)
+    tree.files.close(inside, bool(depth))
+    return Source(data_uri, tree.files, store, pictures=folders)
 
 
 def _are_splits(tops: set[str]) -> bool:
@@ -104,9 +99,8 @@ def _counts(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _OF_SYSTEMS
 
 
-def _empty(folders: list[str], files: set[str], depth: int) -> Iterator[str]:
+def _empty(folders: list[str], used: set[str], depth: int) -> Iterator[str]:
     """Yield the folders of a class in which no file is, at any depth."""
-    used = {"/".join(name.split("/")[: depth + 1]) for name in files}
     for name in sorted(set(folders)):
         if name.count("/") == depth and name not in used:
             yield name
@@ -137,7 +131,7 @@ def _objects(store: Store, address: str, asked: bool) -> _Tree | None:
     folder = S3Address.parse(address.rstrip("/"), "data_uri")
     if _WILD.search(folder.key) or "://" in folder.key:  # a pattern, or several addresses
         return None
-    start, tree = len(folder.key) + 1 if folder.key else 0, _Tree()
+    start, tree = len(folder.key) + 1 if folder.key else 0, _Tree(FileList(folder))
     for item in store.list(folder):
         name = item.address.key[start:]
         *above, last = name.split("/")
@@ -147,14 +141,14 @@ def _objects(store: Store, address: str, asked: bool) -> _Tree | None:
             tree.folders.append("/".join(above))
             continue
         _look(name, asked)
-        tree.files.append(SourceFile(name, item.size, item.address, item.etag))
+        tree.files.add_object(name, item.size, item.etag)
     return tree
 
 
 def _local(top: Path, asked: bool) -> _Tree:
-    tree = _Tree()
-    status = top.stat()
-    waiting = [(os.fspath(top.absolute()), "", frozenset({(status.st_dev, status.st_ino)}))]
+    path, status = os.fspath(top.absolute()), top.stat()
+    tree = _Tree(FileList(path.rstrip("/")))
+    waiting = [(path, "", frozenset({(status.st_dev, status.st_ino)}))]
     while waiting:
         folder, prefix, above = waiting.pop()
         with os.scandir(folder) as entries:
@@ -176,37 +170,36 @@ def _local(top: Path, asked: bool) -> _Tree:
                     waiting.append((entry.path, f"{name}/", above | {place}))
                 elif entry.is_file():
                     _look(name, asked)
-                    file = SourceFile(name, status.st_size, entry.path, mark(status))
-                    tree.files.append(file)
+                    tree.files.add_local(name, status)
     return tree
 
 
-def _check_names(tree: _Tree) -> None:
+def _check_names(names: list[str], broken: list[str]) -> None:
     """Refuse links to nothing and names that are not UTF-8.
 
     Raises:
         DataError: There is one.
     """
-    wrong = [file.name for file in tree.files if not file.name.isascii() and not _is_text(file)]
+    wrong = [ascii(name) for name in names if not name.isascii() and not _is_utf8(name)]
     found = {
-        "data_uri has names that are not UTF-8": [ascii(name) for name in wrong],
-        "data_uri has links to files that do not exist": sorted(tree.broken),
+        "data_uri has names that are not UTF-8": wrong,
+        "data_uri has links to files that do not exist": sorted(broken),
     }
     DataError.raise_if(
         Problem(
             what,
-            received=listed(names, _SHOWN),
+            received=listed(some, _SHOWN),
             fix="rename or remove them",
             path="data_uri",
         )
-        for what, names in found.items()
-        if names
+        for what, some in found.items()
+        if some
     )
 
 
-def _is_text(file: SourceFile) -> bool:
+def _is_utf8(name: str) -> bool:
     try:
-        file.name.encode()
+        name.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.executors.exchange import damaged
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.pictures.faults import PictureFault, PictureFaults
@@ -46,7 +46,7 @@ READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"
 LARGEST_FILE = 64 << 20  # bytes: a record is held in memory several times
 _PART_BYTES, _PART_FILES = 16 << 20, 4096
-_FOLDER, _RESULT, _DIGITS = "pictures", ".json", 16
+_FOLDER, _FILES, _RESULT, _DIGITS = "pictures", ".files", ".json", 16
 _REQUESTS = 16  # objects that are fetched at the same time
 _FORMATS, _MODES, _SPLITS = (
     {name: i for i, name in enumerate(names)} for names in (FORMATS, MODES, SPLITS)
@@ -68,12 +68,13 @@ INDEX = np.dtype(
 )
 
 
-def parts_of(source: Source, options: DataOptions) -> Iterator[dict[str, Any]]:
-    """Yield the items of `read`.
+def parts_of(source: Source, options: DataOptions, exchange: Exchange) -> list[list[Any]]:
+    """Return the items of `read`; what is in them is left in the exchange.
 
     Args:
         source: Pictures.
         options: The typed `data_options`.
+        exchange: Where tasks find it.
     """
     folders = source.pictures
     label = {name: i for i, name in enumerate(folders.classes)}
@@ -83,19 +84,28 @@ def parts_of(source: Source, options: DataOptions) -> Iterator[dict[str, Any]]:
         "options": options.model_dump(mode="json"),
         "splits": _one_of_each(source),
     }
+    items: list[list[Any]] = []
     files: list[list[Any]] = []
-    size = number = 0
+
+    def close() -> None:
+        body = {**common, "files": files}
+        name = f"{_FOLDER}/{len(items):06d}-{_digest(body)}"
+        exchange.write_plain(f"{name}{_FILES}", body)
+        items.append([name, len(files), sum(file[1] for file in files)])
+
+    size = 0
     for file in source.files:
         if files and (size + file.size > _PART_BYTES or len(files) == _PART_FILES):
-            yield {**common, "number": number, "files": files}
-            files, size, number = [], 0, number + 1
+            close()
+            files, size = [], 0
         files.append([*_plain(file), label[folders.class_of(file.name)]])
         size += file.size
     if files:
-        yield {**common, "number": number, "files": files}
+        close()
+    return items
 
 
-def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
+def read(context: Context, item: list[Any]) -> dict[str, Any]:
     """Check the files of a part, and write its run.
 
     Args:
@@ -103,20 +113,21 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         item: One of `parts_of`.
 
     Returns:
-        The name of the run; its plain index, the rows in order; the faults; the bytes that were
-        read. If an earlier try of the step has got here, its result is used.
+        The name of the run; its plain index, the rows in order; the faults. If an earlier try of
+        the step has got here, its result is used.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
     """
-    name = f"{_FOLDER}/{item['number']:06d}-{_digest(item)}"
+    name = item[0]
     if done := _done(context, name):
         return done
-    options = DataOptions.model_validate(item["options"])
-    source = Source(item["uri"], (), context.store)
-    files = [_file(plain[:-1]) for plain in item["files"]]
-    labels = [plain[-1] for plain in item["files"]]
-    encoder, faults, rows, records = PictureEncoder(item["classes"]), [], [], []
+    part = context.exchange.read_plain(name + _FILES)
+    options = DataOptions.model_validate(part["options"])
+    source = Source(part["uri"], (), context.store)
+    files = [_file(plain[:-1]) for plain in part["files"]]
+    labels = [plain[-1] for plain in part["files"]]
+    encoder, faults, rows, records = PictureEncoder(part["classes"]), [], [], []
     splits = []
     key = options.split.salt.encode()
     for file, label, content in zip(files, labels, _contents(source, files), strict=True):
@@ -134,7 +145,7 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         records.append(record)
         splits.append(_SPLITS.get(file.split, -1))
     index = np.array(rows, INDEX)
-    placing = _placing(item, options, source)
+    placing = _placing(part, options, source)
     if placing.is_needed:
         index["hash"] = placing.place(index["content"], np.array(splits, np.int8))
     order = np.lexsort((index["label"], index["hash"]))
@@ -146,8 +157,6 @@ def read(context: Context, item: dict[str, Any]) -> dict[str, Any]:
         "run": name,
         "index": plain_of(index[order].view(np.uint8)),
         "faults": collected.to_plain(),
-        "bytes": sum(file.size for file in files),
-        "files": len(files),
     }
     context.exchange.write_plain(name + _RESULT, found)
     return found
@@ -257,14 +266,16 @@ def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | N
             yield from pool.map(content, files[at : at + 2 * _REQUESTS])
 
 
-def _placing(item: dict[str, Any], options: DataOptions, source: Source) -> Placing:
+def _placing(part: dict[str, Any], options: DataOptions, source: Source) -> Placing:
     """Return what places rows by the folders of splits; it only needs a file of each."""
-    files = tuple(_file(plain) for plain in item["splits"])
+    files = tuple(_file(plain) for plain in part["splits"])
     return Placing(Source(source.uri, files, source.store), options, np.empty(0))
 
 
 def _one_of_each(source: Source) -> list[list[Any]]:
-    found = {file.split: file for file in reversed(source.files)}
+    found: dict[str, SourceFile] = {}
+    for file in source.files:
+        found.setdefault(file.split, file)
     return [_plain(found[split]) for split in sorted(found)]
 
 
