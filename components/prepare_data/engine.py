@@ -21,6 +21,7 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
@@ -34,7 +35,14 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems, StepError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    Problem,
+    Problems,
+    StepError,
+)
 from kfp_tfjob.storage.layout import WORK
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
@@ -84,6 +92,7 @@ def run(
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
+        Exchange.at(str(base / WORK), lambda: step.store).clear()  # a step was killed at its end
         _warn(finished)
         return finished
     if elsewhere:
@@ -109,8 +118,17 @@ def run(
                     reading = (block, part, executor)
                     inputs = (base, digest, source, data_label, options, *reading)
                     done = _prepare(step.store, *inputs)
+            except DataError:
+                executor.context.exchange.clear()  # no later try could use it
+                raise
             finally:
                 executor.close()
+    except ObjectNotFoundError:
+        # Another run may have finished the same dataset, and cleared what both of them used.
+        found = dataset.find(step.store, base, digest)
+        if found is None:
+            raise
+        done = found
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
