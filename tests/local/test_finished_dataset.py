@@ -112,8 +112,16 @@ def _swap(step: Step, dataset: S3Address, name: str) -> None:
     ("damage", "what", "received"),
     [
         (lambda s, d: s.store.delete(d / "manifest.json"), "not complete", "without manifest.json"),
-        (lambda s, d: s.store.delete(d / "test-00000.parquet"), "damaged", "test-00000.parquet is missing"),
-        (lambda s, d: s.store.write(d / "test-00000.parquet", b"x"), "damaged", "has 1 bytes instead of"),
+        (
+            lambda s, d: s.store.delete(d / "test-00000.parquet"),
+            "damaged",
+            "test-00000.parquet is missing",
+        ),
+        (
+            lambda s, d: s.store.write(d / "test-00000.parquet", b"x"),
+            "damaged",
+            "has 1 bytes instead of",
+        ),
         (lambda s, d: s.store.write(d / "manifest.json", b"{"), "not a manifest", "Error"),
         (lambda s, d: _swap(s, d, "train-00000.tfrecord"), "does not match", "CRC64NVME"),
         (lambda s, d: _swap(s, d, "schema.json"), "damaged", "schema.json differs"),

@@ -93,7 +93,7 @@ def test_an_object_that_changes_while_it_is_read(step, store, base, after_the_fi
 )
 def test_a_store_that_refuses_to_be_read(store, base, proxy: FaultProxy, code, said):
     store.write(base / "f.csv", NUMBERS)
-    proxy.faults = [Fault(refuse(403, code), "GET", "f.csv", times=99)]
+    proxy.faults = [Fault(refuse(403, code), "GET", "/f.csv$", times=99)]
     step = Step("prepare_data", "r1", Layout(base / "out"), Store(proxy.endpoint))
     assert f"cannot open {base / 'f.csv'}: {said}" in refusal(step, str(base / "f.csv"))
 
