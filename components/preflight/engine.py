@@ -282,7 +282,9 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
         spec = run_parameters.job_spec(values)
         api = open_cluster(_PATIENCE.seconds, spec.kind)
         found = check(api, spec, run_id, task_key)
-        jobs = step_jobs.asked_for(spec.pod, spec.storage_secret)
+        jobs = step_jobs.asked_for(
+            spec.pod, spec.storage_secret, step_jobs.workers_in(values["data_options"])
+        )
         own_pods = step_jobs.check(api, jobs, run_id, task_key)
     except StepError as error:
         return Findings([*problems, *error.problems], [])

@@ -25,7 +25,7 @@ _SETTINGS: dict[str, Any] = {
     "distributed.worker.http.routes": [],
     "distributed.scheduler.preload": [],
     "distributed.worker.preload": [],
-    # Results are small. Memory is limited by the container: Dask would count mapped files as memory.
+    # Results are small. The container limits the memory: Dask would count mapped files as memory.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
