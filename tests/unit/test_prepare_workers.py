@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.components.preflight.step_jobs import asked_for, workers_in
 from kfp_tfjob.components.prepare_data.executors import worker, worker_job
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
 from kfp_tfjob.components.prepare_data.executors.cluster_workers import WorkerJobRun, _WorkerLimits
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.worker_job import WorkerJob
-from kfp_tfjob.components.preflight.step_jobs import asked_for, workers_in
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.status import replica_of, replicas
 from kfp_tfjob.options.data import DataOptions
@@ -52,7 +52,11 @@ def test_the_secret_goes_with_its_job() -> None:
     secret = worker_job.secret_of(there, INPUTS, made)
     assert secret["metadata"]["name"] == INPUTS["certificate"]
     (owner,) = secret["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", manifest["metadata"]["name"], "j")
+    assert (owner["kind"], owner["name"], owner["uid"]) == (
+        "Job",
+        manifest["metadata"]["name"],
+        "j",
+    )
     assert secret["stringData"] == {"tls.crt": made.certificate, "tls.key": made.key}
     assert made.key not in repr(made)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kfp_tfjob.components.prepare_data.executors import worker
+from kfp_tfjob.components.prepare_data.executors import worker, worker_process
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.distributed import Workers
@@ -35,11 +35,11 @@ class LocalWorkers(Workers):
         certificate.write(Path(self._folder.name))
         for number in range(self.count):
             environment = os.environ | {
-                worker.SCHEDULER: scheduler,
-                worker.SCHEDULER_SECONDS: str(_SECONDS),
-                worker.CERTIFICATE_FOLDER: self._folder.name,
+                worker_process.SCHEDULER: scheduler,
+                worker_process.SCHEDULER_SECONDS: str(_SECONDS),
+                worker_process.CERTIFICATE_FOLDER: self._folder.name,
                 worker.STEP_VERSION: code_version(),
-                worker.NUMBER: str(number),
+                worker_process.NUMBER: str(number),
             }
             command = [sys.executable, "-m", worker.__name__, worker.END_WITH_PARENT]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from kfp_tfjob.cluster.capacity import quantity
 from kfp_tfjob.components import images
-from kfp_tfjob.components.prepare_data.executors import worker
+from kfp_tfjob.components.prepare_data.executors import worker, worker_process
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.step_job import StepJob
@@ -66,8 +66,8 @@ class WorkerJob(StepJob):
     def values(self, inputs: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables of a worker."""
         return {
-            worker.SCHEDULER: str(inputs.get(_SCHEDULER, "")),
-            worker.CERTIFICATE_FOLDER: _FOLDER,
+            worker_process.SCHEDULER: str(inputs.get(_SCHEDULER, "")),
+            worker_process.CERTIFICATE_FOLDER: _FOLDER,
             worker.STEP_VERSION: code_version(),
             worker.PROCESSES: str(self.processes),
         }
