@@ -40,8 +40,8 @@ def prepare_data(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.prepare.
-        pod: As in the form; pod.prepare runs the work in a pod of its own.
+        storage_secret: As in the form; for pod.prepare and data_options.workers.
+        pod: As in the form; pod.prepare runs the work in a pod of its own, or sizes its workers.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
