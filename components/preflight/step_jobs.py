@@ -16,21 +16,11 @@ from kfp_tfjob.components.step_job import StepJob, of_options
 from kfp_tfjob.components.step_job_run import TO_INSTALL
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.jobs.step_job import STEP_JOB
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import OWN_PODS, PodOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
-
-
-def workers_in(data_options: Any) -> int:
-    """Return `data_options.workers`; 0 if the options are wrong, which other checks report."""
-    try:
-        return parse(DataOptions, "data_options", data_options).workers
-    except ConfigurationError:
-        return 0
 
 
 def asked_for(pod: PodOptions, storage_secret: str = "", workers: int = 0) -> list[StepJob]:

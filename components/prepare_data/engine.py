@@ -64,6 +64,7 @@ def run(
     part: int = PART_BYTES,
     processes: int = 0,
     elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
+    workers: Callable[[Recipe, Store], Executor] | None = None,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
 
@@ -77,6 +78,7 @@ def run(
         part: Bytes of the source that a task reads; it does not affect the result.
         processes: How many read and write at once; 0 for the number of cores.
         elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
+        workers: Returns the executor with the workers that data_options asks for; None without.
 
     Raises:
         ConfigurationError: The options are wrong.
@@ -107,9 +109,13 @@ def run(
     )
     try:
         with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = _exchange(step, source, base, folder)
+            place = str(base / WORK) if workers else _exchange(step, source, base, folder)
             recipe = Recipe(place, step.store.endpoint, step.store.region)
-            executor = _executor(recipe, step.store, source, part, processes)
+            executor = (
+                workers(recipe, step.store)
+                if workers
+                else _executor(recipe, step.store, source, part, processes)
+            )
             try:
                 if source.pictures:
                     inputs = (source, data_label, options, base, digest)

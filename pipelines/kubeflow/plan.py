@@ -108,7 +108,8 @@ def make_plan(
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-    from kfp_tfjob.components.preflight.step_jobs import asked_for, workers_in
+    from kfp_tfjob.components.preflight.step_jobs import asked_for
+    from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))

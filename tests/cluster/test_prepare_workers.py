@@ -5,13 +5,16 @@ The step is a thread of the test, with the rights of a step, or a pod where it i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kubernetes import client
 
 from kfp_tfjob.components.preflight import step_jobs
-from kfp_tfjob.components.prepare_data.executors import worker_job
+from kfp_tfjob.components.prepare_data import dataset
+from kfp_tfjob.components.prepare_data.executors import worker_job, worker_process
 from kfp_tfjob.components.prepare_data.executors.cluster_workers import ClusterWorkers
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
@@ -21,12 +24,14 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from tests.cluster.cluster import Cluster
+from tests.cluster.compiled import Task
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.launches import client_of, job_rules, worker_rules
-from tests.cluster.test_step_jobs import _SMALL, Run
+from tests.cluster.test_step_jobs import Run
 
 pytestmark = pytest.mark.cluster
 
+_SMALL = {"cpu": "500m", "memory": "600Mi", "ephemeral_storage": "200Mi"}
 _TASK = "operator:is_"  # of the context and the item: False
 
 
@@ -38,6 +43,30 @@ class Workers(Run):
         self.kubeconfig.unlink()
         self.kubeconfig = cluster.kubeconfig_for(namespace, "workers", worker_rules())
         self.api = client_of(self.kubeconfig, namespace).of(STEP_JOB)
+        self.pods.account = "workers"
+
+    def waits(self) -> dict[str, Any]:
+        """Return settings of workers that no node takes before `go`."""
+        return _SMALL | {"node_selector": super().waits()["node_selector"]}
+
+    def start(self, count: int = 2, **settings: Any) -> Task:
+        """Start the step as a pod."""
+        task = self.task(_SMALL | settings, data_options={"workers": count})
+        self.pods.start(task)
+        return task
+
+    def kill(self, task: Task) -> None:
+        """Kill the processes of the step, and remove its pod."""
+        name = self.pods.name(task)
+        pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
+        self.cluster.nodes[pod.spec.node_name].kill_pod(pod.metadata.uid)
+        self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
+
+    def says(self, task: Task, text: str) -> bool:
+        try:
+            return text in self.pods.log(task)
+        except client.ApiException:
+            return False  # the container has not started
 
     def executor(self, count: int = 2, api: Any = None, **settings: Any) -> Distributed:
         """Return the executor of a step in this process."""
@@ -100,6 +129,38 @@ def test_other_code_and_missing_rights_end_the_step(run: Workers, monkeypatch) -
     other.unlink()
     assert "data_options.workers needs rights on secrets" in str(problem)
     assert not step_jobs.check(run.api, asked, run.run_id).problems
+
+
+def test_a_new_try_replaces_the_workers_of_a_step_that_was_killed(run: Workers, figure) -> None:
+    run.start(**run.waits())
+    run.wait_for(lambda: len(run.workers()) == 2)
+    task = run.task(_SMALL | run.waits(), data_options={"workers": 2})
+    run.kill(task)
+    first = {pod.metadata.uid for pod in run.workers()}
+    run.pods.start(task)
+    run.wait_for(lambda: first.isdisjoint(pod.metadata.uid for pod in run.workers()))
+    run.wait_for(lambda: len(run.workers()) == 2)
+    run.go()
+    began = time.monotonic()
+    ended = run.pods.join(task)
+    figure(f"prepare_data on 2 workers: {time.monotonic() - began:.1f} s from the node to the end")
+    digest = ended.outputs["dataset_digest"]
+    done = dataset.find(run.store, run.step.layout.dataset(digest), digest)
+    assert done and sum(done.rows.values()) == 400
+    assert "is connected, 1 in all" in ended.log
+    run.wait_for(run.nothing_left)
+
+
+def test_workers_end_with_a_step_that_is_killed(run: Workers, figure) -> None:
+    run.write("a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(1_000_000)))
+    task = run.start(env={worker_process.SCHEDULER_SECONDS: "5"})
+    run.wait_for(lambda: run.says(task, "is connected, 1 in all"))
+    run.kill(task)
+    began = time.monotonic()
+    run.wait_for(lambda: all(pod.status.phase == "Succeeded" for pod in run.workers()))
+    figure(f"workers ended {time.monotonic() - began:.1f} s after SIGKILL of their step")
+    run.wait_for(run.nothing_left)
+    figure(f"no Job and no Secret {time.monotonic() - began:.1f} s after SIGKILL of the step")
 
 
 def test_workers_that_find_no_node_are_named(run: Workers) -> None:

@@ -3,22 +3,31 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import local_workers
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.local_workers import LocalWorkers
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.test_prepare_parts import CASES, digests
 
 HERE = __name__
 
@@ -173,3 +182,53 @@ def test_more_workers_give_the_same_results(tmp_path: Path, count: int) -> None:
     found = [number for number, _ in executor.map(f"{HERE}:square", range(50))]
     executor.close()
     assert found == list(range(50))
+
+
+def _kill_some(workers: LocalWorkers, stop: threading.Event, seed: int, killed: list[int]) -> None:
+    """Kill a process that does tasks, now and then."""
+    import psutil
+
+    generator = random.Random(seed)
+    while not stop.wait(generator.uniform(0.3, 1.2)):
+        running = []
+        for process in workers.processes:
+            with suppress(psutil.NoSuchProcess):  # the step has ended
+                running += psutil.Process(process.pid).children()
+        if len(running) > 1:
+            child = generator.choice(running)
+            child.kill()
+            killed.append(child.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "kills"), [(1, False), (2, False), (7, False), (3, True)])
+@pytest.mark.parametrize("name", ["numbers", "people"])
+def test_workers_write_the_same_bytes(
+    store: Store, base: S3Address, tmp_path: Path, name: str, count: int, kills: bool
+) -> None:
+    make, write, file, given = CASES[name]
+    write(make(), tmp_path / file)
+    data = (str(tmp_path), "y", given)
+    alone = Step("prepare_data", "r1", Layout(base / "alone"), store)
+    expected = digests(store, engine.run(alone, *data).dataset_uri)
+    started: list[LocalWorkers] = []
+
+    def workers(recipe: Recipe, opened: Store) -> Distributed:
+        started.append(LocalWorkers(count))
+        return Distributed(recipe, started[0], opened)
+
+    stop, killed = threading.Event(), []
+    step = Step("prepare_data", "r1", Layout(base / "workers"), store)
+    part = (tmp_path / file).stat().st_size // 23
+
+    def kill() -> None:
+        while not started or not started[0].processes:
+            time.sleep(0.1)
+        _kill_some(started[0], stop, 7, killed)
+
+    if kills:
+        threading.Thread(target=kill, daemon=True).start()
+    done = engine.run(step, *data, block=1 << 12, part=part, workers=workers)
+    stop.set()
+    assert digests(store, done.dataset_uri) == expected
+    assert bool(killed) == kills

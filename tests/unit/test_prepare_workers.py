@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
-from kfp_tfjob.components.preflight.step_jobs import asked_for, workers_in
+from kfp_tfjob.components.preflight.step_jobs import asked_for
 from kfp_tfjob.components.prepare_data.executors import worker, worker_job
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
 from kfp_tfjob.components.prepare_data.executors.cluster_workers import WorkerJobRun, _WorkerLimits
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.worker_job import WorkerJob
+from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.status import replica_of, replicas
 from kfp_tfjob.options.data import DataOptions

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kfp_tfjob.components.prepare_data.executors import dask_settings
 from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe, opened
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Recipe, opened
 from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
 
 if TYPE_CHECKING:
@@ -83,12 +84,18 @@ class Distributed(Executor):
     Args:
         recipe: Where everything is, as the workers see it.
         workers: The workers.
+        store: The store, if it is open already.
         task_seconds: The deadline of one task.
     """
 
     def __init__(
-        self, recipe: Recipe, workers: Workers, task_seconds: float = _TASK_SECONDS
+        self,
+        recipe: Recipe,
+        workers: Workers,
+        store: Store | None = None,
+        task_seconds: float = _TASK_SECONDS,
     ) -> None:
+        self.context = Context(recipe, store)
         self._recipe = json.dumps(recipe.to_plain())
         self._workers, self._task_seconds = workers, task_seconds
         self._maps = 0
@@ -119,9 +126,10 @@ class Distributed(Executor):
                 client.cancel(list(waiting), force=True)
 
     def close(self) -> None:
-        """End the workers and the scheduler."""
+        """End the workers and the scheduler, and remove the local folder."""
         self._client = None
         self._opened.close()
+        self.context.close()
 
     def _open(self) -> Client:
         """Start scheduler and workers; return the client of the scheduler.
@@ -198,13 +206,13 @@ class _Scheduler:
     def __init__(self, host: str, port: int, security: Security, connected: _Connected) -> None:
         self._arguments = {
             "host": host,
-            "port": port if _is_free(host, port) else 0,
             "protocol": "tls",
             "security": security,
             "dashboard_address": dask_settings.NOWHERE,
             "dashboard": False,
             "plugins": (connected.plugin(),),
         }
+        self._port = port
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scheduler")
@@ -230,7 +238,13 @@ class _Scheduler:
     async def _start(self) -> Scheduler:
         from distributed import Scheduler
 
-        return await Scheduler(**self._arguments)
+        try:
+            return await Scheduler(port=self._port, **self._arguments)
+        except RuntimeError as error:
+            if not self._port or not isinstance(error.__cause__, OSError):
+                raise
+            log.info("port %d is taken: %s", self._port, error.__cause__)
+            return await Scheduler(port=0, **self._arguments)
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSING_SECONDS)
@@ -268,13 +282,3 @@ def own_address() -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing
         return probe.getsockname()[0]
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True

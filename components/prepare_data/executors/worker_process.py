@@ -26,7 +26,7 @@ SCHEDULER_SECONDS = "KFP_TFJOB_SCHEDULER_SECONDS"
 NUMBER = "JOB_COMPLETION_INDEX"  # Kubernetes sets it
 
 NO_SCHEDULER = 75  # exit code
-_DEFAULT_SECONDS = 60.0  # to find the scheduler
+_DEFAULT_SECONDS = 30.0  # to find the scheduler
 
 
 def main() -> int:
