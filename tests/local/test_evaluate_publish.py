@@ -287,7 +287,7 @@ def test_slices_of_two_models(bench: Bench) -> None:
     limits = {"column": "column 0", "edges": [0], "thresholds": {"accuracy": {"min": 0.999}}}
     done, verdict = bench.evaluate("better", slices=[*slices, limits])
     assert not done.blessed
-    assert "accuracy is not at least 0.999 in column 0 ≥ 0 0." in verdict["reasons"][0]
+    assert "accuracy is not at least 0.999 in column 0 ≥ 0 (0." in verdict["reasons"][0]
     checks = {check["name"]: check for check in verdict["checks"]}
     assert checks["slices"]["pass"] and checks["champion"]["pass"]
     assert all(0 <= it["chance"] <= 1 for it in verdict["slices"])
