@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-trainer test-uploader test-install test-docs test-cluster fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-statistics test-install test-docs test-cluster fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,12 +30,19 @@ test: $(READY) ## run lint, unit tests, and tests with real processes and a real
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+test-prepare: $(READY) ## run the long proof of prepare_data: 52 kills of the step and its processes
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_prepare_kills.py
+
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peers, wrong input, memory
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadfile \
+		tests/unit/test_evaluate_statistics.py
 
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install

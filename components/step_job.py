@@ -47,15 +47,14 @@ NUMBER_LABEL = "kfp-tfjob/attempt"
 GRACE_SECONDS = 10  # a pod that is told to stop has nothing to save
 # Kubernetes ends the Job after its longest wait, work and image pulls, even if nobody follows it.
 _SLACK_SECONDS = 900
-_TTL_SECONDS = 3600  # its step deletes it; this is for one that was killed
-_WORK_DIR = "/kfp-tfjob/work"
+WORK_DIR = "/kfp-tfjob/work"
 _LONGEST_NAME = 50
 _STEPS = {"prepare": "prepare_data", "evaluate": "evaluate"}
 
 
 @dataclass(frozen=True)
 class StepJob:
-    """The work of one step, to be done in a pod of its own.
+    """The work of one step, to be done in a pod of its own; `WorkerJob` has several.
 
     Attributes:
         name: The key of `pod`: `prepare` or `evaluate`.
@@ -68,6 +67,23 @@ class StepJob:
     settings: OwnPodSettings
     storage_secret: str
     image: str
+
+    ttl_seconds = 3600  # its step deletes it; this is for one that was killed
+
+    @property
+    def role(self) -> str:
+        """The role of its pods."""
+        return self.name
+
+    @property
+    def asked_by(self) -> str:
+        """The key that asks for it."""
+        return f"pod.{self.name}"
+
+    @property
+    def pods(self) -> int:
+        """How many pods it has."""
+        return 1
 
     @property
     def step(self) -> str:
@@ -106,10 +122,10 @@ class StepJob:
         }
         own = {
             STEP_JOB.operator_label: STEP_JOB.operator,
-            STEP_JOB.role_label: STEP_JOB.label_of(self.name),
+            STEP_JOB.role_label: STEP_JOB.label_of(self.role),
         }
         template = pod_template(self.settings, labels | own, self._pod(inputs))
-        body = STEP_JOB.spec([Replica(self.name, 1, template)], _TTL_SECONDS)
+        body = STEP_JOB.spec([Replica(self.role, self.pods, template)], self.ttl_seconds)
         limits = (self.settings.deadline_seconds, self.settings.pending_timeout_seconds)
         body["activeDeadlineSeconds"] = sum(limits) + _SLACK_SECONDS
         name = dns_label(f"{self.name}-{run_id}", _LONGEST_NAME - len(suffix)) + suffix
@@ -131,32 +147,51 @@ class StepJob:
             "memory": self.settings.memory,
             "ephemeral-storage": self.settings.ephemeral_storage,
         }
-        uid = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{UID_LABEL}']"}}
-        values = {
-            INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False),
+        # The user id of the pod has no home in the image.
+        common = {
             MOUNT_VARIABLE: str(MOUNT),
-            # The user id of the pod has no home in the image.
-            "HOME": _WORK_DIR,
-            "TMPDIR": _WORK_DIR,
+            "HOME": WORK_DIR,
+            "TMPDIR": WORK_DIR,
             "PYTHONUNBUFFERED": "1",
         }
-        environment = once(
-            [
-                *variables(values),
-                {"name": JOB_UID, "valueFrom": uid},
-                *of_user(self.settings),
-            ]
-        )
-        mounts = [{"name": "work", "mountPath": _WORK_DIR}]
-        main = container(STEP_JOB.container, self.image, resources, environment, mounts)
-        main["command"] = ["python3", "-m", f"kfp_tfjob.components.{self.step}.in_pod"]
+        environment = [*variables(self.values(inputs) | common), *self.references()]
+        mounts = [{"name": "work", "mountPath": WORK_DIR}, *self.mounts()]
+        variable = once([*environment, *of_user(self.settings)])
+        main = container(STEP_JOB.container, self.image, resources, variable, mounts)
+        main["command"] = ["python3", "-m", self.program]
         return {
             "activeDeadlineSeconds": self.settings.deadline_seconds,
             "containers": [main],
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "volumes": [{"name": "work", "emptyDir": {}}, storage_volume(self.storage_secret)],
+            "volumes": [
+                {"name": "work", "emptyDir": {}},
+                storage_volume(self.storage_secret),
+                *self.volumes(inputs),
+            ],
         }
+
+    @property
+    def program(self) -> str:
+        """The module that runs in the pod."""
+        return f"kfp_tfjob.components.{self.step}.in_pod"
+
+    def values(self, inputs: Mapping[str, Any]) -> dict[str, str]:
+        """Return the variables of the program."""
+        return {INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False)}
+
+    def references(self) -> list[dict[str, Any]]:
+        """Return the variables whose values Kubernetes knows."""
+        uid = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{UID_LABEL}']"}}
+        return [{"name": JOB_UID, "valueFrom": uid}]
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Return the mounts of `volumes`."""
+        return []
+
+    def volumes(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the volumes besides those of every such pod."""
+        return []
 
 
 def wanted(name: str, pod: Mapping[str, Any], storage_secret: str) -> StepJob | None:

@@ -40,12 +40,26 @@ def work(name: str, do: Callable[[Step, Mapping[str, Any]], None]) -> int:
         name: The step, for instance `prepare_data`.
         do: Does it, with the step and the inputs of the Job.
     """
+
+    def open_and_do() -> None:
+        inputs = json.loads(os.environ[INPUTS])
+        do(open_step(name, *(inputs.pop(key) for key in _PLACES)), inputs)
+
+    return ended(name, open_and_do)
+
+
+def ended(name: str, do: Callable[[], None]) -> int:
+    """Do something for a step in this pod; tell the step how it failed; return the exit code.
+
+    Args:
+        name: The step, for instance `prepare_data`.
+        do: Does it.
+    """
     # PID 1 ignores a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
     log_to_stdout()
     try:
-        inputs = json.loads(os.environ[INPUTS])
-        do(open_step(name, *(inputs.pop(key) for key in _PLACES)), inputs)
+        do()
     except Exception as error:
         failure = failure_of(name, error)
         kind = logging.WARNING if isinstance(error, StepError) else logging.ERROR

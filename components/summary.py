@@ -18,7 +18,7 @@ from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.layout import SCHEMA
+from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.storage.words import counted
@@ -100,7 +100,8 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
     dataset = _dataset(step, verdict)
-    yield f"**Trained on:** {_data(json.loads(step.store.read(dataset / SCHEMA)))}"
+    schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
+    yield f"**Trained on:** {_data(schema)}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
         yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"

@@ -280,6 +280,14 @@ class DataOptions(Group):
     contract: Contract = option(
         Contract(), "What later data must have in common with the data of the champion."
     )
+    workers: int = option(
+        0,
+        "Pods that do the work of prepare_data, each with one process for each core of"
+        " `pod.prepare.cpu`; 0 to do it in processes of one pod. The dataset has the same bytes."
+        " In a local run, so many processes of this machine.",
+        ge=0,
+        le=1000,
+    )
 
     pictures: Pictures = option(
         Pictures(), "How pictures are checked, and what the model gets of them."
@@ -373,6 +381,7 @@ class DataOptions(Group):
         options = self.model_dump(mode="json")
         del options["reader"]  # its code is part of source_digest, wherever it lies
         del options["contract"]  # it judges the data and does not change it
+        del options["workers"]  # how the work is done does not change it either
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

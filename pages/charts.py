@@ -92,7 +92,8 @@ def calibration(curves: Mapping[str, Sequence[Point]]) -> Markup:
 
 def residuals(predicted: Sequence[float], errors: Sequence[float]) -> Markup:
     """Draw the errors, predicted minus true, by the predicted value."""
-    plot = _Plot("Errors by prediction", _between(predicted, 0.5), _between(errors, 0.5), _FLAT)
+    most = max((abs(error) for error in errors), default=0.0) or 0.5
+    plot = _Plot("Errors by prediction", _between(predicted, 0.5), (-most, most), _FLAT)
     plot.axes("predicted value", "predicted minus true")
     plot.line([(plot.x[0], 0), (plot.x[1], 0)], "line dashed c")
     for point in zip(predicted, errors, strict=True):

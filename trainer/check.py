@@ -21,7 +21,7 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.layout import COMPLETION, MANIFEST, MODEL, SCHEMA
+from kfp_tfjob.storage.layout import COMPLETION, LONGEST_SCHEMA, MANIFEST, MODEL, SCHEMA
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.tf_config import READERS, Topology
@@ -317,7 +317,7 @@ def _schema(environment: Mapping[str, str]) -> dict[str, Any] | None:
         return json.loads((Path(folder) / SCHEMA).read_text())
     if uri := environment.get("DATASET_URI"):
         address = S3Address.parse(uri, "DATASET_URI")
-        return json.loads(Store().read(address / SCHEMA))
+        return json.loads(Store().read(address / SCHEMA, LONGEST_SCHEMA))
     return None
 
 

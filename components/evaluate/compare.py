@@ -1,10 +1,10 @@
 """Compares two models on the same test rows: is the challenger better, beyond chance?
 
-The difference in a metric is estimated from paired rows (metrics.py), so rows that are hard for
-both models cancel out. For the AUC, this is DeLong's paired test. For the accuracy, it is McNemar's
-test with the continuity correction: without the correction, equal models that disagree on only a
-few rows would be promoted too often. For the other metrics, it is the paired t-test. There is no
-random sampling.
+The difference in a metric is estimated from paired rows (estimates.py), so rows that are hard for
+both models cancel out. For the AUC, this is DeLong's paired test. For the accuracy and the top-k
+accuracy, it is McNemar's test with the continuity correction: without the correction, equal models
+that disagree on only a few rows would be promoted too often. For the other metrics, it is the
+paired t-test. There is no random sampling.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import NormalDist
 from kfp_tfjob.components.evaluate.estimates import paired_error, t_quantile, t_tail
 from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.predictions import Predictions
-from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
+from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, top_k
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10
@@ -108,7 +108,7 @@ def compare(
     if math.isfinite(gain) and support >= LEAST_ROWS:
         share = 1 - sign * math.copysign(relative_margin, theirs.value)
         error = paired_error(ours, theirs, share)
-        if metric == "accuracy":
+        if metric == "accuracy" or top_k(metric):
             # If both models are equal, the variance is the share of rows they disagree on.
             error = math.hypot(error, gain / math.sqrt(support))
             step = 1 / support if error else 0.0

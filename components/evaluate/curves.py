@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.components.evaluate.columns import CHUNK, chunks
-from kfp_tfjob.components.evaluate.estimates import Estimate, correction, unknown, weights_of
+from kfp_tfjob.components.evaluate.estimates import Estimate, correction, inner, unknown, weights_of
 from kfp_tfjob.components.evaluate.predictions import ClassPredictions
 
 EXACT_ROWS = 50_000_000  # 4 bytes each in memory; a row with a weight counts three times
@@ -36,6 +36,7 @@ class Curve:
         scores: (cuts,) the scores, ascending; None if the cuts are bins.
         positive: (cuts,) the weight of the rows of the class at each cut.
         negative: (cuts,) the weight of all other rows.
+        squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
         values: (AUC, average precision), if they were computed from all scores instead of bins.
         tied: (cuts,) whether all scores of a bin are equal; None if the cuts are scores.
@@ -46,6 +47,7 @@ class Curve:
     scores: NDArray[np.float32] | None
     positive: _Floats
     negative: _Floats
+    squares: _Floats
     support: tuple[int, int]
     values: tuple[float, float] | None = None
     tied: NDArray[np.bool_] | None = None
@@ -103,43 +105,50 @@ class Curve:
             false = false - np.where(self.tied, 0.0, self.negative / 2)
         return np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
 
-    @cached_property
-    def pulls(self) -> tuple[_Floats, _Floats]:
-        """(cuts,) sums for the influence on the average precision, see `precision_influence`."""
-        both = self.found[0] + self.found[1]
-        each = np.divide(self.positive, both, out=np.zeros(len(both)), where=both > 0)
-        return np.cumsum(each), np.cumsum(each * self.precision)
-
     def places(self, scores: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the cut of each score."""
         return bins_of(scores) if self.scores is None else np.searchsorted(self.scores, scores)
 
-    def auc_influence(self, chunk: ClassPredictions) -> _Floats:
-        """Return the (rows,) influence on the AUC, but for the factor rows."""
-        cuts, weights = self.places(chunk.score(self.index)), weights_of(chunk)
-        ours = np.asarray(chunk.labels) == self.index
-        scale = [
-            correction(rows) / total
-            for rows, total in zip(
-                self.support, (self.positive.sum(), self.negative.sum()), strict=True
-            )
+    @cached_property
+    def auc_pulls(self) -> tuple[_Floats, _Floats]:
+        """(cuts,) how much a row of the class, or another one, moves the AUC; see `influence`."""
+        scales = [
+            correction(rows) / part.sum()
+            for rows, part in zip(self.support, (self.positive, self.negative), strict=True)
         ]
-        of_ours = scale[0] * (self.below_positive[cuts] - self.auc)
-        of_others = scale[1] * (self.above_negative[cuts] - self.auc)
-        return weights * np.where(ours, of_ours, of_others)
+        return (
+            scales[0] * (self.below_positive - self.auc),
+            scales[1] * (self.above_negative - self.auc),
+        )
 
-    def precision_influence(self, chunk: ClassPredictions) -> _Floats:
-        """Return the (rows,) influence on the average precision, but for the factor rows.
+    @cached_property
+    def precision_pulls(self) -> tuple[_Floats, _Floats]:
+        """(cuts,) the same for the average precision.
 
         A row of the class adds its own precision. Every row changes the precision at each lower
         score: towards 1 if it is of the class, else towards 0.
         """
-        cuts, weights = self.places(chunk.score(self.index)), weights_of(chunk)
-        ours = np.asarray(chunk.labels) == self.index
-        rises, falls = self.pulls
-        own = self.precision[cuts] - self.average_precision + rises[cuts]
-        pull = np.where(ours, own, 0.0) - falls[cuts]
-        return weights * pull * correction(self.support[0]) / self.positive.sum()
+        both = self.found[0] + self.found[1]
+        each = np.divide(self.positive, both, out=np.zeros(len(both)), where=both > 0)
+        rises, falls = np.cumsum(each), np.cumsum(each * self.precision)
+        scale = correction(self.support[0]) / self.positive.sum()
+        own = self.precision - self.average_precision + rises - falls
+        return scale * own, -scale * falls
+
+    def pulls(self, metric: str) -> tuple[_Floats, _Floats]:
+        """Return `auc_pulls` or `precision_pulls`."""
+        return self.auc_pulls if metric == "auc" else self.precision_pulls
+
+    def influence(self, metric: str, chunk: ClassPredictions) -> _Floats:
+        """Return the (rows,) influence on a metric, but for the factor rows."""
+        cuts, (ours, others) = self.places(chunk.score(self.index)), self.pulls(metric)
+        pull = np.where(np.asarray(chunk.labels) == self.index, ours[cuts], others[cuts])
+        return pull if chunk.weights is None else pull * weights_of(chunk)
+
+    def variance(self, metric: str) -> float:
+        """Return the square of the standard error of a metric."""
+        pairs = zip(self.squares, self.pulls(metric), strict=True)
+        return sum(inner(squares, pull**2) for squares, pull in pairs)
 
     def roc(self, points: int) -> tuple[_Floats, _Floats, _Floats]:
         """Return (false positive rate, true positive rate, threshold), each (at most `points`,).
@@ -199,10 +208,13 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
     def rule(chunk: ClassPredictions) -> _Floats:
         total = np.zeros(chunk.rows)
         for curve in defined:
-            total += curve.auc_influence(chunk) if auc else curve.precision_influence(chunk)
+            total += curve.influence(metric, chunk)
         return total * scale
 
-    return Estimate(metric, float(np.mean(values)), predictions, rule, support)
+    # The curves of several classes share their rows, so their variances do not add up.
+    variance = defined[0].variance(metric) if len(defined) == 1 else math.nan
+    value = float(np.mean(values))
+    return Estimate(metric, value, predictions, rule, support, variance=variance)
 
 
 def bins_of(scores: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -220,14 +232,20 @@ def _exact(predictions: ClassPredictions, index: int) -> Curve:
     ours = np.asarray(predictions.labels) == index
     weights = weights_of(predictions)
     cuts, place = np.unique(scores, return_inverse=True)
-    positive = np.bincount(place[ours], weights[ours], len(cuts))
-    negative = np.bincount(place[~ours], weights[~ours], len(cuts))
-    return Curve(index, cuts, positive, negative, (_rows(weights[ours]), _rows(weights[~ours])))
+    # The cuts of the other rows follow those of the class.
+    place += np.where(ours, 0, len(cuts))
+    counts = np.bincount(place, weights, 2 * len(cuts)).reshape(2, -1)
+    squares = counts
+    if predictions.weights is not None:
+        squares = np.bincount(place, weights**2, 2 * len(cuts)).reshape(2, -1)
+    support = tuple(_rows(*part) for part in zip(counts, squares, strict=True))
+    return Curve(index, cuts, counts[0], counts[1], squares, (support[0], support[1]))
 
 
-def _rows(weights: _Floats) -> int:
+def _rows(weights: _Floats, squares: _Floats) -> int:
+    """Return how many rows of equal weight tell as much."""
     total = float(weights.sum())
-    return int(total * total / float(np.dot(weights, weights)) + 1e-6) if total > 0 else 0
+    return int(total * total / float(squares.sum()) + 1e-6) if total > 0 else 0
 
 
 def _binned(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
@@ -238,21 +256,20 @@ def _binned(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
         places = bins_of(scores)
         np.minimum.at(least, places, scores)
         np.maximum.at(most, places, scores)
-        ours = np.asarray(chunk.labels) == index
-        for row, chosen in enumerate((ours, ~ours)):
-            counts[row] += np.bincount(places[chosen], weights[chosen], BINS)
-            squares[row] += np.bincount(places[chosen], weights[chosen] ** 2, BINS)
-    totals = counts.sum(axis=1)
-    rows = [
-        int(total * total / square + 1e-6) if total > 0 else 0
-        for total, square in zip(totals, squares.sum(axis=1), strict=True)
-    ]
+        places += np.where(np.asarray(chunk.labels) == index, 0, BINS)
+        counts += np.bincount(places, weights, 2 * BINS).reshape(2, BINS)
+        if predictions.weights is not None:
+            squares += np.bincount(places, weights**2, 2 * BINS).reshape(2, BINS)
+    if predictions.weights is None:
+        squares = counts
+    rows = [_rows(*part) for part in zip(counts, squares, strict=True)]
     values = None
     if exact and min(rows) > 0:
         values = _sorted_values(predictions, index)
     alone = np.divide(squares[0], counts[0], out=np.zeros(BINS), where=counts[0] > 0)
     support = (rows[0], rows[1])
-    return Curve(index, None, counts[0], counts[1], support, values, least >= most, alone)
+    cuts = (counts[0], counts[1], squares)
+    return Curve(index, None, *cuts, support, values, least >= most, alone)
 
 
 def _sorted_values(predictions: ClassPredictions, index: int) -> tuple[float, float]:

@@ -12,18 +12,14 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.check import Check
 from kfp_tfjob.components.evaluate.gate import decide
 from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.model import Scorer, exported_weights_sha256
 from kfp_tfjob.components.evaluate.opponent import Opponent
-from kfp_tfjob.components.evaluate.predictions import (
-    Collector,
-    Predictions,
-    constant_classifier,
-    constant_regression,
-)
-from kfp_tfjob.components.evaluate.rows import Batch, TestData
+from kfp_tfjob.components.evaluate.rows import TestData
 from kfp_tfjob.components.evaluate.scored import Scored
+from kfp_tfjob.components.evaluate.scoring import score
 from kfp_tfjob.components.evaluate.slices import Slices
 from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.components.step import Step
@@ -35,7 +31,7 @@ from kfp_tfjob.storage.layout import RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.trained import Trained, remember
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.trainer.load import load
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
@@ -116,11 +112,11 @@ def run(
             else None
         )
         slices = Slices(options.slices if options else [], data.schema, folder / "slices")
-        predictions, baseline = _one_pass(data, task, challenger, opponent, slices, folder)
+        predictions, baseline = score(data, task, challenger, opponent, slices, folder)
         confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
         rival = opponent.rival(classes) if opponent else None
         ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
-        decision = decide(options, ours, trivial, rival, classes, slices)
+        decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data))
         scored = {"model": ours, "baseline": trivial}
         if rival and rival.predictions is not None:
             scored = {
@@ -156,26 +152,15 @@ def run(
     return Evaluation(decision.blessed, str(step.run.verdict), *shown)
 
 
-def _one_pass(
-    data: TestData,
-    task: Task,
-    challenger: Scorer,
-    opponent: Opponent | None,
-    slices: Slices,
-    folder: Path,
-) -> tuple[Predictions, Predictions]:
-    """Return the predictions of the model and of the baseline; the opponent keeps its own."""
-    ours: Collector[Any] = Collector(folder / "predictions")
-    trivial: Collector[Any] = Collector(folder / "baseline")
-    for batch in data.batches():
-        ours.add(challenger.predict(batch))
-        trivial.add(_baseline(task, data.statistics, batch))
-        slices.add(batch)
-        if opponent:
-            opponent.predict(batch)
-    predictions, baseline = ours.finish(), trivial.finish()
-    assert predictions is not None and baseline is not None  # the split has rows
-    return predictions, baseline
+def _of_rows(data: TestData) -> list[Check]:
+    """Return the checks of the test rows that fail."""
+    if not data.trained_on:
+        return []
+    text = (
+        f"the test rows were trained on: {listed(data.trained_on, 3)} has the same bytes as a shard"
+        " of another split; divide the data again"
+    )
+    return [Check("trained_on", False, text)]
 
 
 def _run_of(model: S3Address) -> S3Address:
@@ -207,14 +192,6 @@ def _require_model(manifest: Manifest, run: S3Address) -> None:
                 fix="make the training command export its model there",
             )
         )
-
-
-def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
-    label = statistics["label"]
-    if task.name == "regression":
-        return constant_regression(batch.labels, float(label["train"]["mean"]), batch.weights)
-    counts = label["counts"]["train"]
-    return constant_classifier(batch.labels, [counts[name] for name in task.classes], batch.weights)
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:

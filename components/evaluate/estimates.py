@@ -127,10 +127,12 @@ def mean(
     """
     sums: list[tuple[float, float, float]] = []
     for chunk in predictions.chunks():
-        weights, found = weights_of(chunk), values(chunk)
-        sums.append(
-            (float(np.dot(weights, found)), float(weights.sum()), float(np.dot(weights, weights)))
-        )
+        found = values(chunk)
+        if chunk.weights is None:
+            sums.append((float(found.sum()), chunk.rows, chunk.rows))
+            continue
+        weights = weights_of(chunk)
+        sums.append((inner(weights, found), float(weights.sum()), inner(weights, weights)))
     total, weight, squares = (math.fsum(part) for part in zip(*sums, strict=True))
     if weight <= 0:
         return unknown(metric, predictions)
@@ -138,7 +140,8 @@ def mean(
     scale = predictions.rows / weight * correction(support)
 
     def rule(chunk: Predictions) -> NDArray[np.float64]:
-        return scale * weights_of(chunk) * (values(chunk) - value)
+        pull = (values(chunk) - value) * scale
+        return pull if chunk.weights is None else pull * weights_of(chunk)
 
     return Estimate(metric, value, predictions, rule, support, proportion)
 
@@ -181,8 +184,13 @@ def t_tail(value: float, freedom: int) -> float:
     return math.erfc(z / math.sqrt(2)) / 2
 
 
+def inner(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """Return the inner product of two vectors, on one core: BLAS would wait for others."""
+    return float(np.einsum("i,i->", left, right))
+
+
 def _squares(values: NDArray[np.float64]) -> float:
-    return float(np.dot(values, values))
+    return inner(values, values)
 
 
 def _wilson(share: float, count: int, z: float) -> tuple[float, float]:

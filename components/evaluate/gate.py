@@ -6,6 +6,7 @@ It fails closed: a value that is missing, not a number or not comparable never p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +89,7 @@ def decide(
     champion: Rival | None,
     classes: list[str] | None = None,
     slices: Slices | None = None,
+    more: Sequence[Check] = (),
 ) -> GateDecision:
     """Judge a challenger.
 
@@ -98,13 +100,17 @@ def decide(
         champion: The champion, if there is one.
         classes: The names of the classes.
         slices: The slices of the test rows.
+        more: Checks of the test rows themselves.
     """
     model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
     if options is None:
         reason = "the gate is empty, and an empty gate blesses nothing"
         return GateDecision(False, (reason,), metric, "", (Check("gate", False, reason),))
-    checks = [_finite(metric, model)]
+    checks = [_finite(metric, model), *more]
+    if checks[0].passed and model.predictions.constant:
+        text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
+        checks.append(Check("constant", False, text))
     checks += [
         _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()

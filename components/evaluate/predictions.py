@@ -102,6 +102,22 @@ class _ByRow:
         """(rows,) what is not finite where the prediction is not."""
         raise NotImplementedError
 
+    @cached_property
+    def constant(self) -> bool:
+        """Whether there are several rows, and the prediction is the same for all of them."""
+        first: Any = None
+        for chunk in self.chunks():
+            values = chunk.answers
+            first = values[:1] if first is None else first
+            if not (values == first).all():
+                return False
+        return self.rows > 1
+
+    @property
+    def answers(self) -> Any:
+        """(rows, ...) what the model predicts."""
+        raise NotImplementedError
+
     @property
     def finite(self) -> bool:
         """Whether every prediction is finite."""
@@ -176,6 +192,13 @@ class ClassPredictions(_ByRow):
         return self.true_probability
 
     @property
+    def answers(self) -> Any:
+        """(rows, scores) the probabilities that are kept; (rows, 2) for more than 30 classes."""
+        if self.confidence is None or np.shape(self.scores)[1]:
+            return np.asarray(self.scores)
+        return np.stack([np.asarray(self.predicted), np.asarray(self.confidence)], axis=1)
+
+    @property
     def losses(self) -> NDArray[np.float64]:
         """(rows,) the log loss of each row, in nats."""
         probability = np.asarray(self.true_probability).astype(np.float64)
@@ -244,6 +267,11 @@ class ValuePredictions(_ByRow):
         return self.values
 
     @property
+    def answers(self) -> Any:
+        """(rows,) the predicted values."""
+        return np.asarray(self.values)
+
+    @property
     def errors(self) -> NDArray[np.float64]:
         """(rows,) predicted minus true."""
         return np.asarray(self.values).astype(np.float64) - np.asarray(self.labels)
@@ -270,7 +298,9 @@ class Collector(Generic[_Collected]):
         """Add the predictions of a batch."""
         self._last = part
         for name, values in part.columns().items():
-            self._columns.setdefault(name, self._column(name)).add(values)
+            if name not in self._columns:
+                self._columns[name] = self._column(name)
+            self._columns[name].add(values)
 
     def finish(self) -> _Collected | None:
         """Return the predictions of all rows; None if there was no batch."""

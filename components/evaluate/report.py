@@ -10,7 +10,7 @@ from kfp_tfjob.components.evaluate.estimates import Measured
 from kfp_tfjob.components.evaluate.plots import plots
 from kfp_tfjob.components.evaluate.predictions import ClassPredictions
 from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.text import number, rough
+from kfp_tfjob.components.evaluate.text import chance, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.trainer.serving import Task
@@ -42,6 +42,7 @@ def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored])
         kinds=PER_CLASS,
         number=number,
         rough=rough,
+        chance=chance,
         interval=_interval,
         finite=math.isfinite,
         threshold=_threshold,

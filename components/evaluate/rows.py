@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
@@ -51,6 +52,7 @@ class TestData:
         rows: The number of rows of the split.
         raw: The Parquet files with the raw columns of the test split, in order, for a table that
             has more than numbers; none if models take packed rows.
+        trained_on: The shards of the test split with the same bytes as a shard of another split.
     """
 
     digest: str
@@ -59,6 +61,7 @@ class TestData:
     shards: tuple[Path, ...]
     rows: int
     raw: tuple[Path, ...] = ()
+    trained_on: tuple[str, ...] = ()
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
@@ -67,7 +70,7 @@ class TestData:
         Raises:
             DataError: The dataset is incomplete, or it has no test rows.
         """
-        pull(store, dataset, folder, lambda key: key.endswith(".json"))
+        manifest = pull(store, dataset, folder, lambda key: key.endswith(".json"))
         schema = json.loads((folder / SCHEMA).read_bytes())
         statistics = json.loads((folder / STATISTICS).read_bytes())
         split = schema["splits"].get(SPLIT, {"rows": 0, "shards": []})
@@ -85,7 +88,9 @@ class TestData:
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
         shards, tables = ((), paths) if raw else (paths, ())
-        return cls(dataset.name, schema, statistics, shards, int(split["rows"]), tables)
+        repeated = _repeated(manifest, schema["splits"])
+        rows = int(split["rows"])
+        return cls(dataset.name, schema, statistics, shards, rows, tables, repeated)
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Yield the rows in order.
@@ -128,7 +133,9 @@ class TestData:
         if self._weight:
             parts["weight"] = tf.io.FixedLenFeature([], tf.float32)
         records = tf.data.TFRecordDataset([str(shard) for shard in self.shards])
-        parsed = records.batch(size).map(lambda batch: tf.io.parse_example(batch, parts))
+        parsed = records.batch(size).map(
+            lambda batch: tf.io.parse_example(batch, parts), tf.data.AUTOTUNE, deterministic=True
+        )
         try:
             for batch in parsed.prefetch(2):
                 weights = batch["weight"].numpy() if self._weight else None
@@ -178,6 +185,15 @@ class TestData:
                 fix="delete the dataset from the store; prepare_data then writes it again",
             )
         )
+
+
+def _repeated(manifest: Manifest, splits: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the shards of the test split that another split has, too, under any name."""
+    objects = {item.key: (item.size, item.crc64nvme) for item in manifest.objects}
+    others = [key for name, split in splits.items() if name != SPLIT for key in split["shards"]]
+    contents = {objects[key] for key in others if key in objects}
+    test = splits.get(SPLIT, {}).get("shards", [])
+    return tuple(key for key in test if objects.get(key) in contents)
 
 
 def _names(stored: str | list[str] | None) -> list[str]:

@@ -17,12 +17,12 @@ from kfp_tfjob.components.evaluate.estimates import Measured
 from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.predictions import Predictions
 from kfp_tfjob.components.evaluate.slices import Part, Slices
-from kfp_tfjob.components.evaluate.text import number
+from kfp_tfjob.components.evaluate.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 from kfp_tfjob.storage.words import counted, listed
 
-_MOST_NAMED = 5  # slices in a sentence
+_MOST_NAMED = 4  # slices in a sentence
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,12 @@ def judge(
             margin = comparison.allowed if options.mode == "within" else options.margin
             compared[len(results)] = (comparison.chance_of_loss(margin), comparison)
         results.append((part.source, result))
-    chances = holm([chance for chance, _ in compared.values()])
-    for place, chance in zip(compared, chances, strict=True):
+    chances = holm([uncorrected for uncorrected, _ in compared.values()])
+    level = round(1 - options.confidence, 9)
+    for place, corrected in zip(compared, chances, strict=True):
         source, result = results[place]
-        state = "fail" if chance < 1 - options.confidence else result.state
-        results[place] = source, replace(result, chance=chance, state=state)
+        state = "fail" if corrected < level else result.state
+        results[place] = source, replace(result, chance=corrected, state=state)
     checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unknown]
     for one in options.slices:
         if any(one == unknown for unknown, _ in slices.unknown):
@@ -97,7 +98,7 @@ def judge(
         checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
     everyone = [result for _, result in results]
     if champion is not None and everyone:
-        checks.append(_against(everyone, metric, against, round(1 - options.confidence, 9)))
+        checks.append(_against(everyone, metric, against, level))
     elif everyone and not any(one.thresholds for one in options.slices):
         text = "the slices are shown, and there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
@@ -172,7 +173,7 @@ def _threshold(
     worst = min(judged, key=lambda name: threshold.slack(judged[name]))
     failed = {name: value for name, value in judged.items() if not threshold.passes(value)}
     if failed:
-        named = listed([f"{name} {number(value)}" for name, value in failed.items()], _MOST_NAMED)
+        named = listed([f"{name} ({number(value)})" for name, value in failed.items()], _MOST_NAMED)
         text = f"{metric} is not {threshold} in {named}"
     else:
         text = (
@@ -195,7 +196,7 @@ def _against(results: list[SliceResult], metric: str, against: str, level: float
     failed = sorted((it for it in compared if it.chance < level), key=lambda it: it.chance)
     if failed:
         named = [
-            f"{it.name} ({number(it.found.value)}, not {number(it.other)}; p {it.chance:.2g})"
+            f"{it.name} ({number(it.found.value)}, not {number(it.other)}; p {chance(it.chance)})"
             for it in failed
         ]
         text = f"{metric} is worse than that of {against} in {listed(named, _MOST_NAMED)}"

@@ -167,9 +167,9 @@ class _Column:
         rest = int(counts[place == _REST].sum())
         sizes = {code: int(counts[code]) for code in kept} | {_REST: rest, _GAP: int(counts[_GAP])}
         enough = {code for code, rows in sizes.items() if rows >= self._source.min_rows}
-        ours = _divided(model, numbers, place, enough, folder and folder / "model")
+        ours = _divided(model, numbers, place, enough, folder and folder / "ours")
         theirs = (
-            _divided(champion, numbers, place, enough, folder and folder / "champion")
+            _divided(champion, numbers, place, enough, folder and folder / "theirs")
             if champion
             else {}
         )

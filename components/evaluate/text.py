@@ -28,3 +28,10 @@ def lower(value: float) -> str:
     if not 1e-6 <= abs(value) < 1e9:
         return f"{math.floor(value / step) * step:+.3g}"
     return f"{math.floor(value / step) * step:+,.{max(0, -math.floor(math.log10(step)))}f}"
+
+
+def chance(value: float | None) -> str:
+    """Return a p-value with two digits; a dash if it is unknown."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return "< 0.0001" if value < 1e-4 else f"{value:.2g}"

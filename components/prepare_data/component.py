@@ -40,8 +40,8 @@ def prepare_data(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.prepare.
-        pod: As in the form; pod.prepare runs the work in a pod of its own.
+        storage_secret: As in the form; for pod.prepare and data_options.workers.
+        pod: As in the form; pod.prepare runs the work in a pod of its own, or sizes its workers.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
@@ -51,6 +51,7 @@ def prepare_data(
         dataset_digest: Its name: the same for equal data and options.
     """
     from kfp_tfjob.components.prepare_data.engine import run
+    from kfp_tfjob.components.prepare_data.executors.workers import workers_of
     from kfp_tfjob.components.prepare_data.report import render
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
@@ -59,9 +60,10 @@ def prepare_data(
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
         places = (storage_secret, output_uri, *storage)
-        elsewhere = in_own_pod(context, "prepare", pod, *places)
+        workers = workers_of(context, data_options, pod, storage_secret)
+        elsewhere = None if workers else in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
-        done = run(context, *data, elsewhere=elsewhere)
+        done = run(context, *data, elsewhere=elsewhere, workers=workers)
         review = judge(context, done, model_name, data_options)
         for name, value in (done.metrics | review.metrics).items():
             data_metrics.log_metric(name, value)

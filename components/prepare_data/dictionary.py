@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS, size_of
+from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.components.prepare_data.rows import Texts
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.layout import LONGEST_SCHEMA
 from kfp_tfjob.trainer.text_hash import bins_of
 
-_MOST_BYTES = 256 << 20  # of the texts of all dictionaries of a table
+_MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the texts of all dictionaries of a table
+_AROUND = 16  # bytes around a text in schema.json
 
 
 class TooManyTextsError(Exception):
@@ -27,7 +29,7 @@ class Dictionary:
     Attributes:
         texts: The texts; the code of the first is 1.
         rows: The rows with a text.
-        bytes: The size of the texts in memory.
+        bytes: The most that they take in schema.json, in the dictionary and in the vocabulary.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class Dictionary:
         found = cls()
         found.rows = plain["rows"]
         found._codes = {text: code for code, text in enumerate(plain["texts"], 1)}
-        found.bytes = size_of(plain["texts"])
+        found.bytes = _stored(plain["texts"])
         return found
 
     def merge(self, later: Dictionary) -> np.ndarray:
@@ -90,7 +92,7 @@ class Dictionary:
             codes = [known.setdefault(text, len(known) + 1) for text in texts]
         if len(known) > MOST_TEXTS:
             raise TooManyTextsError
-        self.bytes += size_of(islice(known, before, None))
+        self.bytes += _stored(islice(known, before, None))
         return codes
 
     @property
@@ -100,7 +102,7 @@ class Dictionary:
 
 
 def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
-    """Describe the dictionaries of a table if they do not fit in memory together; None if they do.
+    """Describe the dictionaries of a table if they do not fit into schema.json; None if they do.
 
     Args:
         dictionaries: By name.
@@ -112,12 +114,16 @@ def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
     shown = ", ".join(f"{name!r} {dictionaries[name].bytes / 1e6:,.0f} MB" for name in largest)
     return Problem(
         "the categories have too many different values together",
-        received=f"{total / 1e6:,.0f} MB in {len(dictionaries):,} columns: {shown}",
+        received=f"{total / 1e6:,.0f} MB in schema.json, of {len(dictionaries):,} columns: {shown}",
         expected=f"at most {_MOST_BYTES >> 20} MiB",
         fix="leave columns out with data_options.drop, or give them another kind with"
         " data_options.types, such as number, or text to hash them into bins",
         path="data_options.types",
     )
+
+
+def _stored(texts: Iterable[str]) -> int:
+    return sum(2 * (_AROUND + len(text.encode())) for text in texts)
 
 
 class Bins:

@@ -21,6 +21,7 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
@@ -34,7 +35,14 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems, StepError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    Problem,
+    Problems,
+    StepError,
+)
 from kfp_tfjob.storage.layout import WORK
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
@@ -56,6 +64,7 @@ def run(
     part: int = PART_BYTES,
     processes: int = 0,
     elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
+    workers: Callable[[Recipe, Store], Executor] | None = None,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
 
@@ -69,6 +78,7 @@ def run(
         part: Bytes of the source that a task reads; it does not affect the result.
         processes: How many read and write at once; 0 for the number of cores.
         elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
+        workers: Returns the executor with the workers that data_options asks for; None without.
 
     Raises:
         ConfigurationError: The options are wrong.
@@ -84,6 +94,7 @@ def run(
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
+        Exchange.at(str(base / WORK), lambda: step.store).clear()  # a step was killed at its end
         _warn(finished)
         return finished
     if elsewhere:
@@ -98,9 +109,13 @@ def run(
     )
     try:
         with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = _exchange(step, source, base, folder)
+            place = str(base / WORK) if workers else _exchange(step, source, base, folder)
             recipe = Recipe(place, step.store.endpoint, step.store.region)
-            executor = _executor(recipe, step.store, source, part, processes)
+            executor = (
+                workers(recipe, step.store)
+                if workers
+                else _executor(recipe, step.store, source, part, processes)
+            )
             try:
                 if source.pictures:
                     inputs = (source, data_label, options, base, digest)
@@ -109,8 +124,17 @@ def run(
                     reading = (block, part, executor)
                     inputs = (base, digest, source, data_label, options, *reading)
                     done = _prepare(step.store, *inputs)
+            except DataError:
+                executor.context.exchange.clear()  # no later try could use it
+                raise
             finally:
                 executor.close()
+    except ObjectNotFoundError:
+        # Another run may have finished the same dataset, and cleared what both of them used.
+        found = dataset.find(step.store, base, digest)
+        if found is None:
+            raise
+        done = found
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

@@ -40,6 +40,7 @@ class Job:
         kinds: The kinds of the features; None if they are to be found out.
         limits: With data_options.split.time, the times from which rows are in the next split.
         block: Bytes of text to parse at a time.
+        assumed: Whether the kinds are those of the first block, and are compared with all values.
     """
 
     source: Source
@@ -49,6 +50,7 @@ class Job:
     kinds: Kinds | None = None
     limits: tuple[float, ...] = ()
     block: int = 0
+    assumed: bool = False
 
     @cached_property
     def nulls(self) -> pa.Array:
@@ -124,6 +126,7 @@ class Job:
             "kinds": kinds,
             "limits": list(self.limits),
             "block": self.block,
+            "assumed": self.assumed,
         }
 
     @classmethod
@@ -150,6 +153,7 @@ class Job:
             kinds,
             tuple(plain["limits"]),
             plain["block"],
+            plain["assumed"],
         )
 
 

@@ -108,6 +108,14 @@ class Kinds:
             for item in self.features
         )
 
+    def is_like(self, others: Kinds) -> bool:
+        """Tell whether rows are the same with other kinds; the counts of gaps may differ."""
+        mine, theirs = (
+            [(item.name, item.kind, item.gaps, item.asked) for item in kinds.features]
+            for kinds in (self, others)
+        )
+        return mine == theirs and self.plain == others.plain
+
     def without(self, lost: Iterable[LeftOut]) -> Kinds:
         """Return the same with these columns left out."""
         more = {item.name: item for item in lost}

@@ -8,6 +8,7 @@ range of its split. So the order within a split stays that of the hashes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Placing:
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
+        forms: The first time of each form, a date or a number, in words.
 
     Raises:
         DataError: Only some files are in folders that name a split.
@@ -58,6 +60,7 @@ class Placing:
         self._given = {file.name: file.split for file in source.files} if by_folder else {}
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
+        self.forms: dict[str, str] = {}
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
         """Return the split of each row, -1 for that of its hash; mark rows that have none.
@@ -145,8 +148,10 @@ class Placing:
             found, beyond = dates.of_typed(column)
             faults.mark(beyond, "date", name, lambda i: str(column[i]))
             times = np.where(found == dates.NO_DATE, np.nan, found.astype(float))
+            self._note("a date", ~np.isnan(times), faults, lambda i: str(column[i]))
         elif numeric(column.type):
             times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
         else:
             texts, codes = self._texts(column, name, faults)
             parsed, good = dates.parse_all(pa.array(texts, pa.string()))
@@ -160,10 +165,21 @@ class Placing:
                 ]
             )
             times = known[codes]
+            self._note("a date", good[codes], faults, lambda i: texts[codes[i]])
+            self._note("a number", ~good[codes] & ~np.isnan(times), faults,
+                       lambda i: texts[codes[i]])  # fmt: skip
             faults.mark(np.isnan(times), "date", name, lambda i: texts[codes[i]])
             return np.nan_to_num(times)
         faults.mark(np.isnan(times), "missing", name, lambda i: "")
         return np.nan_to_num(times)
+
+    def _note(
+        self, form: str, mask: np.ndarray, faults: BlockFaults, shown: Callable[[int], str]
+    ) -> None:
+        """Remember the first time of a form."""
+        if form not in self.forms and mask.any():
+            i = int(np.argmax(mask))
+            self.forms[form] = f"{form}: {shown(i)} in {faults.file}, line {faults.lines[i]:,}"
 
 
 def time_limits(source: Source, options: DataOptions, folder: Path, block: int) -> np.ndarray:
@@ -190,6 +206,16 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
                     times = times[chunk.faults.good]
                     times.tofile(spill)
                     rows += len(times)
+    if len(placing.forms) > 1:
+        raise DataError(
+            Problem(
+                f"data_options.split.time names {name!r}, which has dates and numbers",
+                received="; ".join(placing.forms.values()),
+                expected="dates, or numbers, in every row",
+                fix="write all of them in one form",
+                path="data_options.split.time",
+            )
+        )
     if not rows:
         return np.zeros(2)
     fractions = list(options.split.fractions.values())

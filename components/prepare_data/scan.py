@@ -39,6 +39,7 @@ from kfp_tfjob.components.prepare_data.reach import Span
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
+from kfp_tfjob.components.prepare_data.source import first_kinds
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
@@ -151,26 +152,32 @@ def read(
             return reading.rows(job)
         except _NotPlainError:
             pass
-    kinds = reading.kinds(job)
+    kinds = reading.first_kinds(job)
+    assumed = kinds is not None
     while True:
+        kinds = kinds or reading.kinds(job)
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
         try:
-            return reading.rows(replace(job, kinds=kinds))
-        except _LeftOutError as error:
-            kinds = kinds.without(error.lost)
+            return reading.rows(replace(job, kinds=kinds, assumed=assumed))
+        except _OtherKindsError as error:
+            kinds, assumed = error.kinds, False
 
 
 class _NotPlainError(Exception):
     """The source is not a table of numbers without a gap, or has bad rows."""
 
 
-class _LeftOutError(Exception):
-    """Columns that must be left out, as only the rows show."""
+class _OtherKindsError(Exception):
+    """The rows show that the kinds are others.
 
-    def __init__(self, lost: list[LeftOut]) -> None:
-        super().__init__(lost)
-        self.lost = lost
+    Args:
+        kinds: The kinds; None if they are not known.
+    """
+
+    def __init__(self, kinds: Kinds | None) -> None:
+        super().__init__(kinds)
+        self.kinds = kinds
 
 
 def _may_be_plain(options: DataOptions) -> bool:
@@ -206,18 +213,38 @@ class _Reading:
             DataError.raise_if(problems + (table.problems(columns) if columns else []))
             return columns
 
+    def first_kinds(self, job: Job) -> Kinds | None:
+        """Return the kinds that the first block suggests; None if they are no good guess."""
+        try:
+            found = first_kinds(self._source, self._label, self._options)
+        except DataError:
+            return None  # the tasks say where
+        known = {item.name for item in (*found.features, *found.left_out)}
+        usable = found.features and not found.plain and known == set(job.columns.features)
+        return found if usable else None
+
     def kinds(self, job: Job) -> Kinds:
         """Read the source for the kinds of its columns.
 
         Raises:
             DataError: The kind of a column is unclear.
         """
-        seen = {name: Seen(name, self._nulls) for name in job.columns.features}
+        seen = self._nothing(job)
         for found, lines in self._read(job, LOOK):
-            later = [Seen.from_plain(plain, self._nulls) for plain in found["seen"]]
-            for column in later:
-                column.shift(lines)
-            merge(seen, {column.name: column for column in later})
+            self._look(seen, found, lines)
+        return self._decide(seen)
+
+    def _nothing(self, job: Job) -> dict[str, Seen]:
+        return {name: Seen(name, self._nulls) for name in job.columns.features}
+
+    def _look(self, seen: dict[str, Seen], found: dict[str, Any], lines: int) -> None:
+        """Add the counts of the next part."""
+        later = [Seen.from_plain(plain, self._nulls) for plain in found["seen"]]
+        for column in later:
+            column.shift(lines)
+        merge(seen, {column.name: column for column in later})
+
+    def _decide(self, seen: dict[str, Seen]) -> Kinds:
         kinds, problems = columns_kinds.decide(seen.values(), self._options)
         DataError.raise_if(problems)
         for line in columns_kinds.described(kinds):
@@ -229,10 +256,13 @@ class _Reading:
 
         Raises:
             _NotPlainError: No kinds are given, and there is more than numbers.
-            _LeftOutError: Some columns are no features after all.
+            _OtherKindsError: Some columns are no features after all, or of another kind than
+                assumed.
+            DataError: The kind of a column is unclear.
         """
         kinds = job.kinds or columns_kinds.of_numbers(job.columns.features, self._options)
         texts = kinds.of(CATEGORY, TEXT)
+        seen = self._nothing(job)
         scan = Scan(
             job,
             self._executor,
@@ -245,10 +275,14 @@ class _Reading:
         )
         for number, (found, lines) in enumerate(self._read(job, ROWS)):
             if "lost" in found:
-                raise _LeftOutError([LeftOut(*found["lost"])])
+                raise self._lost(scan, *found["lost"])
             if not found["plain"]:
                 raise _NotPlainError
+            if job.assumed:
+                self._look(seen, found, lines)
             self._merge(scan, number, found, lines, texts)
+        if job.assumed:
+            scan = self._proven(scan, seen)
         lost = [
             LeftOut(name, columns_kinds.ALL_DIFFERENT)
             for name, dictionary in scan.dictionaries.items()
@@ -257,8 +291,26 @@ class _Reading:
             and not columns_kinds.is_wanted(name, self._options)
         ]
         if lost:
-            raise _LeftOutError(lost)
+            raise _OtherKindsError(scan.kinds.without(lost))
         return scan
+
+    def _proven(self, scan: Scan, seen: dict[str, Seen]) -> Scan:
+        """Return a scan with the kinds by all values; the assumed ones must be like them."""
+        kinds = self._decide(seen)
+        if not kinds.is_like(scan.kinds):
+            log.info("the first rows suggest other kinds than all rows, so these are read again")
+            raise _OtherKindsError(kinds)
+        job = replace(scan.job, kinds=kinds, assumed=False)
+        self._exchange.write_plain(f"{job.name}/job", job.to_plain())
+        return replace(scan, job=job, kinds=kinds)
+
+    def _lost(self, scan: Scan, name: str, reason: str) -> Exception:
+        """Return the error for a category with too many texts."""
+        if scan.job.assumed:
+            return _OtherKindsError(None)
+        if columns_kinds.is_wanted(name, self._options):
+            return DataError(columns_kinds.too_many(name, reason))
+        return _OtherKindsError(scan.kinds.without([LeftOut(name, reason)]))
 
     def _merge(
         self, scan: Scan, part: int, found: dict[str, Any], lines: int, texts: tuple[str, ...]
@@ -283,9 +335,9 @@ class _Reading:
             try:
                 codes.append(scan.dictionaries[name].merge(later))
             except TooManyTextsError:
-                raise _LeftOutError([LeftOut(name, columns_kinds.TOO_MANY_TEXTS)]) from None
+                raise self._lost(scan, name, columns_kinds.TOO_MANY_TEXTS) from None
         if problem := too_large(scan.dictionaries):
-            raise DataError(problem)
+            raise _OtherKindsError(None) if scan.job.assumed else DataError(problem)
         scan.text_codes.append(codes)
         if not scan.kinds.plain:
             for counted, plain in zip(scan.counted, found["counted"], strict=True):

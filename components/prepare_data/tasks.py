@@ -7,6 +7,7 @@ step was killed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from kfp_tfjob.components.prepare_data.files import SourceFile
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.header import choose
 from kfp_tfjob.components.prepare_data.job import Job, job_of
-from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS
+from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS, columns_of
 from kfp_tfjob.components.prepare_data.learned import counted_for
 from kfp_tfjob.components.prepare_data.parts import Part
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
@@ -33,7 +34,7 @@ from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.options.data import EVERY_COLUMN
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.coding import CATEGORY, NUMBER, TEXT
+from kfp_tfjob.trainer.coding import CATEGORY, TEXT
 
 LOOK, ROWS = "look", "rows"  # the names of the documents
 
@@ -180,6 +181,12 @@ class _Found:
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
         self._is_counted = not kinds.plain
         self._crossing = crossing.Writer() if job.placing.is_needed else None
+        self._seen = {name: Seen(name, job.nulls) for name in job.columns.features}
+
+    def look(self, chunk: Chunk) -> None:
+        """Count the values of a chunk, if the kinds are only assumed."""
+        if self._job.assumed:
+            see(self._seen, chunk)
 
     def add(
         self,
@@ -247,6 +254,7 @@ class _Found:
             ],
             "counted": [counted.to_plain() for counted in self._counted],
             "crossing": shared,
+            "seen": [it.to_plain() for it in self._seen.values()] if self._job.assumed else None,
         }
 
 
@@ -317,14 +325,16 @@ class _Mixed(_Pass):
     def __init__(self, job: Job, found: _Found) -> None:
         super().__init__(job, found)
         self._converter = Converter(job.known_kinds, job.label, job.nulls)
-        self._numbers = frozenset(job.known_kinds.of(NUMBER))
 
     def wanted(self, columns: Columns) -> Columns:
-        """Return the columns to read."""
-        return Columns(columns.features, columns.label, self._numbers, columns.extra)
+        """Return the columns to read; those that may be left out, too, if kinds are assumed."""
+        job = self.job
+        found = columns_of(job.known_kinds, columns.label, columns.extra)
+        return replace(found, features=job.columns.features) if job.assumed else found
 
     def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
         """Add the rows of a chunk."""
+        self.found.look(chunk)
         rows = self._converter.rows(table, chunk)
         codes, hashed = _coded(rows, self.found.texts)
         hashes = row_hashes(rows.features, self.job.options.split.salt, hashed, rows.dates)

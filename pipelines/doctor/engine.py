@@ -11,6 +11,7 @@ from typing import Any
 
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 from kfp_tfjob.pipelines.doctor import back_end, cluster, machine, namespace, store
 from kfp_tfjob.pipelines.doctor.finding import Check, Finding, State, said, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -67,7 +68,9 @@ def _of_cluster(question: Question, checks: _Checks) -> list[Finding]:
         if found.state is State.FAIL:
             return [found]
         level = namespace.level_of(api)
-        subject = Subject(api, question.account or namespace.account_of(api), question.spec)
+        account = question.account or namespace.account_of(api)
+        workers = workers_in(question.values["data_options"])
+        subject = Subject(api, account, question.spec, workers)
     finally:
         checks.start(_BACK_END, "the back end", partial(back_end.check, question.connection, level))
     nodes = cluster.nodes(subject)

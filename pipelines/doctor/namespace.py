@@ -13,7 +13,7 @@ from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import missing_objects
-from kfp_tfjob.components.preflight.step_jobs import asked_for, compared
+from kfp_tfjob.components.preflight.step_jobs import compared, needed_for
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -102,14 +102,18 @@ def account(subject: Subject) -> Iterator[Finding]:
 
 def _step_jobs(subject: Subject) -> Iterator[Finding]:
     """Ask for the optional right to run Jobs."""
-    name, asked = f"service account {subject.account}", asked_for(subject.spec.pod)
-    lacking = rights.missing(subject.api, [rights.TO_RUN_STEP_JOBS], subject.account)
-    fix = f"{subject.install} --with jobs"
-    if not lacking:
+    name, asked = f"service account {subject.account}", subject.jobs
+    needed = needed_for(asked) if asked else (rights.TO_RUN_STEP_JOBS,)
+    lacking = rights.missing(subject.api, needed, subject.account)
+    part = "workers" if needed == rights.TO_RUN_WORKERS else "jobs"
+    fix = f"{subject.install} --with {part}"
+    if not lacking and part == "workers":
+        yield ok(f"{name} may run Jobs and create Secrets, as data_options.workers needs")
+    elif not lacking:
         yield ok(f"{name} may run Jobs, as pod.prepare and pod.evaluate need")
     elif asked:
-        keys = " and ".join(f"pod.{job.name}" for job in asked)
-        yield fail(f"{name} may not {lacking[0]}, as {keys} needs", fix)
+        keys = " and ".join(job.asked_by for job in asked)
+        yield fail(f"{name} may not {'; '.join(map(str, lacking))}, as {keys} needs", fix)
     else:
         yield ok(f"{name} may not run Jobs, which only pod.prepare and pod.evaluate need: {fix}")
 
@@ -172,10 +176,10 @@ def _pods(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
     for item in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield item.role, kind | {"metadata": metadata, "spec": dict(item.pod)}
-    for job in asked_for(subject.spec.pod, subject.spec.storage_secret):
+    for job in subject.jobs:
         (one,) = replicas(job.manifest("doctor", 1, {}))
         metadata = {"generateName": "kfp-tfjob-doctor-"}
-        yield f"pod.{job.name}", kind | {"metadata": metadata, "spec": dict(one.pod)}
+        yield job.asked_by, kind | {"metadata": metadata, "spec": dict(one.pod)}
     step: dict[str, Any] = {"name": "main", "image": images.TOOLS, "command": ["true"]}
     step["resources"] = {"requests": _STEP, "limits": {"memory": _STEP["memory"]}}
     if images.RUN_AS_USER != "none":
@@ -206,7 +210,7 @@ def quotas(subject: Subject) -> Iterator[Finding]:
             yield ok(f"quota {name} counts only some pods, and was not compared")
             continue
         yield from _compared(name, quota.left(item), needed)
-    for job in asked_for(subject.spec.pod):
+    for job in subject.jobs:
         for text in compared(api, job, job.manifest("doctor", 1, {})):
             yield from failures([text]) if isinstance(text, Problem) else [warn(text)]
 

@@ -9,6 +9,8 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.preflight.step_jobs import asked_for
+from kfp_tfjob.components.step_job import StepJob
 
 _RUN_ID = "doctor"
 
@@ -21,11 +23,18 @@ class Subject:
         api: The cluster, from the namespace of the runs.
         account: The service account of the runs.
         spec: The job.
+        workers: As in `data_options`.
     """
 
     api: ClusterClient
     account: str
     spec: JobSpec
+    workers: int = 0
+
+    @property
+    def jobs(self) -> list[StepJob]:
+        """The Jobs of steps that the run asks for."""
+        return asked_for(self.spec.pod, self.spec.storage_secret, self.workers)
 
     @property
     def job(self) -> dict[str, Any]:

@@ -14,11 +14,12 @@ _SECONDS = 2.0  # of retries; an optional check must not hold up a person
 FIX = "ask for less, for instance --set pod.all.cpu=1 --set pod.all.memory=4Gi, or add nodes"
 
 
-def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
+def compare(spec: JobSpec, workers: int = 0) -> tuple[Sequence[str], Sequence[str]]:
     """Return why the pods would wait for nodes, and what could not be found out.
 
     Args:
         spec: The training job.
+        workers: As in `data_options`.
     """
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
     from kfp_tfjob.cluster.errors import ForbiddenError
@@ -39,7 +40,7 @@ def compare(spec: JobSpec) -> tuple[Sequence[str], Sequence[str]]:
         return (), [f"{unknown}: {first(error)}"]
     where = f" (cluster {api.server.address})"
     warnings = [f"{text}{where}. Fix: {FIX}" for text in too_small(spec, found)]
-    for job in asked_for(spec.pod):
+    for job in asked_for(spec.pod, workers=workers):
         fix = f"lower pod.{job.name}, or add nodes"
         texts = too_large(job, job.manifest("run", 1, {}), found)
         warnings += [f"{text}{where}. Fix: {fix}" for text in texts]

@@ -16,7 +16,7 @@ from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
-from kfp_tfjob.storage.words import minutes
+from kfp_tfjob.storage.words import counted, minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.components.step_job import StepJob
@@ -109,12 +109,14 @@ def make_plan(
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
     from kfp_tfjob.components.preflight.step_jobs import asked_for
+    from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
     tick = tick or Tick(datetime.now(UTC))
     moves = any(has_time(str(values[name])) for name in ("data_uri", "output_uri"))
-    warnings, notes = nodes.compare(spec)
+    workers = workers_in(values["data_options"])
+    warnings, notes = nodes.compare(spec, workers)
     extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
     return Plan(
         model=str(values["model_name"]),
@@ -136,13 +138,16 @@ def make_plan(
         },
         warnings=tuple(warnings),
         notes=(*inputs.notes, *notes),
-        own_pods=tuple(map(_own_pod, asked_for(spec.pod))),
+        own_pods=tuple(map(_own_pod, asked_for(spec.pod, workers=workers))),
     )
 
 
 def _own_pod(job: StepJob) -> str:
-    settings = job.settings
-    return f"{job.step}: 1 pod, {settings.cpu} CPU, {settings.memory} of memory, as a Job"
+    settings, each = job.settings, "" if job.pods == 1 else " each"
+    return (
+        f"{job.step}: {counted(job.pods, 'pod')}, {settings.cpu} CPU, {settings.memory} of"
+        f" memory{each}, as a Job"
+    )
 
 
 def estimate(runs: Any, values: Mapping[str, Any]) -> Estimate:

@@ -86,12 +86,12 @@ class Run:
         body = {"metadata": {"labels": {self.label: "go"}}}
         self.cluster.core.patch_node("node-1", body)
 
-    def task(self, settings: dict[str, Any]) -> Task:
+    def task(self, settings: dict[str, Any], **more: Any) -> Task:
         """Return the step as the compiled YAML of the single step has it."""
         found: list[Task] = []
         form = {"data_uri": self.data_uri, "data_label": "y", "output_uri": self.output_uri}
         form |= {"pod": {"prepare": settings}, "storage_secret": "objstore-cred"}
-        form |= {"storage_endpoint": self.cluster.objects.secret["AWS_ENDPOINT_URL"]}
+        form |= {"storage_endpoint": self.cluster.objects.secret["AWS_ENDPOINT_URL"]} | more
 
         def take(task: Task) -> dict[str, Any]:
             found.append(task)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+import subprocess
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,25 @@ def jobs(
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts small disks, each in a folder of its own."""
+    mounted: list[Path] = []
+
+    def make(size: int, *options: str) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        words = ["-t", "tmpfs", "-o", ",".join([f"size={size}", *options])]
+        if subprocess.run(["mount", *words, "none", folder], capture_output=True).returncode:
+            pytest.skip("only root may mount a small disk")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -49,8 +49,15 @@ class Bench:
         self.dataset = self.layout.dataset("d1")
         self.write_dataset()
 
-    def write_dataset(self, digest: str = "d1", schema_digest: str = "s1", task: str = "") -> None:
-        """Write a dataset in two test shards."""
+    def write_dataset(
+        self,
+        digest: str = "d1",
+        schema_digest: str = "s1",
+        task: str = "",
+        trained_on: bool = False,
+        classes: list[str] = CLASSES,
+    ) -> None:
+        """Write a dataset in two test shards; `trained_on`: train has one of them, too."""
         regression = task == "regression"
         labels = self.rows.values if regression else self.rows.labels
         encoder = Encoder(FEATURES, None if regression else len(CLASSES))
@@ -60,13 +67,16 @@ class Bench:
         for name, part in zip(shards, np.array_split(np.arange(ROWS), 2), strict=True):
             encoded = encoder.encode(self.rows.features[part], labels[part])
             (folder / name).write_bytes(encoded)
-        classes = None if regression else CLASSES
+        splits = {"test": {"rows": ROWS, "shards": shards}}
+        if trained_on:
+            (folder / "train-00000.tfrecord").write_bytes((folder / shards[1]).read_bytes())
+            splits["train"] = {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}
         schema = {
             "format": "kfp-tfjob/schema/1",
             "task": task or "classification",
             "features": [{"name": f"column {i}", "type": "float"} for i in range(FEATURES)],
-            "label": {"name": "species", "classes": classes},
-            "splits": {"test": {"rows": ROWS, "shards": shards}},
+            "label": {"name": "species", "classes": None if regression else classes},
+            "splits": splits,
             "schema_digest": schema_digest,
         }
         counts = dict(zip(CLASSES, np.bincount(self.rows.labels).tolist(), strict=True))
@@ -237,6 +247,32 @@ def test_another_schema_is_not_compared(bench: Bench) -> None:
     assert done.blessed and "beats the baseline" in verdict["reasons"][0]
 
 
+def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
+    bench.write_dataset("d2", trained_on=True)
+    bench.train("r1", 0.0, packed)
+    done, verdict = bench.evaluate("r1", "d2")
+    assert not done.blessed
+    assert verdict["reasons"][0].startswith("the test rows were trained on: test-00001.tfrecord")
+
+
+def test_a_label_outside_the_classes_is_refused(bench: Bench) -> None:
+    bench.write_dataset("d2", classes=CLASSES[:2])
+    bench.train("r1", 0.0, packed)
+    with pytest.raises(DataError, match="labels from 0 to 2. Expected: class numbers from 0 to 1"):
+        bench.evaluate("r1", "d2")
+
+
+def test_a_champion_whose_files_are_gone_fails_closed(bench: Bench) -> None:
+    bench.train("r1", 0.5, packed)
+    bench.evaluate("r1")
+    version = S3Address.parse(bench.publish("r1").version_uri)
+    bench.store.delete(version / "manifest.json")
+    bench.train("next", 0.0, packed)
+    done, verdict = bench.evaluate("next")
+    assert not done.blessed
+    assert "champion 1 cannot be compared" in verdict["reasons"][0]
+
+
 def test_slices_of_two_models(bench: Bench) -> None:
     slices = [{"column": "column 0", "edges": [-0.5, 0.5]}, "species"]
     bench.train("r1", 0.6, packed)
@@ -251,7 +287,7 @@ def test_slices_of_two_models(bench: Bench) -> None:
     limits = {"column": "column 0", "edges": [0], "thresholds": {"accuracy": {"min": 0.999}}}
     done, verdict = bench.evaluate("better", slices=[*slices, limits])
     assert not done.blessed
-    assert "accuracy is not at least 0.999 in column 0 ≥ 0 0." in verdict["reasons"][0]
+    assert "accuracy is not at least 0.999 in column 0 ≥ 0 (0." in verdict["reasons"][0]
     checks = {check["name"]: check for check in verdict["checks"]}
     assert checks["slices"]["pass"] and checks["champion"]["pass"]
     assert all(0 <= it["chance"] <= 1 for it in verdict["slices"])

@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from kfp_tfjob import uploader
@@ -26,27 +25,9 @@ from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-MANY = 2 * LEAST_FREE  # bytes; enough to begin with
 Mount = Callable[..., Path]
 
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts small disks, each in a folder of its own."""
-    mounted: list[Path] = []
-
-    def make(size: int, *options: str) -> Path:
-        folder = tmp_path / f"disk-{len(mounted)}"
-        folder.mkdir()
-        words = ["-t", "tmpfs", "-o", ",".join([f"size={size}", *options])]
-        if subprocess.run(["mount", *words, "none", folder], capture_output=True).returncode:
-            pytest.skip("only root may mount a small disk")
-        mounted.append(folder)
-        return folder
-
-    yield make
-    for folder in mounted:
-        subprocess.run(["umount", "-l", folder], check=True)
+MANY = 2 * LEAST_FREE  # bytes; enough to begin with
 
 
 def fill(disk: Path) -> None:

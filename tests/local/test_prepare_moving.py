@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,3 +105,12 @@ def test_names_of_files_as_people_give_them(step, tmp_path):
     (tmp_path / "again").symlink_to(tmp_path)  # a loop
     os.mkfifo(tmp_path / "pipe.csv")
     assert where("b", "oops", "text", f"ü #%?&+/{name}") in refusal(step, str(tmp_path))
+
+
+def test_a_disk_that_fills_up(step, tmp_path, mount, monkeypatch):
+    rows = b"a,y\n" + b"".join(b"%d,%d\n" % (i % 9, i % 2) for i in range(30_000))
+    uri = write(tmp_path / "in", rows)
+    # There seems to be room, but such short values take more of it as numbers.
+    monkeypatch.setattr(tempfile, "tempdir", str(mount(7 * len(rows) // 2)))
+    said = refusal(step, uri)
+    assert "the local disk is full" in said and "raise pod.prepare.ephemeral_storage" in said

@@ -124,6 +124,7 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     assert all(known[f"{a:.4f}"] == weight for a, weight in found.items())
     page = render(done.schema, done.statistics)
     assert "<h2>Weights</h2>" in page
+    assert "<h2>Weights</h2>" not in render(plain.schema, plain.statistics)
     assert run(step, done.dataset_uri, "y", {"weight": "w"}).dataset_uri == done.dataset_uri
 
 

@@ -177,7 +177,7 @@ def test_thresholds_of_slices() -> None:
     assert "; not judged, with too few rows: city = Oslo (" in check.explanation
     decision = judge(model(1, ~ROME), None, declared)
     assert not decision.blessed
-    assert "auc is not at least 0.7 in city = Bonn 0." in decision.line
+    assert "auc is not at least 0.7 in city = Bonn (0." in decision.line
     assert next(it for it in decision.slices if it.name == "city = Bonn").state == "fail"
     few = declared | {"min_rows": ROWS}
     decision = judge(model(1), None, few)

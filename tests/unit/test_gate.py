@@ -205,7 +205,7 @@ def test_the_primary_metric_follows_the_task() -> None:
 @pytest.mark.parametrize(("truth", "value"), [(1.0, 1e38), (1e-30, 3e-30)])
 def test_numbers_of_any_size_are_short(truth: float, value: float) -> None:
     labels = truth * np.linspace(-1, 1, 100)
-    diverged = ValuePredictions.of(labels, np.full(100, value))
+    diverged = ValuePredictions.of(labels, value * np.linspace(0.9, 1, 100))
     decision = decide(GateOptions(), diverged, constant_regression(labels, 0.0), None)
     assert not decision.blessed
     assert len(decision.line) < 100
@@ -215,7 +215,35 @@ def test_a_test_split_of_one_class_blesses_nothing() -> None:
     one_class = ClassPredictions.of([1] * 50, [[0.1, 0.9]] * 50)
     decision = decide(GateOptions(), one_class, constant_classifier([1] * 50, [5, 5]), None)
     assert not decision.blessed
-    assert "not enough test data" in decision.line
+    assert "not enough test data: all of them are of class number 1" in decision.line
+
+
+def test_a_constant_model_is_never_blessed() -> None:
+    scores = np.tile([0.3, 0.7], (60, 1))
+    labels = np.arange(60) % 3 > 0
+    worse = np.arange(60) % 2
+    champion = Rival("champion 3", predictions=ClassPredictions.of(labels, np.eye(2)[worse]))
+    baseline = constant_classifier(labels, [5, 5])
+    for gate in ({"mode": "point"}, {"first_model": "accept"}):
+        options = parse_gate({"primary_metric": "accuracy"} | gate)
+        decision = decide(options, ClassPredictions.of(labels, scores), baseline, champion)
+        assert decision.reasons[0] == "the model predicts the same for all 60 test rows"
+    values = ValuePredictions.of(np.arange(9.0), np.full(9, 2.0))
+    assert values.constant and not ValuePredictions.of(np.arange(9.0), np.arange(9.0)).constant
+    many = np.full((9, 40), 1 / 40)
+    assert ClassPredictions.of(np.arange(9), many).constant
+    many[3, 2] += 0.01
+    assert not ClassPredictions.of(np.arange(9), many).constant
+
+
+def test_predictions_that_are_not_numbers_are_counted() -> None:
+    scores = np.full((60, 2), 0.5)
+    scores[[7, 9]] = np.nan
+    broken_rows = ClassPredictions.of(np.arange(60) % 2, scores)
+    decision = decide(
+        GateOptions(), broken_rows, constant_classifier(broken_rows.labels, [1, 1]), None
+    )
+    assert "not finite, in 2 of 60 test rows, first in row 8" in decision.line
 
 
 @pytest.mark.parametrize(

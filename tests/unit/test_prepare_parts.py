@@ -271,7 +271,7 @@ def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
 
 def test_dictionaries_that_do_not_fit_together_are_named(monkeypatch):
     monkeypatch.setattr(dictionary, "MOST_TEXTS", 1000)
-    monkeypatch.setattr(dictionary, "_MOST_BYTES", 50_000)
+    monkeypatch.setattr(dictionary, "_MOST_BYTES", 20_000)
     found = {"a": Dictionary(), "b": Dictionary()}
     codes = np.arange(1, 301, dtype=np.int32)
     found["a"].add(Texts([str(i) for i in range(300)], codes))

@@ -102,6 +102,18 @@ def test_the_newest_rows_are_the_test(tmp_path: Path, form: str) -> None:
     assert seen == [list(range(350)), list(range(350, 425)), list(range(425, 500))]
 
 
+def test_times_of_two_forms_are_refused(tmp_path: Path) -> None:
+    """A number would be older than any date."""
+    when = [f"{2000 + i}" if i % 2 else f"{2000 + i}-05-01" for i in range(9)]
+    rows = [f"{i},{time},{'uv'[i % 2]}" for i, time in enumerate(when)]
+    (tmp_path / "f.csv").write_text("\n".join(["a,when,y", *rows, ""]))
+    words = (
+        "'when', which has dates and numbers.*2000-05-01 in f.csv, line 2.*2001 in f.csv, line 3"
+    )
+    with pytest.raises(DataError, match=words):
+        scanned(tmp_path / "f.csv", split={"time": "when"}, drop=["when"])
+
+
 def test_rows_of_one_time_stay_together_and_bad_times_are_faults(tmp_path: Path) -> None:
     rows = [(i, f"2026-01-{1 + i // 25:02d}", i % 2) for i in range(500)]
     rows[3] = (3, "soon", 1)

@@ -70,7 +70,7 @@ class Processes(Executor):
                     number, item = waiting.popleft()
                     try:
                         running[self._submit(task, item)] = number
-                    except BrokenProcessPool:
+                    except (BrokenProcessPool, EOFError, ConnectionError):
                         waiting.appendleft((number, item))
                         self._again(running, waiting, items)
                 if waiting:

@@ -1,0 +1,287 @@
+"""The ways of benchmarks/evaluate.py: each scores the test rows of a folder and prints its times.
+
+    python -m benchmarks.evaluate_ways write PART FOLDER ROWS
+    python -m benchmarks.evaluate_ways WAY PART FOLDER
+    python -m benchmarks.evaluate_ways memory ROWS
+
+The last line is one JSON object: rows, the seconds of the whole work, and those of the metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NUMBERS = 30
+CLASSES = ["no", "yes"]
+SHARDS = 4
+_BLOCK = 4096
+
+
+def write(part: str, folder: Path, rows: int) -> None:
+    """Write a dataset with a split test, and a model exported as the trainer does."""
+    from benchmarks import prepared
+    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer.dataset import Dataset
+    from kfp_tfjob.trainer.export import export
+    from kfp_tfjob.trainer.load import load
+
+    load(gpus=0)
+    shape = (10, 10, 5) if part == "mixed" else (NUMBERS, 0, 0)
+    prepared.write(folder, 1000, shape[0], 1, *shape[1:])
+    schema = json.loads((folder / "schema.json").read_text())
+    schema["label"]["classes"] = CLASSES
+    schema["schema_digest"] = "s"
+    names = [f"test-{shard:05d}.{'parquet' if shape[1] else 'tfrecord'}" for shard in range(SHARDS)]
+    for shard, name in enumerate(names):
+        count = rows * (shard + 1) // SHARDS - rows * shard // SHARDS
+        _shard(folder / name, count, shard, shape)
+    schema["splits"]["test"] = {"rows": rows, "shards": [] if shape[1] else names}
+    if shape[1]:
+        schema["test_raw"] = names
+    statistics = json.loads((folder / "statistics.json").read_text())
+    statistics["label"]["counts"] = {"train": {"no": 600, "yes": 400}}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    (folder / "statistics.json").write_text(json.dumps(statistics))
+    dataset = Dataset.load(folder)
+    for number in (1, 2):
+        model = user_code.build(models.mlp, dataset, {"hidden": [64, 64]})
+        export(model, dataset, folder / f"output-{number}")
+
+
+def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> None:
+    from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+
+    random = np.random.default_rng(seed)
+    if not shape[1]:
+        encoder = Encoder(shape[0], len(CLASSES))
+        with path.open("wb") as file:
+            for start in range(0, rows, _BLOCK):
+                values = random.standard_normal((min(_BLOCK, rows - start), shape[0]), np.float32)
+                labels = (values[:, 0] + random.normal(size=len(values)) > 0).astype(np.int64)
+                file.write(encoder.encode(values, labels))
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns: dict[str, Any] = {}
+    for at in range(shape[0]):
+        columns[f"x{at}"] = pa.array(random.normal(size=rows), mask=random.random(rows) < 0.05)
+    for at in range(shape[1]):
+        texts = np.array([f"text {number}" for number in range(100)])[random.integers(0, 100, rows)]
+        columns[f"c{at}"] = pa.array(texts, mask=random.random(rows) < 0.05)
+    for at in range(shape[2]):
+        times = random.integers(0, 1_800_000_000_000_000, rows)
+        columns[f"d{at}"] = pa.array(times, mask=random.random(rows) < 0.05)
+    columns["y"] = random.integers(0, 2, rows)
+    parquet.write_table(pa.table(columns), path)
+
+
+def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
+    """Score the rows and judge the model as evaluate does."""
+    from kfp_tfjob.components.evaluate.model import Scorer
+    from kfp_tfjob.components.evaluate.predictions import Collector
+    from kfp_tfjob.components.evaluate.rows import TestData
+    from kfp_tfjob.components.evaluate.scoring import score
+    from kfp_tfjob.components.evaluate.slices import Slices
+    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.trainer.serving import Task
+
+    load(gpus=0)
+    schema = json.loads((folder / "schema.json").read_text())
+    statistics = json.loads((folder / "statistics.json").read_text())
+    test, raw = schema["splits"]["test"], schema.get("test_raw", [])
+    paths = tuple(folder / name for name in raw or test["shards"])
+    tables, shards = (paths, ()) if raw else ((), paths)
+    data = TestData("d", schema, statistics, shards, test["rows"], tables)
+    task = Task.of(schema)
+    model = Scorer(folder / "output-1" / "model", task, "the model")
+
+    class Second:
+        """The champion, from a folder instead of the store."""
+
+        def __init__(self, scratch: Path) -> None:
+            self.scorer = Scorer(folder / "output-2" / "model", task, "the champion")
+            self.rows: Collector[Any] = Collector(scratch / "champion")
+
+        def predict(self, batch: Any) -> None:
+            self.rows.add(self.scorer.predict(batch))
+
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        other = Second(scratch) if champion else None
+        start = time.perf_counter()
+        slices = Slices([], schema, scratch)
+        predictions, baseline = score(data, task, model, other, slices, scratch)  # type: ignore[arg-type]
+        scored = time.perf_counter()
+        judge(predictions, baseline, other.rows.finish() if other else None, task)
+    end = time.perf_counter()
+    return {"rows": test["rows"], "seconds": end - start, "metrics": end - scored}
+
+
+def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
+    """Compute every metric, decide, and render the report."""
+    from kfp_tfjob.components.evaluate import report
+    from kfp_tfjob.components.evaluate.gate import Rival, decide
+    from kfp_tfjob.components.evaluate.metrics import Measures
+    from kfp_tfjob.components.evaluate.scored import Scored
+    from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
+    from kfp_tfjob.options.gate import GateOptions
+    from kfp_tfjob.storage.champion import Champion
+
+    names = list(task.classes)
+    models = {"model": Measures(predictions, names), "baseline": Measures(baseline, names)}
+    rival = record = None
+    if champion is not None:
+        models["champion 1"] = Measures(champion, names)
+        rival = Rival("champion 1", predictions=models["champion 1"])
+        record = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/e")
+    decision = decide(GateOptions(), models["model"], models["baseline"], rival, names)
+    scored = {who: Scored.of(one, 0.95, names) for who, one in models.items()}
+    judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
+    verdict = build(decision, judged, scored, 0.95, record, rival)
+    report.render(verdict, task, scored)
+    print(decision.line, verdict["ranking"])
+
+
+def keras_of(folder: Path, size: int) -> dict[str, float]:
+    """Score the rows with model.evaluate."""
+    import keras
+    import tensorflow as tf
+
+    schema = json.loads((folder / "schema.json").read_text())
+    test = schema["splits"]["test"]
+    model = keras.saving.load_model(folder / "output-1" / "model.keras", compile=False)
+    inputs = keras.Input((NUMBERS,))
+    outputs = model(inputs)
+    binary = outputs.shape[-1] == 1
+    probability = outputs if binary else outputs[:, 1:]
+    whole = keras.Model(inputs, keras.ops.sigmoid(probability))
+    whole.compile(loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()])
+    parts = {
+        "features": tf.io.FixedLenFeature([NUMBERS], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parsed(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.io.parse_example(records, parts)
+        return found["features"], found["label"][:, None]
+
+    records = tf.data.TFRecordDataset([str(folder / name) for name in test["shards"]])
+    rows = records.batch(size).map(parsed, tf.data.AUTOTUNE).prefetch(2)
+    whole.evaluate(rows.take(2), verbose=0)
+    start = time.perf_counter()
+    whole.evaluate(rows, verbose=0)
+    return {"rows": test["rows"], "seconds": time.perf_counter() - start}
+
+
+def tfma(folder: Path) -> dict[str, float]:
+    """Score the rows with TensorFlow Model Analysis."""
+    import tensorflow_model_analysis as analysis
+    from google.protobuf import text_format
+    from tensorflow_model_analysis.proto import config_pb2
+
+    schema = json.loads((folder / "schema.json").read_text())
+    test = schema["splits"]["test"]
+    config = text_format.Parse(
+        """
+        model_specs { signature_name: "serve_examples" label_key: "label" }
+        slicing_specs {}
+        metrics_specs { metrics { class_name: "BinaryAccuracy" } metrics { class_name: "AUC" } }
+        """,
+        config_pb2.EvalConfig(),
+    )
+    model = _takes_examples(folder)
+    shared = analysis.default_eval_shared_model(
+        eval_saved_model_path=str(model), eval_config=config, tags=["serve"]
+    )
+    with tempfile.TemporaryDirectory() as output:
+        start = time.perf_counter()
+        analysis.run_model_analysis(
+            eval_shared_model=shared,
+            eval_config=config,
+            data_location=str(folder / "test-*.tfrecord"),
+            output_path=output,
+        )
+        return {"rows": test["rows"], "seconds": time.perf_counter() - start}
+
+
+def _takes_examples(folder: Path) -> Path:
+    """Save the model with the signature that TFMA wants: serialized examples in, scores out."""
+    import tensorflow as tf
+
+    target = folder / "takes-examples"
+    loaded = tf.saved_model.load(str(folder / "output-1" / "model"))
+    packed = loaded.signatures["serve_packed"]
+    parts = {"features": tf.io.FixedLenFeature([NUMBERS], tf.float32)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+    def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.io.parse_example(examples, parts)["features"]
+        return {"output": packed(features=rows)["probabilities"][:, 1:]}
+
+    holder = tf.Module()
+    holder.loaded = loaded
+    tf.saved_model.save(holder, str(target), signatures={"serve_examples": serve_examples})
+    return target
+
+
+def memory(rows: int) -> dict[str, float]:
+    """Judge this many random predictions of a model and its champion."""
+    from kfp_tfjob.components.evaluate.predictions import (
+        ClassPredictions,
+        Collector,
+        constant_classifier,
+    )
+    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.trainer.serving import Task
+
+    load(gpus=0)  # its memory counts, too
+    random, size = np.random.default_rng(1), 65_536
+    with tempfile.TemporaryDirectory() as name:
+        held: list[Collector[Any]] = [Collector(Path(name) / str(at)) for at in range(3)]
+        start = time.perf_counter()
+        for done in range(0, rows, size):
+            count = min(size, rows - done)
+            labels = random.integers(0, 2, count)
+            common = random.standard_normal(count, np.float32) + labels
+            for collector in held[:2]:
+                logit = common + 0.5 * random.standard_normal(count, np.float32)
+                score = 1 / (1 + np.exp(-logit))
+                collector.add(ClassPredictions.of(labels, np.stack([1 - score, score], axis=1)))
+            held[2].add(constant_classifier(labels, [1, 1]))
+        collected = time.perf_counter()
+        model, champion, baseline = (collector.finish() for collector in held)
+        judge(model, baseline, champion, Task("classification", ("x",), tuple(CLASSES)))
+        end = time.perf_counter()
+    return {"rows": rows, "collected": collected - start, "metrics": end - collected}
+
+
+def main() -> None:
+    """Do what the command line says."""
+    what, *rest = sys.argv[1:]
+    if what == "memory":
+        print(json.dumps(memory(int(rest[0]))))
+        return
+    part, folder = rest[0], Path(rest[1])
+    if what == "write":
+        write(part, folder, int(rest[2]))
+        return
+    ways = {
+        "ours": lambda: ours(part, folder),
+        "champion": lambda: ours(part, folder, champion=True),
+        "keras_4096": lambda: keras_of(folder, 4096),
+        "keras_32": lambda: keras_of(folder, 32),
+        "tfma": lambda: tfma(folder),
+    }
+    print(json.dumps(ways[what]()))
+
+
+if __name__ == "__main__":
+    main()

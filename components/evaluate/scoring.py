@@ -1,0 +1,64 @@
+"""Scores model, champion and trivial baseline on the same test rows in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.components.evaluate.model import Scorer
+from kfp_tfjob.components.evaluate.opponent import Opponent
+from kfp_tfjob.components.evaluate.predictions import (
+    Collector,
+    Predictions,
+    constant_classifier,
+    constant_regression,
+)
+from kfp_tfjob.components.evaluate.rows import Batch, TestData
+from kfp_tfjob.components.evaluate.slices import Slices
+from kfp_tfjob.trainer.serving import Task
+
+
+def score(
+    data: TestData,
+    task: Task,
+    challenger: Scorer,
+    opponent: Opponent | None,
+    slices: Slices,
+    folder: Path,
+) -> tuple[Predictions, Predictions]:
+    """Score all test rows in one pass.
+
+    Args:
+        data: The test rows.
+        task: What a model must predict.
+        challenger: The model under evaluation.
+        opponent: The champion, which keeps its own predictions; None if there is none.
+        slices: Where each row finds its slices.
+        folder: Where many rows are kept.
+
+    Returns:
+        The predictions of the model, and those of the trivial baseline.
+
+    Raises:
+        DataError: The rows do not match their schema, or the model failed.
+    """
+    ours: Collector[Any] = Collector(folder / "predictions")
+    trivial: Collector[Any] = Collector(folder / "baseline")
+    for batch in data.batches():
+        ours.add(challenger.predict(batch))
+        trivial.add(_baseline(task, data.statistics, batch))
+        slices.add(batch)
+        if opponent:
+            opponent.predict(batch)
+    predictions, baseline = ours.finish(), trivial.finish()
+    assert predictions is not None and baseline is not None  # the split has rows
+    return predictions, baseline
+
+
+def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
+    label = statistics["label"]
+    if task.name == "regression":
+        return constant_regression(batch.labels, float(label["train"]["mean"]), batch.weights)
+    counts = label["counts"]["train"]
+    return constant_classifier(batch.labels, [counts[name] for name in task.classes], batch.weights)

@@ -1,0 +1,34 @@
+"""The version of the code that runs here, down to the last byte: a tag of an image may move."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+
+from kfp_tfjob.components.images import VERSION
+
+# A task of prepare_data runs code of these.
+_ROOMS = ("components", "trainer", "options", "storage")
+_LIBRARIES = ("distributed", "numpy", "pyarrow")
+
+
+@cache
+def code_version() -> str:
+    """Return the version for people and for comparison.
+
+    Returns:
+        For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
+    """
+    digest = sha256()
+    for room in _ROOMS:
+        (folder,) = importlib.import_module(f"kfp_tfjob.{room}").__path__
+        for path in sorted(Path(folder).rglob("*.py")):
+            name = f"{room}/{path.relative_to(folder).as_posix()}"
+            digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
+    python = ".".join(platform.python_version_tuple()[:2])
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"

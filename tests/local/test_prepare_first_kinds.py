@@ -1,0 +1,77 @@
+"""The kinds of the first block are a guess; the result is that of the kinds of all rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data import engine, scan, source
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+ROWS, FIRST = 600, 40  # FIRST rows are in the first block
+WORDS = ("red", "green", "blue")
+
+# What the column `b` has in a row.
+RIGHT: dict[str, Callable[[int], str]] = {
+    "categories": lambda i: WORDS[i % 3],
+    "gaps only later": lambda i: "" if i > FIRST and i % 9 == 0 else WORDS[i % 3],
+    "booleans": lambda i: ("yes", "no", "")[i % 3],
+    "dates": lambda i: f"20{i % 90 + 10}-01-02",
+}
+WRONG: dict[str, Callable[[int], str]] = {
+    "no value at first": lambda i: "" if i < FIRST else WORDS[i % 3],
+    "other texts at first": lambda i: f"t{i}" if i < FIRST else WORDS[i % 3],
+    "the same texts at first": lambda i: "t" if i < FIRST else f"t{i}",
+    "booleans at first": lambda i: ("yes", "no")[i % 2] if i < FIRST else WORDS[i % 3],
+    "words at first": lambda i: "none" if 9 < i < 15 else str(i % 5),
+    "dates at first": lambda i: f"2024-01-{i % 28 + 1:02d}" if i < FIRST else WORDS[i % 3],
+}
+
+
+def written(path: Path, b: Callable[[int], str]) -> Path:
+    rows = [f"{i % 7},{WORDS[i % 2]},{b(i)},{'uv'[i * i % 3 % 2]}" for i in range(ROWS)]
+    path.write_text("\n".join(["a,c,b,y", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str], dict[str, str]]:
+    """Return the checksums of a dataset, made in parts and with a small first block."""
+    monkeypatch.setattr(source, "_FIRST_BLOCK", 600)
+    options = {"on_bad_row": "drop", "max_bad_fraction": 0.5}
+
+    def prepare(path: Path, name: str) -> dict[str, str]:
+        step = Step("prepare_data", "r1", Layout(base / name), store)
+        done = engine.run(step, str(path), "y", options, block=900, part=3000, processes=1)
+        manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
+        return {item.key: item.crc64nvme for item in manifest.objects}
+
+    return prepare
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> None:
+    path = written(tmp_path / "f.csv", RIGHT[name])
+    with monkeypatch.context() as patch:
+        patch.setattr(scan._Reading, "kinds", None)
+        found = prepared(path, "once")
+    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
+    assert found == prepared(path, "twice")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_guess_changes_nothing(prepared, tmp_path, monkeypatch, name) -> None:
+    path = written(tmp_path / "f.csv", WRONG[name])
+    found = prepared(path, "guessed")
+    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
+    assert found == prepared(path, "known")
+
+
+def test_a_kind_that_only_all_rows_make_unclear_is_refused(prepared, tmp_path) -> None:
+    path = written(tmp_path / "f.csv", lambda i: "2024-01-02" if i < FIRST else "31.12.2024")
+    with pytest.raises(DataError, match="dates in several forms .f.csv, line 42"):
+        prepared(path, "unclear")
