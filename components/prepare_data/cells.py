@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components import dates
+from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import dates
+from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.statistics import (

@@ -43,6 +43,7 @@ _NOT_NEEDED = frozenset(
         "encoding",
         "reader",
         "tfrecord_features",
+        "workers",
     )
 )
 # What judges a dataset, whoever prepared it.

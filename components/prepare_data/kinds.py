@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components import dates
+from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_BYTES, MOST_TEXTS
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import (

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components import dates
+from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk, as_texts, numeric, temporal
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.files import SPLITS as WORDS

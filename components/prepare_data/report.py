@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dates
+from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data.contracts import consequence
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
 from kfp_tfjob.components.prepare_data.review import Comparison, Review

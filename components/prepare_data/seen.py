@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data import dates, values
+from kfp_tfjob.components import dates
+from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.arrow_table import Chunk, numeric, temporal
 from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit

@@ -19,7 +19,7 @@ PACKAGE = "kfp_tfjob"
 SHARED = {"components.step", "components.summary", "components.images", "components"}
 SHARED |= {"components.notify", "components.outcome", "components.webhook"}
 SHARED |= {"components.pod_template", "components.step_job", "components.step_job_pod"}
-SHARED |= {"components.step_job_run", "components.step_job_limits"}
+SHARED |= {"components.step_job_run", "components.step_job_limits", "components.dates"}
 BARE = re.compile(
     rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
 )
