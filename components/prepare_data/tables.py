@@ -25,6 +25,7 @@ from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 # First bytes of unsupported files, and what to do with such a file.
+_FOLDER_OF_PICTURES = "give the folder that has a folder of pictures for each class"
 _UNREADABLE = {
     b"PK\x03\x04": ("a zip or an Excel file", f"export it as {FORMAT_WORDS}"),
     b"BZh": ("compressed with bzip2", "use gzip, zstd, Parquet or no compression"),
@@ -38,6 +39,9 @@ _UNREADABLE = {
     b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
     b"\xd0\xcf\x11\xe0": ("an old Excel or Office file", f"export it as {FORMAT_WORDS}"),
     b"%PDF": ("a PDF", f"export its table as {FORMAT_WORDS}"),
+    b"\xff\xd8\xff": ("a picture", _FOLDER_OF_PICTURES),
+    b"\x89PNG": ("a picture", _FOLDER_OF_PICTURES),
+    b"GIF8": ("a picture", _FOLDER_OF_PICTURES),
     b"version https://git-lfs": ("a pointer of Git LFS", "fetch the file itself: git lfs pull"),
 }
 # Pages and answers of web servers and stores, in place of the file that was asked for.

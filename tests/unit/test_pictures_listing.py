@@ -89,9 +89,13 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"1.jpg": ONE, "cat/2.jpg": ONE, "dog/1.jpg": ONE}, "1 picture of data_uri are not in"),
+        (
+            {"1.jpg": ONE, "cat/2.jpg": ONE, "dog/1.jpg": ONE},
+            "that are not in the folder of a class. Received: 1: 1.jpg",
+        ),
         ({"flowers/cat/1.jpg": ONE, "flowers/dog/1.jpg": ONE}, "/flowers as data_uri"),
-        ({"a.jpg": ONE}, "fewer than two classes"),
+        ({"a.jpg": ONE}, "give the folder above as data_uri"),
+        ({"cat/1.jpg": ONE}, "fewer than two classes"),
         ({"cat/1.jpg": ONE, "dog/1.jpg": b""}, "dog/1.jpg: an empty file"),
         ({"cat/1.jpg": ONE, "dog/notes.txt": b"hello"}, "dog/notes.txt: neither a JPEG nor a PNG"),
         ({"cat/1.jpg": ONE[:-9], "dog/1.jpg": ONE}, "cat/1.jpg: cut off"),
@@ -120,6 +124,16 @@ def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
     assert listed(tmp_path).pictures is None
     assert listed(tmp_path, format="pictures").pictures.classes == ("plots",)
     assert "data_label is missing" in problems(tmp_path)
+
+
+def test_a_picture_is_no_table(tmp_path: Path) -> None:
+    tree(tmp_path, {"cat/1.jpg": ONE, "dog/1.png": encoded(drawn(), "PNG")})
+    for address in (
+        tmp_path / "cat" / "1.jpg",
+        tmp_path / "dog" / "1.png",
+        tmp_path / "*" / "*.png",
+    ):
+        assert "a folder of pictures for each class" in problems(address)
 
 
 def test_what_cannot_be_listed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from kfp_tfjob.components.prepare_data.pictures.parts import faults_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.storage.words import listed
 
 LABEL = "class"  # the name of the label if data_label is empty
 _LOOKED = 20  # files
@@ -81,15 +81,16 @@ def _folders(source: Source) -> list[Problem]:
     if folders.stray:
         found.append(
             Problem(
-                f"{counted(len(folders.stray), 'picture')} of data_uri are not in the folder of a"
-                " class",
-                received=listed(folders.stray, _SHOWN),
+                "data_uri has pictures that are not in the folder of a class",
+                received=f"{len(folders.stray):,}: {listed(folders.stray, _SHOWN)}",
                 expected=expected,
-                fix="move them into the folders of their classes",
+                fix="move them into the folders of their classes"
+                if folders.classes
+                else "give the folder above as data_uri if this is one class of several",
                 path="data_uri",
             )
         )
-    if len(folders.classes) < 2:
+    if len(folders.classes) == 1 or not (folders.classes or folders.stray):
         above = source.files[0].name.split("/")[: folders.depth + 1] if source.files else []
         inner = "/".join([source.uri.rstrip("/"), *above])
         found.append(
