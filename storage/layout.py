@@ -199,6 +199,11 @@ class RunLayout:
         """The record that the run did not train, because an earlier one had the same inputs."""
         return self.base / "unchanged.json"
 
+    @property
+    def data_report(self) -> S3Address:
+        """The page about data that the contract with the champion's data refuses."""
+        return self.base / "data_report.html"
+
     def failure(self, suffix: str) -> S3Address:
         """The record of the failure that ended the run: `json` for programs, `md` for people."""
         return self.base / f"{_FAILURE}.{suffix}"

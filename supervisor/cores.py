@@ -14,16 +14,17 @@ _OWN = Path("/proc/self/cgroup")
 _IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
-def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
+def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN, shared: int = 1) -> int:
     """Return how many processes or threads can compute at the same time.
 
     The limit of the container decides (`resources.limits.cpu`, the CPU quota of its cgroup), and
     the cores that the kernel lets it use. A container of Kubernetes without a limit shares its node
-    with others by what it requests, which it cannot see: it gets 1.
+    with others by what it requests, which it cannot see: it gets `shared`.
 
     Args:
         cgroups: Where the cgroups are mounted.
         own: Names the cgroups of this process.
+        shared: The most cores to use beside others on a node.
 
     Returns:
         1 or more; a limit of 2.5 cores gives 2.
@@ -32,7 +33,7 @@ def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     limits = list(_limits(cgroups, own))
     if not limits and os.environ.get(_IN_KUBERNETES):
-        return 1
+        return min(allowed, shared)
     return max(1, min(allowed, *(int(limit) for limit in limits)) if limits else allowed)
 
 

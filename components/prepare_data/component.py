@@ -52,7 +52,7 @@ def prepare_data(
     """
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.executors.workers import workers_of
-    from kfp_tfjob.components.prepare_data.report import render
+    from kfp_tfjob.components.prepare_data.report import page_of
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_job_run import in_own_pod
@@ -68,6 +68,6 @@ def prepare_data(
         for name, value in (done.metrics | review.metrics).items():
             data_metrics.log_metric(name, value)
         with open(data_report.path, "w") as file:
-            file.write(render(done.schema, done.statistics, done.reused, review))
+            file.write(page_of(context, done, review))
         data_report.metadata.update(dataset_uri=done.dataset_uri, reused=done.reused)
     return done.dataset_uri, done.dataset_digest

@@ -65,7 +65,10 @@ class CsvRecords:
     ) -> None:
         self._stream, self._name, self._block = stream, name, block
         self._reach = reach or Reach()
-        self._delimiter = ord(delimiter)
+        # By byte: what may stand before a quote that opens a value, and behind one that closes it.
+        self._before, self._behind = np.zeros((2, 256), bool)
+        self._before[[*delimiter.encode(), _NEWLINE, _QUOTE]] = True
+        self._behind[[*delimiter.encode(), _NEWLINE, _RETURN, _QUOTE]] = True
         self._line = 1
         value = rb'(?:"(?:[^"]++|"")*+"|(?!")[^%b\r\n]*+)' % re.escape(delimiter.encode())
         self._record = re.compile(
@@ -93,11 +96,12 @@ class CsvRecords:
                 continue
             # While a quote stays open, more is read; each quick search still covers little.
             view = rest[: 2 * self._block]
-            used, block = self._quick(view[: self._reach.cut(view)])
+            used, lines, block = self._quick(view[: self._reach.cut(view)])
             if block is None or not used:
                 used, block = self._careful(rest, last=ended)
+                lines = rest.count(b"\n", 0, used)
             if used:
-                self._line += rest.count(b"\n", 0, used)
+                self._line += lines
                 self._reach.position += used
                 rest = rest[used:]
                 yield block
@@ -139,8 +143,12 @@ class CsvRecords:
         rest = Block(b"".join(kept), np.array(lines, np.int64), block.bad, block.lost)
         return rest, lost
 
-    def _quick(self, data: bytes) -> tuple[int, Block | None]:
-        """Find the records of well-formed data; the block is None for other data."""
+    def _quick(self, data: bytes) -> tuple[int, int, Block | None]:
+        """Find the records of well-formed data; the block is None for other data.
+
+        Returns:
+            The bytes and lines of the block, and the block.
+        """
         buffer = np.frombuffer(data, np.uint8)
         newlines = np.flatnonzero(buffer == _NEWLINE)
         ends, quotes = newlines, None
@@ -148,29 +156,31 @@ class CsvRecords:
             quotes = np.flatnonzero(buffer == _QUOTE)
             ends = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
         if not len(ends):
-            return 0, Block(b"", newlines, [])
+            return 0, 0, Block(b"", newlines, [])
         used = int(ends[-1]) + 1
         starts = np.concatenate(([0], ends[:-1] + 1))
-        if (ends - starts).max() >= LONGEST_RECORD or not self._well_formed(buffer[:used], quotes):
-            return 0, None
+        if (ends - starts).max() >= LONGEST_RECORD:
+            return 0, 0, None
+        if not self._well_formed(buffer[:used], b"\r" in data, quotes):
+            return 0, 0, None
         lines = self._line + np.searchsorted(newlines, starts)
-        return used, Block(data[:used], lines[~_empty(buffer, starts, ends)], [])
+        block = Block(data[:used], lines[~_empty(buffer, starts, ends)], [])
+        return used, int(np.searchsorted(newlines, used)), block
 
-    def _well_formed(self, buffer: np.ndarray, quotes: np.ndarray | None) -> bool:
+    def _well_formed(
+        self, buffer: np.ndarray, has_returns: bool, quotes: np.ndarray | None
+    ) -> bool:
         """Tell whether every quote opens or closes a value and every return ends a line."""
-        returns = np.flatnonzero(buffer == _RETURN)
-        if len(returns) and (buffer[returns + 1] != _NEWLINE).any():
-            return False
+        if has_returns:
+            returns = np.flatnonzero(buffer == _RETURN)
+            if (buffer[returns + 1] != _NEWLINE).any():
+                return False
         if quotes is None:
             return True
-        quotes = quotes[quotes < len(buffer)]
+        quotes = quotes[: np.searchsorted(quotes, len(buffer))]
         opening, closing = quotes[0::2], quotes[1::2]
-        before = np.where(opening > 0, buffer[opening - 1], _NEWLINE)
-        after = buffer[closing + 1]
-        return bool(
-            np.isin(before, (self._delimiter, _NEWLINE, _QUOTE)).all()
-            and np.isin(after, (self._delimiter, _NEWLINE, _RETURN, _QUOTE)).all()
-        )
+        before = buffer[opening - 1]  # of the first byte: the last one, a newline
+        return bool(self._before[before].all() and self._behind[buffer[closing + 1]].all())
 
     def _careful(self, data: bytes, last: bool) -> tuple[int, Block]:
         """Find the records of about one block one by one, and the bad lines."""

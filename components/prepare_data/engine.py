@@ -24,7 +24,7 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
-from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES
@@ -46,7 +46,6 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.layout import WORK
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.supervisor.cores import available_cores
 
 _LARGE = 1 << 30  # bytes of a source from which on work is kept for a later try
 _GROWTH = 3  # rows as numbers may take more room than as text or packed
@@ -187,7 +186,8 @@ def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:
 
 def _executor(recipe: Recipe, store: Store, source: Source, part: int, processes: int) -> Executor:
     """Return the executor: several processes if there are cores and work for them."""
-    count = min(processes or available_cores(), -(-source.size // part))
+    parts = -(-source.size // part)
+    count = min(processes, parts) if processes else count_for(parts)
     return Processes(recipe, count, store) if count > 1 else Inline(recipe, store)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data.contracts import consequence
+from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
 from kfp_tfjob.components.prepare_data.review import Comparison, Review
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.errors import Problem, first
+from kfp_tfjob.storage.errors import DataError, Example, Problem, first
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.coding import BOOLEAN, DATE
@@ -19,6 +21,26 @@ from kfp_tfjob.trainer.coding import BOOLEAN, DATE
 MOST_LISTED = 100  # lines of a table
 _MOST_PROBLEMS = 20
 _MOST_UNSEEN = 20  # columns
+
+
+def page_of(step: Step, prepared: Prepared, review: Review) -> str:
+    """Return the report, unless the contract with the champion's data ends the run.
+
+    Args:
+        step: The run and its store, which gets the report in that case: Kubeflow Pipelines keeps
+            nothing of a failed step.
+        prepared: The dataset.
+        review: What was found when it was judged.
+
+    Raises:
+        DataError: All that data_options.contract does not allow, and where the report is.
+    """
+    page = render(prepared.schema, prepared.statistics, prepared.reused, review)
+    if review.errors:
+        place = step.run.data_report
+        step.store.write(place, page.encode(), "text/html")
+        raise DataError(*review.errors, Example(f"data_report is {place}"))
+    return page
 
 
 def render(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
@@ -78,6 +78,7 @@ class Review:
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
         test_drift: How far test is from train, by column.
+        errors: What data_options.contract does not allow.
     """
 
     distributions: Mapping[str, Any] | None
@@ -86,6 +87,7 @@ class Review:
     alone: str
     suspicious: list[Suspicious]
     test_drift: dict[str, Drift]
+    errors: list[Problem] = field(default_factory=list)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -112,9 +114,6 @@ def judge(
         prepared: The dataset.
         model_name: The name of the model; empty for no comparison.
         data_options: The keys of `options.DataOptions`.
-
-    Raises:
-        DataError: The options turn what was found into an error; it has all problems at once.
     """
     options = parse(DataOptions, "data_options", data_options).contract
     base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
@@ -139,8 +138,7 @@ def judge(
     ]
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
     review = Review(counts, sampled, comparison, alone, suspicious, test_drift)
-    _report(review, options)
-    return review
+    return replace(review, errors=_report(review, options))
 
 
 def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str, Sample]:
@@ -259,8 +257,8 @@ def _drifted(
             )
 
 
-def _report(review: Review, options: Contract) -> None:
-    """Log what was found; fail if the options say so."""
+def _report(review: Review, options: Contract) -> list[Problem]:
+    """Log what was found; return the problems that the options turn into errors."""
     for item in review.suspicious:
         log.warning(
             "SUSPICIOUS: the column %r alone predicts the label (%s)", item.name, item.words
@@ -268,7 +266,7 @@ def _report(review: Review, options: Contract) -> None:
     comparison = review.comparison
     if comparison is None:
         log.info("%s", review.alone)
-        return
+        return []
     if comparison.obstacle:
         log.info("no drift: %s", comparison.obstacle)
     errors: list[Problem] = []
@@ -281,6 +279,6 @@ def _report(review: Review, options: Contract) -> None:
         else:
             for problem in problems:
                 log.warning("%s", problem)
-    DataError.raise_if(errors)
     if not comparison.changes and not comparison.beyond:
         log.info("the data keeps the contract of %s", comparison.reference.name)
+    return errors

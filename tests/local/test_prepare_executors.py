@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.components.prepare_data.executors import processes
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
@@ -75,3 +76,14 @@ def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None
     with pytest.raises(StepError, match="killed again and again.*Fix: raise pod.prepare.memory"):
         list(executor.map(f"{HERE}:die", [os.getpid()] * 4))
     executor.close()
+
+
+def test_processes_fit_the_cores_the_memory_and_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "available_cores", lambda shared: 8)
+    left = {"bytes": float("inf")}
+    monkeypatch.setattr(processes, "memory_left", lambda: left["bytes"])
+    assert [processes.count_for(parts) for parts in (1, 5, 100)] == [1, 5, 8]
+    left["bytes"] = 2 << 30
+    assert processes.count_for(100) == 5
+    left["bytes"] = 1 << 20
+    assert processes.count_for(100) == 1

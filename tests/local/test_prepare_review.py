@@ -16,7 +16,7 @@ import pytest
 from examples import people
 from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.prepare_data.review import Review, judge
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -120,7 +120,7 @@ def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None
         review = data.judge(done, changes="fail", limits="fail")
     assert "the data keeps the contract of champion 1 of income" in caplog.text
     comparison = review.comparison
-    assert not comparison.changes and not comparison.beyond
+    assert not comparison.changes and not comparison.beyond and not review.errors
     assert set(comparison.drift) == set(people.HEADER[:-1])
     assert all(item.psi < 0.05 or item.is_chance for item in comparison.drift.values())
     assert comparison.label.psi < 0.05
@@ -170,7 +170,7 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     table = changed(data.table(seed=2), change)
     done = data.prepare(table, split={"train": 0.8, "validation": 0.1, "test": 0.1})
     with pytest.raises(DataError) as caught:
-        data.judge(done, changes="fail")
+        page_of(data.step, done, data.judge(done, changes="fail"))
     problems = {problem.what: problem for problem in caught.value.problems}
     name = "champion 1 of income"
     found = problems[f"the column 'hours' of {name} is missing"]
@@ -187,8 +187,8 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     assert problems[f"classes that {name} does not know"].received == "'100K'"
     found = problems[f"the rows are divided in another way than those of {name}"]
     assert '"train": 0.7' in found.fix
-    assert "incompatible_champion" in caught.value.problems[-1].fix
-    assert len(problems) == 8
+    assert "incompatible_champion" in caught.value.problems[-2].fix
+    assert len(problems) == 9
     # By default, they are warnings, and on the page.
     review = data.judge(done)
     assert len(review.comparison.changes) == 7
@@ -225,8 +225,11 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
 
     done = data.prepare(changed(data.table(seed=2), change))
     with pytest.raises(DataError) as caught:
-        data.judge(done, limits="fail")
-    problems = caught.value.problems
+        page_of(data.step, done, data.judge(done, limits="fail"))
+    *problems, where = caught.value.problems
+    place = data.step.run.data_report
+    assert where.what == f"data_report is {place}"
+    assert b"Oslo" in data.step.store.read(place)
     assert len(problems) == 3
     assert "'city' has values" in problems[0].what and "'Oslo'" in problems[0].received
     assert problems[0].received.startswith(("18.", "19.", "20."))
@@ -243,9 +246,9 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert "Oslo" in text
     # Columns and limits can be left out.
     ignored = ["city", "hours", "age", "occupation", "income"]
-    assert not data.judge(done, limits="fail", ignore=ignored).comparison.beyond
+    assert not data.judge(done, limits="fail", ignore=ignored).errors
     none = dict.fromkeys(("max_unseen", "max_gap_rise", "max_psi"))
-    assert not data.judge(done, limits="fail", **none).comparison.beyond
+    assert not data.judge(done, limits="fail", **none).errors
     (far,) = data.judge(done, **none, max_js=0.1).comparison.beyond
     assert "JS of" in far.received
 

@@ -60,6 +60,16 @@ def test_no_limit_outside_kubernetes_is_every_core(tmp_path: Path) -> None:
     assert cores(tmp_path, "") == 64
 
 
+def test_who_shares_the_cores_of_a_node_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores(tmp_path, "0::/\n", cpu_max="max 100000")
+    places = (tmp_path / "cgroup", tmp_path / "own")
+    assert available_cores(*places, shared=4) == 64  # outside Kubernetes
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert available_cores(*places, shared=4) == 4
+
+
 def test_no_limit_in_kubernetes_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert cores(tmp_path, "0::/\n", cpu_max="max 100000") == 1

@@ -7,6 +7,7 @@ before another task is done, the step fails, because it is probably out of memor
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -27,9 +28,14 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
 )
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.supervisor.cores import available_cores
+from kfp_tfjob.supervisor.kernel import memory_left
 
 _AHEAD = 2  # tasks of each process: one that runs, and one that waits for it
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
+
+_MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node
+_MEMORY = 400 << 20  # bytes of one process, with what it needs for a moment
 
 log = logging.getLogger(__name__)
 _context: Context | None = None  # of a worker process
@@ -133,6 +139,16 @@ class Processes(Executor):
                 )
             )
         log.warning("a process of prepare_data was killed; its tasks run again")
+
+
+def count_for(parts: int) -> int:
+    """Return how many processes there are cores, memory and work for: 1 or more.
+
+    Args:
+        parts: The parts of the source.
+    """
+    fitting = int(memory_left() // _MEMORY) if memory_left() < math.inf else parts
+    return max(1, min(available_cores(shared=_MOST_SHARED), fitting, parts))
 
 
 def _open(recipe: Recipe) -> None:
