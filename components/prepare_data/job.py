@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
@@ -93,9 +94,12 @@ class Job:
 
     @cached_property
     def name(self) -> str:
-        """A digest of everything that decides about the results."""
+        """A digest of everything that decides about the results, the code among it.
+
+        So a later try takes nothing from one with another version of the image.
+        """
         body = {key: value for key, value in self.to_plain().items() if key != "block"}
-        text = json.dumps(body, sort_keys=True)
+        text = json.dumps([code_version(), body], sort_keys=True)
         return sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
     def to_plain(self) -> dict[str, Any]:

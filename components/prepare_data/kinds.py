@@ -134,7 +134,7 @@ NO_KINDS = Kinds((), ())
 def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
     """Return what becomes of a column."""
     name = seen.name
-    if not seen.count:
+    if not seen.count and not seen.undecodable:
         return LeftOut(name, NO_VALUE)
     kind = options.types.get(name) or _kind(seen)
     if isinstance(kind, Problem):

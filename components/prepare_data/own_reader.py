@@ -189,7 +189,7 @@ class _Process:
 
     def __init__(self, reader: OwnReader, source: _Opens, file: Any, folder: Path) -> None:
         self._reader, self._file = reader, file
-        self._failure = folder / "failure.json"
+        self._failure = folder / "fault.json"
         self._error: Exception | None = None
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         home = folder / "home"

@@ -1,7 +1,7 @@
 """Reads the source, part by part: determines the kinds, sorts the rows, and counts labels.
 
-A table of numbers without a gap is read once. Any other table is read twice: the first pass
-determines the kinds of its columns, the second one converts its rows. What the parts have is merged
+The source is read once, with the kinds of columns that its first block suggests. All values are
+counted on the way; if they show other kinds, the rows are read again. What the parts have is merged
 in the order of the source, so it does not depend on who read them.
 """
 
@@ -147,12 +147,12 @@ def read(
     job = Job(source, data_label, options, reading.columns(block), None, limits, block)
     DataError.raise_if(folder_problems(source, options))
     reading.parts = parts_of(source, options, part)
-    if _may_be_plain(options):
+    kinds = reading.first_kinds(job)
+    if kinds is None and _may_be_plain(options):
         try:
             return reading.rows(job)
         except _NotPlainError:
             pass
-    kinds = reading.first_kinds(job)
     assumed = kinds is not None
     while True:
         kinds = kinds or reading.kinds(job)

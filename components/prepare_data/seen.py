@@ -78,6 +78,7 @@ class Seen:
 
     Attributes:
         gaps: The values that are gaps.
+        undecodable: The values that are not UTF-8; their rows are bad, whatever the kind.
         counts: The other values by form.
         examples: File, line and text of the first value of some forms.
         zero_or_one: The numbers that are 0 or 1.
@@ -87,7 +88,7 @@ class Seen:
 
     def __init__(self, name: str, nulls: pa.Array) -> None:
         self.name, self.nulls = name, nulls
-        self.gaps = 0
+        self.gaps = self.undecodable = 0
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, tuple[str, int, str]] = {}
         self.zero_or_one = 0
@@ -96,7 +97,7 @@ class Seen:
 
     @property
     def count(self) -> int:
-        """The values that are no gaps."""
+        """The values that are no gaps, and UTF-8."""
         return self.counts.total()
 
     @property
@@ -114,6 +115,7 @@ class Seen:
         return {
             "name": self.name,
             "gaps": self.gaps,
+            "undecodable": self.undecodable,
             "counts": {form: count for form, count in self.counts.items() if count},
             "examples": {form: list(example) for form, example in self.examples.items()},
             "zero_or_one": self.zero_or_one,
@@ -125,6 +127,7 @@ class Seen:
         """Return counts from the values of `to_plain`."""
         found = cls(plain["name"], nulls)
         found.gaps, found.zero_or_one = plain["gaps"], plain["zero_or_one"]
+        found.undecodable = plain["undecodable"]
         found.counts.update(plain["counts"])
         found.examples = {form: tuple(example) for form, example in plain["examples"].items()}
         found.texts = DistinctTexts.from_plain(plain["texts"])
@@ -139,6 +142,7 @@ class Seen:
     def merge(self, later: Seen) -> None:
         """Add the counts of the next part of the source."""
         self.gaps += later.gaps
+        self.undecodable += later.undecodable
         self.counts.update(later.counts)
         self.examples = later.examples | self.examples
         self.zero_or_one += later.zero_or_one
@@ -178,7 +182,7 @@ class Seen:
         self.zero_or_one += _zeros_and_ones(found)
 
     def _add_texts(self, cells: Cells, file: str, lines: np.ndarray) -> None:
-        """Count texts. Those that are not UTF-8 are left out: their rows are bad."""
+        """Count texts. Those that are not UTF-8 have no form."""
         wrong = cells.wrong
         if not wrong.any() and not isinstance(cells.column, pa.DictionaryArray):
             gaps = int(np.count_nonzero(cells.gaps))
@@ -193,6 +197,7 @@ class Seen:
                 return
         codes = cells.distinct[1]
         if wrong.any():
+            self.undecodable += int(wrong.sum())
             codes, lines = codes[~wrong], lines[~wrong]
         rows = np.bincount(codes + 1, minlength=len(cells.words) + 1)
         self.gaps += int(rows[0])

@@ -25,7 +25,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import options
 
-ROWS = 3_000
+ROWS = 1_500
 
 
 def numbers() -> dict[str, list]:
@@ -94,7 +94,8 @@ def test_any_cut_and_any_number_of_processes_give_the_same_bytes(
     write(make(), tmp_path / file)
     size = (tmp_path / file).stat().st_size
     found = []
-    for i, (part, processes) in enumerate([(size, 1), (size // 7, 1), (size // 11, 3)]):
+    several = 3 if name in ("numbers", "people") else 1  # starting them takes a second
+    for i, (part, processes) in enumerate([(size, 1), (size // 7, 1), (size // 11, several)]):
         step = Step("prepare_data", "r1", Layout(base / f"out{i}"), store)
         data = (str(tmp_path), "y", given)
         done = engine.run(step, *data, block=1 << 12, part=part, processes=processes)
@@ -149,7 +150,7 @@ def test_a_try_continues_with_the_parts_that_are_done(
     make, write, file, given = CASES["people"]
     write(make(), tmp_path / file)
     store.write(base / "in/data.csv", (tmp_path / file).read_bytes())
-    part = (tmp_path / file).stat().st_size // 9
+    part = (tmp_path / file).stat().st_size // 4
     monkeypatch.setattr(engine, "_LARGE", 1)
     written: list[str] = []
     left = 0
@@ -167,7 +168,8 @@ def test_a_try_continues_with_the_parts_that_are_done(
     step = Step("prepare_data", "r1", Layout(base / "out"), store)
     tries = 0
     while tries < 9:
-        left, tries = 18, tries + 1
+        tries += 1
+        left = 5 + 3 * tries  # what a try may write before it is ended
         try:
             done = engine.run(
                 step, str(base / "in"), "y", given, block=1 << 12, part=part, processes=1
@@ -182,4 +184,4 @@ def test_a_try_continues_with_the_parts_that_are_done(
     assert 2 < tries < 9 and found == digests(store, whole.dataset_uri)
     # Twice at most: once more where a line end inside a value was taken for the end of a row.
     parts = Counter(name for name in written if "/rows-" in name and "." not in name)
-    assert len(parts) == 10 and max(parts.values()) <= 2
+    assert len(parts) == 5 and max(parts.values()) <= 2

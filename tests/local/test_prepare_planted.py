@@ -167,6 +167,22 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {},
         "column 'b' has numbers in a form that has several readings",
     ),
+    "narrow blanks in numbers": (
+        table(lambda i: f"{1000 + i:,}".replace(",", "\u202f")),
+        {},
+        "column 'b' has numbers in a form that has several readings",
+    ),
+    "dates with the name of the month": (
+        table(lambda i: f"{i % 28 + 1} Jan 2024"),
+        {},
+        "column 'b' has dates in a form of several readings",
+    ),
+    "a split by dates and numbers": (
+        table(lambda i: i if i % 2 else day(i)),
+        {"split": {"time": "b"}},
+        "data_options.split.time names 'b', which has dates and numbers. Received: a date:"
+        " 2024-01-01 in f.csv, line 2; a number: 1 in f.csv, line 3",
+    ),
     "a currency": (table(lambda i: f"${i}"), {}, "Received: '$0', and 140 of 140 values like it"),
     "UTF-16 without a mark in the second file": (
         {"1.csv": NUMBERS, "2.csv": NUMBERS.decode().encode("utf-16-le")},
@@ -177,6 +193,11 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {"1.csv": table(word), "2.csv": table(planted("Kö", word)).decode().encode("latin-1")},
         {},
         where("b", "K\ufffd", "encoding", "2.csv"),
+    ),
+    "latin-1 in every row": (
+        table(lambda i: "äöü"[i % 3]).decode().encode("latin-1"),
+        {},
+        f"column 'b' is not UTF-8 in every row. Received: {chr(0xFFFD)!r}",
     ),
     "latin-1 in the header": (
         table(small, "a,höhe,y").decode().encode("latin-1"),

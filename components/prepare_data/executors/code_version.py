@@ -6,7 +6,7 @@ import importlib
 import platform
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kfp_tfjob.components.images import VERSION
@@ -30,5 +30,12 @@ def code_version() -> str:
             name = f"{room}/{path.relative_to(folder).as_posix()}"
             digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
     python = ".".join(platform.python_version_tuple()[:2])
-    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
     return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # Dask, where no workers are asked for
+        return "is not installed"
