@@ -125,7 +125,7 @@ class Plan:
             same = (self.index["height"] == height).all() and (self.index["width"] == width).all()
             if not same or max(height, width) > _LARGEST_COMMON:
                 height = width = _USUAL
-        grey = set(self._modes()) <= ALL_GREY
+        grey = set(_named(self.index["mode"], MODES)) <= ALL_GREY
         channels = options.channels or (1 if grey else 3)
         return PictureInput(height, width, channels, options.resize, options.interpolation)
 
@@ -181,9 +181,9 @@ class Plan:
         same = hashes[order][1:] == hashes[order][:-1]
         conflicts = int((same & (labels[order][1:] != labels[order][:-1])).sum())
         counts = self.class_counts.tolist()
-        described = self._described()
+        described = self._described(self.index)
         return {
-            "features": {PICTURE: described},
+            "features": {PICTURE: self._described(self.index[self.split == 0])},
             "label": {
                 "name": label,
                 "counts": {
@@ -198,11 +198,9 @@ class Plan:
             "warnings": [*notes, *self._warnings(described, conflicts, input)],
         }
 
-    def _modes(self) -> dict[str, int]:
-        return _named(self.index["mode"], MODES)
-
-    def _described(self) -> dict[str, Any]:
-        index = self.index
+    @staticmethod
+    def _described(index: np.ndarray) -> dict[str, Any]:
+        """Return the formats, modes and sizes of some pictures."""
         sizes = Counter(zip(index["width"].tolist(), index["height"].tolist(), strict=True))
         ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
         return {
@@ -210,7 +208,7 @@ class Plan:
             "count": len(index),
             "missing": 0,
             "formats": _named(index["format"], FORMATS),
-            "modes": self._modes(),
+            "modes": _named(index["mode"], MODES),
             "width": _range(index["width"]),
             "height": _range(index["height"]),
             "bytes": _range(index["size"]),
