@@ -9,7 +9,7 @@ The parts:
     memory     the metrics of 100 million predictions of a model and its champion
 
 In the tables, an MLP of two layers of 64 predicts two classes. Each way does the whole work after
-its imports and the load of the model:
+its imports and the load of the model, on two cores:
 
     ours            score, every metric with its interval, the gate, the report
     ours, champion  the same with a second model
@@ -17,14 +17,15 @@ its imports and the load of the model:
     keras, 32       the same in batches of 32, the default of Keras
     TFMA            the same metrics by TensorFlow Model Analysis, if it installs
 
-Every run is a new process; the ways take turns, and the results are medians. Keras and TFMA get a
-part of the rows. The last line is one JSON object.
+Every run is a new process; the ways take turns, and the results are medians. CPU seconds are those
+of all threads. Keras and TFMA get a part of the rows. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def compare(part: str, folder: Path, rows: int, repeats: int) -> dict[str, Any]:
             if not data.exists():
                 write = [sys.executable, "-m", "benchmarks.evaluate_ways", "write"]
                 measured([*write, part, str(data), str(rows // share)])
-            found = measured([python, "-m", "benchmarks.evaluate_ways", way, part, str(data)])
+            line = [python, "-m", "benchmarks.evaluate_ways", way, part, str(data)]
+            found = measured(line, cores=2)
             said = found.said | {"memory": found.peaks[0]}
             runs.setdefault(name, []).append(said)
     return {
@@ -103,14 +105,20 @@ def memory(rows: int) -> dict[str, float]:
 def tfma_python() -> str:
     """Return the Python of an environment with TFMA; empty if it does not install."""
     folder = cache() / TFMA.replace("==", "-")
-    if not (folder / "tried").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = [folder / "bin" / "pip", "install", "--quiet", TFMA, "--disable-pip-version-check"]
-        done = subprocess.run(pip)
-        (folder / "tried").write_text(str(done.returncode))
-    known = (folder / "tried").read_text() == "0"
-    return str(folder / "bin" / "python") if known else ""
+    python = folder / "bin" / "python"
+    uv = shutil.which("uv") or shutil.which("uv", path=".tools/bin")
+    if not (folder / "ready").exists():
+        if not uv:  # pip searches for hours
+            return ""
+        steps = [
+            [uv, "venv", "--clear", "--python", sys.executable, str(folder)],
+            [uv, "pip", "install", "--python", str(python), TFMA],
+        ]
+        for line in steps:
+            if subprocess.run(line, capture_output=True).returncode:
+                return ""
+        (folder / "ready").touch()
+    return str(python)
 
 
 def table(part: str, found: dict[str, Any]) -> str:

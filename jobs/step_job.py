@@ -15,7 +15,7 @@ from kfp_tfjob.supervisor.exit_codes import CONFIGURATION
 
 WORKER = "prepare-worker"  # the role of the workers of prepare_data
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"  # Kubernetes sets it
-_LOST_PODS = 3  # of each worker that may fail; a pod that is taken from its node does not count
+_LOST_PODS = 6  # of each worker that may fail; a pod that is taken from its node does not count
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,7 @@ def run(
         champion = read_champion(step.store, step.layout, model_name)
         challenger = Scorer(challenger_folder, task, "the model")
         opponent = (
-            Opponent(step, model_name, champion, digest, data.schema, task, folder / "champion")
+            Opponent(step, model_name, champion, digest, data, task, folder / "champion")
             if champion
             else None
         )

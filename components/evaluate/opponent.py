@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from kfp_tfjob.components.evaluate.gate import Rival
 from kfp_tfjob.components.evaluate.metrics import Measures
 from kfp_tfjob.components.evaluate.model import Scorer
 from kfp_tfjob.components.evaluate.predictions import Collector, Predictions
-from kfp_tfjob.components.evaluate.rows import Batch
+from kfp_tfjob.components.evaluate.rows import Batch, TestData
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import MODEL
+from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
@@ -31,7 +32,7 @@ class Opponent:
         model_name: The name of the model.
         champion: The record of the champion.
         exported_weights_sha256: The digest of the challenger's weights.
-        schema: The schema of the dataset.
+        data: The test rows.
         task: What a model must predict.
         folder: Where its files are downloaded.
     """
@@ -42,7 +43,7 @@ class Opponent:
         model_name: str,
         champion: Champion,
         exported_weights_sha256: str,
-        schema: Mapping[str, Any],
+        data: TestData,
         task: Task,
         folder: Path,
     ) -> None:
@@ -51,10 +52,18 @@ class Opponent:
         self._obstacle = ""
         self._scorer: Scorer | None = None
         self._rows: Collector[Any] = Collector(folder / "predictions")
+        schema = data.schema
         if champion.schema_digest != schema["schema_digest"]:
             self._obstacle = (
                 "its data had a different schema (columns, types, classes or split):"
                 f" {champion.schema_digest[:12]}, not {schema['schema_digest'][:12]}"
+            )
+        elif champion.dataset_digest != data.digest and (
+            seen := data.seen_in(step.store, step.layout.dataset(champion.dataset_digest))
+        ):
+            self._obstacle = (
+                f"it was trained on these test rows: {listed(seen, 3)} has the same bytes as a"
+                f" shard of its dataset {champion.dataset_digest[:12]}"
             )
         elif not self.same_weights:
             with self._guarded():

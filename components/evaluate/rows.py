@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
+from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
@@ -53,6 +53,7 @@ class TestData:
         raw: The Parquet files with the raw columns of the test split, in order, for a table that
             has more than numbers; none if models take packed rows.
         trained_on: The shards of the test split with the same bytes as a shard of another split.
+        contents: Size and checksum of each shard of the test split.
     """
 
     digest: str
@@ -62,6 +63,7 @@ class TestData:
     rows: int
     raw: tuple[Path, ...] = ()
     trained_on: tuple[str, ...] = ()
+    contents: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
@@ -88,9 +90,29 @@ class TestData:
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
         shards, tables = ((), paths) if raw else (paths, ())
-        repeated = _repeated(manifest, schema["splits"])
+        found = _contents(manifest, split["shards"])
+        others = [
+            key for name, it in schema["splits"].items() if name != SPLIT for key in it["shards"]
+        ]
+        repeated = _shared(found, _contents(manifest, others))
         rows = int(split["rows"])
-        return cls(dataset.name, schema, statistics, shards, rows, tables, repeated)
+        return cls(dataset.name, schema, statistics, shards, rows, tables, repeated, found)
+
+    def seen_in(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
+        """Return the test shards that are shards for training in another dataset.
+
+        Args:
+            store: The store of that dataset.
+            dataset: The dataset; if it is gone, nothing is known and nothing returned.
+        """
+        try:
+            manifest = store.read_manifest(dataset / MANIFEST)
+            schema = json.loads(store.read(dataset / SCHEMA))
+            splits = schema["splits"].items()
+            trained = [key for name, it in splits if name != SPLIT for key in it["shards"]]
+        except (DataError, ValueError, KeyError):
+            return ()
+        return _shared(self.contents, _contents(manifest, trained))
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Yield the rows in order.
@@ -187,13 +209,19 @@ class TestData:
         )
 
 
-def _repeated(manifest: Manifest, splits: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the shards of the test split that another split has, too, under any name."""
-    objects = {item.key: (item.size, item.crc64nvme) for item in manifest.objects}
-    others = [key for name, split in splits.items() if name != SPLIT for key in split["shards"]]
-    contents = {objects[key] for key in others if key in objects}
-    test = splits.get(SPLIT, {}).get("shards", [])
-    return tuple(key for key in test if objects.get(key) in contents)
+def _contents(manifest: Manifest, keys: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return size and checksum of these objects."""
+    wanted = set(keys)
+    objects = [item for item in manifest.objects if item.key in wanted]
+    return {item.key: (item.size, item.crc64nvme) for item in objects}
+
+
+def _shared(
+    test: Mapping[str, tuple[int, str]], others: Mapping[str, tuple[int, str]]
+) -> tuple[str, ...]:
+    """Return the test shards that others have, too, under any name."""
+    contents = set(others.values())
+    return tuple(key for key, content in test.items() if content in contents)
 
 
 def _names(stored: str | list[str] | None) -> list[str]:

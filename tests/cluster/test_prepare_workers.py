@@ -5,33 +5,41 @@ The step is a thread of the test, with the rights of a step, or a pod where it i
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 from kubernetes import client
 
 from kfp_tfjob.components.preflight import step_jobs
-from kfp_tfjob.components.prepare_data import dataset
+from kfp_tfjob.components.prepare_data import dataset, engine
 from kfp_tfjob.components.prepare_data.executors import worker_job, worker_process
 from kfp_tfjob.components.prepare_data.executors.cluster_workers import ClusterWorkers
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
 from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.layout import Layout
 from tests.cluster.cluster import Cluster
 from tests.cluster.compiled import Task
 from tests.cluster.host import BRIDGE_ADDRESS
-from tests.cluster.launches import client_of, job_rules, worker_rules
+from tests.cluster.launches import BUCKET, client_of, job_rules, worker_rules
 from tests.cluster.test_step_jobs import Run
 
 pytestmark = pytest.mark.cluster
 
 _SMALL = {"cpu": "500m", "memory": "600Mi", "ephemeral_storage": "200Mi"}
+_KILLS = 20
 _TASK = "operator:is_"  # of the context and the item: False
 
 
@@ -61,6 +69,31 @@ class Workers(Run):
         pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
         self.cluster.nodes[pod.spec.node_name].kill_pod(pod.metadata.uid)
         self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
+
+    def processes(self, task: Task) -> list[psutil.Process]:
+        """Return the processes that do tasks for the step."""
+        name = self.pods.name(task)
+        pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
+        scheduler = f"tls://{pod.status.pod_ip}:"
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            if worker_process.__name__ in (process.info["cmdline"] or ()):
+                with suppress(psutil.Error):
+                    if process.environ().get(worker_process.SCHEDULER, "").startswith(scheduler):
+                        found.append(process)
+        return found
+
+    def manifest(self, uri: str) -> dict[str, str]:
+        """Return the checksums of a dataset."""
+        manifest = self.store.read_manifest(S3Address.parse(uri) / "manifest.json")
+        return {item.key: item.crc64nvme for item in manifest.objects} | {"": manifest.digest}
+
+    def is_gone(self, task: Task) -> bool:
+        try:
+            self.cluster.core.read_namespaced_pod(self.pods.name(task), self.namespace)
+        except client.ApiException as error:
+            return error.status == 404
+        return False
 
     def says(self, task: Task, text: str) -> bool:
         try:
@@ -161,6 +194,63 @@ def test_workers_end_with_a_step_that_is_killed(run: Workers, figure) -> None:
     figure(f"workers ended {time.monotonic() - began:.1f} s after SIGKILL of their step")
     run.wait_for(run.nothing_left)
     figure(f"no Job and no Secret {time.monotonic() - began:.1f} s after SIGKILL of the step")
+
+
+def test_terminate_and_a_drain_end_the_workers(run: Workers, figure) -> None:
+    task = run.start(**run.waits())
+    run.wait_for(lambda: len(run.workers()) == 2)
+    began = time.monotonic()
+    run.cluster.core.delete_namespaced_pod(run.pods.name(task), run.namespace)
+    run.wait_for(run.nothing_left)
+    figure(f"no worker {time.monotonic() - began:.1f} s after the step was drained")
+    run.wait_for(lambda: run.is_gone(task))
+    run.pods.start(task)
+    run.wait_for(lambda: len(run.workers()) == 2)
+    began = time.monotonic()
+    run.workflow.terminate()
+    time.sleep(1)  # then Kubeflow Pipelines ends the pod of the step
+    run.cluster.core.delete_namespaced_pod(run.pods.name(task), run.namespace)
+    run.wait_for(run.nothing_left)
+    figure(f"no worker {time.monotonic() - began:.1f} s after Terminate")
+
+
+def test_killed_workers_and_a_killed_step_end_in_the_same_bytes(run: Workers, figure) -> None:
+    draw = random.Random(13)
+    folder = f"s3://{BUCKET}/{run.namespace}/many"
+    for i in range(24):
+        rows = (
+            f"{draw.gauss(0, 1):.6f},{draw.choice(['Rome', 'Zürich', ''])},{draw.choice('uv')}\n"
+            for _ in range(3000)
+        )
+        address = S3Address.parse(f"{folder}/part-{i:02d}.csv")
+        run.store.write(address, ("a,city,y\n" + "".join(rows)).encode())
+    alone = Step("prepare_data", run.run_id, Layout.parse(f"{run.output_uri}-alone"), run.store)
+    expected = engine.run(alone, folder, "y", {}, processes=1)
+
+    run.data_uri, killed = folder, Counter[str]()
+    task = run.start(3)
+    began = time.monotonic()
+
+    def over() -> bool:
+        pod = run.cluster.core.read_namespaced_pod(run.pods.name(task), run.namespace)
+        return pod.status.phase in ("Succeeded", "Failed")
+
+    while killed.total() < _KILLS and not over():
+        time.sleep(draw.uniform(2, 5))
+        if killed.total() % 7 == 6 and not killed["step"] > killed.total() // 7:
+            run.kill(task)
+            run.pods.start(task)
+            killed["step"] += 1
+        elif processes := run.processes(task):
+            with suppress(psutil.NoSuchProcess):
+                draw.choice(processes).kill()
+                killed["process"] += 1
+    ended = run.pods.join(task)
+    seconds = time.monotonic() - began
+    figure(f"prepare_data on 3 workers: the same bytes after {dict(killed)}, {seconds:.0f} s")
+    assert run.manifest(ended.outputs["dataset_uri"]) == run.manifest(expected.dataset_uri)
+    assert killed["process"] >= 3
+    run.wait_for(run.nothing_left)
 
 
 def test_workers_that_find_no_node_are_named(run: Workers) -> None:

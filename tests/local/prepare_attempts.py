@@ -35,6 +35,10 @@ from kfp_tfjob.storage.store import Store
 def attempt(out, uri, options, how):
     engine._LARGE = 0  # work is kept in the store for the next try
     step = Step("prepare_data", "r1", Layout(S3Address.parse(out)), Store())
+    if count := how.pop("workers", 0):
+        from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
+        from kfp_tfjob.components.prepare_data.executors.local_workers import LocalWorkers
+        how["workers"] = lambda recipe, store: Distributed(recipe, LocalWorkers(count), store)
     engine.run(step, uri, "y", options, **how)
 
 for line in sys.stdin:

@@ -255,6 +255,25 @@ def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
     assert verdict["reasons"][0].startswith("the test rows were trained on: test-00001.tfrecord")
 
 
+def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Bench) -> None:
+    bench.train("r1", 0.5, packed)
+    bench.evaluate("r1")
+    bench.publish("r1")
+    # The champion's dataset has a shard for training that is a test shard of the next one.
+    shard = (bench.folder / "dataset-d1" / "test-00000.tfrecord").read_bytes()
+    folder = bench.folder / "dataset-d1"
+    schema = json.loads((folder / "schema.json").read_text())
+    (folder / "train-00000.tfrecord").write_bytes(shard)
+    schema["splits"] = {"train": {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    push(bench.store, folder, bench.dataset, "dataset", details={"schema_digest": "s1"})
+    bench.write_dataset("d2")
+    bench.train("next", 0.0, packed)
+    done, verdict = bench.evaluate("next", "d2")
+    assert not done.blessed
+    assert "it was trained on these test rows: test-00000.tfrecord" in verdict["reasons"][0]
+
+
 def test_a_label_outside_the_classes_is_refused(bench: Bench) -> None:
     bench.write_dataset("d2", classes=CLASSES[:2])
     bench.train("r1", 0.0, packed)

@@ -213,6 +213,7 @@ class _Scheduler:
             "plugins": (connected.plugin(),),
         }
         self._port = port
+        self._connected = connected
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scheduler")
@@ -228,6 +229,7 @@ class _Scheduler:
 
     def __exit__(self, *_: object) -> None:
         """Tell the workers to end, and end it."""
+        self._connected.closing = True
         try:
             self._wait(self._scheduler.close())
         except (TimeoutError, OSError) as error:
@@ -255,12 +257,13 @@ class _Connected:
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}  # by address
+        self.closing = False
 
     def plugin(self) -> SchedulerPlugin:
         """Return what the scheduler tells about its workers."""
         from distributed.diagnostics.plugin import SchedulerPlugin
 
-        names = self.names
+        names, connected = self.names, self
 
         class Workers(SchedulerPlugin):
             def add_worker(self, scheduler: Any, worker: str) -> None:
@@ -269,7 +272,7 @@ class _Connected:
 
             def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
                 name = names.pop(worker, worker)
-                if not scheduler.status.name.startswith("clos"):
+                if not connected.closing:
                     log.warning("worker %s is gone, %d are left", name, len(names))
 
         return Workers()
