@@ -15,9 +15,9 @@ from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import step_jobs, unchanged
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
-from kfp_tfjob.components.prepare_data import own_reader
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.prepare_data.executors.workers import workers_in
+from kfp_tfjob.components.prepare_data.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 
 
 def cells_of(chunk: Chunk, name: str, nulls: pa.Array) -> Cells:

@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.arrow_table import (
+from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
+from kfp_tfjob.components.prepare_data.readers.arrow_table import (
     ArrowTable,
     Chunk,
     as_texts,
@@ -22,9 +25,6 @@ from kfp_tfjob.components.prepare_data.arrow_table import (
     temporal,
     undamaged,
 )
-from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.rows import Rows, Texts
 from kfp_tfjob.trainer.coding import (
     BOOLEAN,

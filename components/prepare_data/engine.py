@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
-from kfp_tfjob.components.prepare_data.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
@@ -29,6 +28,7 @@ from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES
 from kfp_tfjob.components.prepare_data.pictures import engine as pictures
+from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step

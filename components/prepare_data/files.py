@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
-from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.pictures.folders import Folders
+from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store

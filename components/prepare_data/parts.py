@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.reach import Span
-from kfp_tfjob.components.prepare_data.tables import spans_of
+from kfp_tfjob.components.prepare_data.readers.reach import Span
+from kfp_tfjob.components.prepare_data.readers.tables import spans_of
 from kfp_tfjob.options.data import DataOptions
 
 PART_BYTES = 32 << 20

@@ -35,13 +35,13 @@ from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES, Part, parts_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.reach import Span
+from kfp_tfjob.components.prepare_data.readers.reach import Span
+from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.source import first_kinds
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.options.data import IMPUTING, DataOptions

@@ -20,13 +20,13 @@ from kfp_tfjob.components.prepare_data.listing import (
     files_at,
     is_pattern,
 )
-from kfp_tfjob.components.prepare_data.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.pictures import listing as pictures
 from kfp_tfjob.components.prepare_data.pictures.check import problems_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
+from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import Seen, see
-from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256

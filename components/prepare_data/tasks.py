@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import crossing, weights
-from kfp_tfjob.components.prepare_data.arrow_table import ArrowTable, Chunk, numeric
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Context
@@ -26,11 +25,12 @@ from kfp_tfjob.components.prepare_data.job import Job, job_of
 from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS, columns_of
 from kfp_tfjob.components.prepare_data.learned import counted_for
 from kfp_tfjob.components.prepare_data.parts import Part
+from kfp_tfjob.components.prepare_data.readers.arrow_table import ArrowTable, Chunk, numeric
+from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
 from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.components.prepare_data.tables import open_table
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.options.data import EVERY_COLUMN
 from kfp_tfjob.storage.errors import DataError, Problem

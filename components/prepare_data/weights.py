@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.arrow_table import as_texts, numeric, textual
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.readers.arrow_table import as_texts, numeric, textual
 from kfp_tfjob.storage.errors import DataError, Problem
 
 

@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import own_reader
-from kfp_tfjob.components.prepare_data.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.readers import own_reader
+from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout

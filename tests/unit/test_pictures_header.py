@@ -12,7 +12,7 @@ from PIL import Image
 from kfp_tfjob.components.prepare_data.pictures.header import Header, Unusable, look
 from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder, split_records
 from kfp_tfjob.components.prepare_data.pictures.verify import decoding_fault
-from kfp_tfjob.components.prepare_data.tfrecord_table import _example
+from kfp_tfjob.components.prepare_data.readers.tfrecord_table import _example
 from tests.unit.picture_files import SIZE, deep, drawn, encoded, png_of_size
 
 COLOUR = drawn()

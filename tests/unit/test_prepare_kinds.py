@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, decide
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import tables
+from kfp_tfjob.components.prepare_data.readers import tables
 from kfp_tfjob.options.data import FORMATS, DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError

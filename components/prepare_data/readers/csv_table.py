@@ -13,11 +13,16 @@ import pyarrow.csv
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD, Block, CsvRecords
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.reach import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.readers.csv_records import (
+    BLOCK,
+    LONGEST_RECORD,
+    Block,
+    CsvRecords,
+)
+from kfp_tfjob.components.prepare_data.readers.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

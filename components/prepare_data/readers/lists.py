@@ -8,9 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.arrow_table import CHUNK_VALUES, Chunk, Reader, numeric
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.readers.arrow_table import (
+    CHUNK_VALUES,
+    Chunk,
+    Reader,
+    numeric,
+)
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.storage.errors import DataError, Problem
 

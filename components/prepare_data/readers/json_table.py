@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk, number_text
-from kfp_tfjob.components.prepare_data.csv_records import BLOCK, LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.lists import element_names
-from kfp_tfjob.components.prepare_data.reach import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, number_text
+from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK, LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.readers.lists import element_names
+from kfp_tfjob.components.prepare_data.readers.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

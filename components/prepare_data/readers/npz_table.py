@@ -17,10 +17,10 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.lists import element_names
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.readers.lists import element_names
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.storage.errors import DataError, Problem
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"
-_PROCESS = "kfp_tfjob.components.prepare_data.own_reader_process"
+_PROCESS = "kfp_tfjob.components.prepare_data.readers.own_reader_process"
 # All that the process gets of this environment: no keys, no token, no address of a store.
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONPATH", "LD_LIBRARY_PATH")
 _SILENCE_SECONDS = 600  # without a byte that it reads or writes

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.arrow_table import (
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.readers.arrow_table import (
     Chunk,
     textual,
     undamaged,
 )
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.reach import Span
+from kfp_tfjob.components.prepare_data.readers.reach import Span
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.storage.errors import DataError, Problem
 

@@ -1,0 +1,1 @@
+"""Readers of files: each yields the columns of one format."""
