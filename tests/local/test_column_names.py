@@ -38,6 +38,7 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     import tensorflow as tf
 
     from kfp_tfjob.components.evaluate.model import Scorer
+    from kfp_tfjob.components.evaluate.rows import Batch
     from kfp_tfjob.trainer.export import export
 
     width = len(columns)
@@ -55,9 +56,8 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     with TemporaryDirectory() as name:
         folder = Path(name)
         export(model, dataset, folder)
-        scored = Scorer(folder / "model", task, "the model").predict(
-            tf.constant(rows), np.zeros(5, np.float32)
-        )
+        batch = Batch(tf.constant(rows), np.zeros(5, np.float32))
+        scored = Scorer(folder / "model", task, "the model").predict(batch)
         np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
 
         mapping = signature_columns.read(folder / "model")

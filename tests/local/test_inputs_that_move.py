@@ -99,7 +99,7 @@ def test_every_step_finds_the_folder_that_preflight_claimed(store: Store, base: 
 
 def test_a_failure_before_the_claim_is_kept_under_the_run_id(store: Store, base: S3Address) -> None:
     shaped = f"{base}/runs/{{model_name}}"
-    given = values(base, output_uri=shaped, data_label="", data_uri=f"{base}/in/rows.csv")
+    given = values(base, output_uri=shaped, train_epochs=0, data_uri=f"{base}/in/rows.csv")
     with pytest.raises(SystemExit), reported("preflight") as report:
         preflight.run(report, "r1", given, TIME)
     plain = Layout(base).run("r1")
@@ -108,7 +108,7 @@ def test_a_failure_before_the_claim_is_kept_under_the_run_id(store: Store, base:
     # When the run is retried and passes, that record goes.
     store.write(base / "in/rows.csv", rows(3))
     with reported("preflight") as report:
-        preflight.run(report, "r1", given | {"data_label": "y"}, TIME)
+        preflight.run(report, "r1", given | {"train_epochs": 1}, TIME)
     with pytest.raises(ObjectNotFoundError):
         store.read(plain.failure("json"))
     assert str(report.step.run.base) == f"{base}/runs/m/r1"
