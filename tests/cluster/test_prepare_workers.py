@@ -88,13 +88,6 @@ class Workers(Run):
         manifest = self.store.read_manifest(S3Address.parse(uri) / "manifest.json")
         return {item.key: item.crc64nvme for item in manifest.objects} | {"": manifest.digest}
 
-    def is_gone(self, task: Task) -> bool:
-        try:
-            self.cluster.core.read_namespaced_pod(self.pods.name(task), self.namespace)
-        except client.ApiException as error:
-            return error.status == 404
-        return False
-
     def says(self, task: Task, text: str) -> bool:
         try:
             return text in self.pods.log(task)
@@ -196,15 +189,8 @@ def test_workers_end_with_a_step_that_is_killed(run: Workers, figure) -> None:
     figure(f"no Job and no Secret {time.monotonic() - began:.1f} s after SIGKILL of the step")
 
 
-def test_terminate_and_a_drain_end_the_workers(run: Workers, figure) -> None:
+def test_terminate_ends_the_workers(run: Workers, figure) -> None:
     task = run.start(**run.waits())
-    run.wait_for(lambda: len(run.workers()) == 2)
-    began = time.monotonic()
-    run.cluster.core.delete_namespaced_pod(run.pods.name(task), run.namespace)
-    run.wait_for(run.nothing_left)
-    figure(f"no worker {time.monotonic() - began:.1f} s after the step was drained")
-    run.wait_for(lambda: run.is_gone(task))
-    run.pods.start(task)
     run.wait_for(lambda: len(run.workers()) == 2)
     began = time.monotonic()
     run.workflow.terminate()

@@ -97,7 +97,11 @@ class WorkerJobRun(StepJobRun):
         from kfp_tfjob.cluster.errors import ForbiddenError
 
         self._adopted()  # adopts none, because the address of the scheduler is another one
-        self._name = self._created()
+        # SIGTERM may come while the Job is being created.
+        self._name = self._manifest(self._number)["metadata"]["name"]
+        self._created()
+        if self._over:
+            self.backend.discard(self._name)
         job = self.backend.get(self._name)
         if job is None:
             raise ConfigurationError(
