@@ -196,7 +196,7 @@ def test_the_python_client_does_the_same(fake, package):
     assert client.pause("nightly").state == "paused"
     assert client.resume("nightly").ticks[0].data.startswith("s3://data/20")
     with pytest.raises(ConfigurationError):
-        client.schedule(given | {"data_label": ""}, Trigger(seconds=60), client.package(package))
+        client.schedule(given | {"train_epochs": 0}, Trigger(seconds=60), client.package(package))
     client.delete_schedule("nightly")
     with pytest.raises(UnknownRunError):
         client.pause("nightly")
