@@ -167,6 +167,10 @@ class _Found:
     def __init__(self, job: Job, context: Context, part: Part) -> None:
         self._job, self._exchange = job, context.exchange
         self._name = document(job.name, ROWS, part.number)
+        if part.span and part.span.exact:
+            # Another run of the same dataset may still read the part from where it was guessed to
+            # begin, and must not replace these rows.
+            self._name += f"-from-{part.span.start}"
         self.faults, self.vocabulary = Faults(), Vocabulary(job.label)
         kinds = job.known_kinds
         coders = [item for item in kinds.features if item.kind in (CATEGORY, TEXT)]
