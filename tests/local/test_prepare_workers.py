@@ -135,6 +135,14 @@ def test_workers_with_other_code_end_the_step(tmp_path: Path, monkeypatch, capfd
     assert "run another version than its step" in capfd.readouterr().out
 
 
+def test_results_may_be_dropped_after_the_end(tmp_path: Path) -> None:
+    executor = Distributed(Recipe(str(tmp_path)), LocalWorkers(1))
+    results = executor.map(f"{HERE}:square", range(9))
+    next(results)
+    executor.close()
+    results.close()
+
+
 def _step(folder: str) -> None:
     """Be a step that waits for a task that hangs."""
     executor = Distributed(Recipe(folder), LocalWorkers(2))

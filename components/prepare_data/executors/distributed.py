@@ -122,7 +122,7 @@ class Distributed(Executor):
                 waiting.popleft()
                 yield opened(answer)
         finally:
-            if waiting:
+            if waiting and self._client is client:  # it may be closed before this generator
                 client.cancel(list(waiting), force=True)
 
     def close(self) -> None:
