@@ -2,6 +2,8 @@
 
 import os
 import signal
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,16 @@ def die(context: Context, item: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def write_long(context: Context, item: int) -> None:
+    """Write on and on; one item fails soon."""
+    for i in range(600):
+        if item == 3 and i == 2:
+            raise DataError("no")
+        context.exchange.write(f"long/{item}-{i}", b"")
+        (context.folder / f"{i}").write_bytes(b"")
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> None:
     executor = Processes(Recipe(str(tmp_path)), count)
@@ -62,6 +74,25 @@ def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int
         Example("row 1"),
     )
     assert raised.value.notes == ("odd",)
+
+
+def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = tmp_path / "exchange"
+    place.mkdir()
+    executor = Processes(Recipe(str(place)), 3)
+    start = time.monotonic()
+    with pytest.raises(DataError, match="no"):
+        for _ in executor.map(f"{HERE}:write_long", [3, 1, 2]):
+            pass
+    executor.close()
+    written = len(list(Inline(Recipe(str(place))).context.exchange.names("")))
+    assert time.monotonic() - start < 30
+    time.sleep(0.5)
+    assert len(list(Inline(Recipe(str(place))).context.exchange.names(""))) == written
+    assert [path.name for path in tmp_path.glob("prepare-data-*")] == []
 
 
 def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:

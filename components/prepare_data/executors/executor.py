@@ -79,11 +79,13 @@ class Context:
         recipe: Where everything is.
         own: The store, if this process has opened it already.
         cache: What tasks of this worker keep for the next one, by a key of their own.
+        within: Where its folder is; None for the usual place.
     """
 
     recipe: Recipe
     own: Store | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
+    within: str | None = None
     _scratch: TemporaryDirectory | None = None
 
     @cached_property
@@ -100,7 +102,9 @@ class Context:
     def folder(self) -> Path:
         """A folder on local disk for this worker alone."""
         if self._scratch is None:
-            self._scratch = TemporaryDirectory(prefix="prepare-data-", ignore_cleanup_errors=True)
+            self._scratch = TemporaryDirectory(
+                prefix="prepare-data-", dir=self.within, ignore_cleanup_errors=True
+            )
         return Path(self._scratch.name)
 
     def close(self) -> None:

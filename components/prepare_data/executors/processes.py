@@ -100,16 +100,26 @@ class Processes(Executor):
                 future.cancel()
 
     def close(self) -> None:
-        """End the other processes once they have done what they do, and remove the local folder."""
+        """End the other processes at once, also in the middle of a task, and remove all folders."""
         if self._pool:
+            # Otherwise, this process could not end before them, which may read a large file, and
+            # they would write into folders that are removed.
+            running = list((self._pool._processes or {}).values())
             self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.kill()
+            for process in running:
+                process.join()
             self._pool = None
         self.context.close()
 
     def _submit(self, task: str, item: Any) -> Future[Any]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self._others, self._start, _open, (self.context.recipe,)
+                self._others,
+                self._start,
+                _open,
+                (self.context.recipe, str(self.context.folder)),
             )
         return self._pool.submit(_work, task, item)
 
@@ -151,9 +161,9 @@ def count_for(parts: int) -> int:
     return max(1, min(available_cores(shared=_MOST_SHARED), fitting, parts))
 
 
-def _open(recipe: Recipe) -> None:
+def _open(recipe: Recipe, folder: str) -> None:
     global _context
-    _context = Context(recipe)
+    _context = Context(recipe, within=folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
