@@ -93,7 +93,7 @@ def run(
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
-        Exchange.at(str(base / WORK), lambda: step.store).clear()  # a step was killed at its end
+        _clear(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
         _warn(finished)
         return finished
     if elsewhere:
@@ -124,7 +124,8 @@ def run(
                     inputs = (base, digest, source, data_label, options, *reading)
                     done = _prepare(step.store, *inputs)
             except DataError:
-                executor.context.exchange.clear()  # no later try could use it
+                executor.close()  # nothing is written from now on
+                _clear(executor.context.exchange)  # no later try could use it
                 raise
             finally:
                 executor.close()
@@ -167,8 +168,16 @@ def _prepare(
     found = scan.read(source, data_label, options, folder, block, executor, part)
     label = scan.decide(found, options)
     done = dataset.write(store, base, digest, found, label, options)
-    executor.context.exchange.clear()
+    _clear(executor.context.exchange)
     return done
+
+
+def _clear(exchange: Exchange) -> None:
+    """Delete what tasks have left; a store that refuses hides no other fault and fails no run."""
+    try:
+        exchange.clear()
+    except StepError as error:
+        log.warning("the work of prepare_data is not deleted: %s", error)
 
 
 def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:

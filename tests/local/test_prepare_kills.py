@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange, StoreExchange
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.planted import refusal, where
@@ -104,3 +106,14 @@ def test_two_runs_of_the_same_dataset_at_once(step, store, base, monkeypatch):
 def test_bad_data_leaves_no_work_behind(step, store, base):
     store.write(base / "f.csv", rows("mixed", 200) + b"1,2,Rome,today,u\n")
     assert where("d", "today", "date", line=202) in refusal(step, str(base / "f.csv"))
+
+
+def test_a_store_that_deletes_nothing_hides_no_fault(step, store, base, monkeypatch):
+    def refuse(self):
+        raise StepError("no right to delete")
+
+    monkeypatch.setattr(StoreExchange, "clear", refuse)
+    monkeypatch.setattr(FolderExchange, "clear", refuse)
+    store.write(base / "f.csv", rows("mixed", 200) + b"1,2,Rome,today,u\n")
+    with pytest.raises(DataError, match="'today'"):
+        engine.run(step, str(base / "f.csv"), "y", {})
