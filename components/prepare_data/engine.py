@@ -20,7 +20,7 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for
@@ -93,7 +93,7 @@ def run(
     base = step.layout.dataset(digest)
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
-        _clear(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
+        discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
         _warn(finished)
         return finished
     if elsewhere:
@@ -125,7 +125,7 @@ def run(
                     done = _prepare(step.store, *inputs)
             except DataError:
                 executor.close()  # nothing is written from now on
-                _clear(executor.context.exchange)  # no later try could use it
+                discard(executor.context.exchange)  # no later try could use it
                 raise
             finally:
                 executor.close()
@@ -168,16 +168,8 @@ def _prepare(
     found = scan.read(source, data_label, options, folder, block, executor, part)
     label = scan.decide(found, options)
     done = dataset.write(store, base, digest, found, label, options)
-    _clear(executor.context.exchange)
+    discard(executor.context.exchange)
     return done
-
-
-def _clear(exchange: Exchange) -> None:
-    """Delete what tasks have left; a store that refuses hides no other fault and fails no run."""
-    try:
-        exchange.clear()
-    except StepError as error:
-        log.warning("the work of prepare_data is not deleted: %s", error)
 
 
 def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:

@@ -28,6 +28,7 @@ class Part:
         last: The last file.
         span: The range of the only file; None if files are read as a whole.
         is_text: Whether the range is one of bytes, whose first record must be looked for.
+        size: About how many bytes of the source it has.
     """
 
     number: int
@@ -35,23 +36,18 @@ class Part:
     last: int
     span: Span | None = None
     is_text: bool = False
+    size: int = 0
 
     def to_plain(self) -> list[Any]:
         """Return it as JSON values."""
         span = self.span and [self.span.start, self.span.end, self.span.exact]
-        return [self.number, self.first, self.last, span, self.is_text]
+        return [self.number, self.first, self.last, span, self.is_text, self.size]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Part:
         """Return the part of `to_plain`."""
-        number, first, last, span, is_text = plain
-        return cls(number, first, last, Span(*span) if span else None, is_text)
-
-    def bytes_of(self, source: Source) -> int:
-        """Return how many bytes of the source it has, about."""
-        files = source.files[self.first : self.last + 1]
-        size = sum(file.size for file in files)
-        return min(size, self.span.end - self.span.start) if self.span and self.is_text else size
+        number, first, last, span, is_text, size = plain
+        return cls(number, first, last, Span(*span) if span else None, is_text, size)
 
     @property
     def follows(self) -> bool:
@@ -73,17 +69,20 @@ def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> li
 
 def _ranges(
     source: Source, options: DataOptions, size: int
-) -> Iterator[tuple[int, int, Span | None, bool]]:
+) -> Iterator[tuple[int, int, Span | None, bool, int]]:
     start, held = 0, 0  # small files that are waiting
     for i, file in enumerate(source.files):
         if held and held + file.size > size:
-            yield start, i - 1, None, False
+            yield start, i - 1, None, False, held
             start, held = i, 0
         if file.size < size + size // 2:
             start, held = start if held else i, held + max(file.size, 1)
             continue
         spans, is_text = spans_of(source, file, options, size)
-        for span in spans if len(spans) > 1 else [None]:
-            yield i, i, span, is_text and span is not None
+        if len(spans) < 2:
+            yield i, i, None, False, file.size
+        else:
+            for span in spans:
+                yield i, i, span, is_text, file.size // len(spans)
     if held:
-        yield start, len(source.files) - 1, None, False
+        yield start, len(source.files) - 1, None, False, held

@@ -25,7 +25,8 @@ from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 
 RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
 _BIN_BYTES = 2 << 20  # of the source, about
-_FEWEST_BITS, _MOST_BITS = 8, 16
+# The index of every run is in memory, in each process: 200 MB for a source of 100 GB.
+_FEWEST_BITS, _MOST_BITS = 8, 12
 GROUPS = 2  # rows whose label is a number, and other rows
 
 

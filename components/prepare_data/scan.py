@@ -366,7 +366,7 @@ class _Reading:
             while part.number in waiting:
                 done, rows = next(finished)
                 waiting.discard(done.number)
-                progress.add(rows, done.bytes_of(self._source))
+                progress.add(rows, done.size)
             found = self._exchange.read_plain(names[part.number])
             if part.follows and found.get("reached") and found["reached"][0] != ended:
                 # A quoted value goes on over the boundary, so the first record was guessed wrong.

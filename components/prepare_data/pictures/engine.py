@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.exchange import discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.pictures import parts
@@ -108,7 +109,7 @@ def prepare(
     ]
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
-    executor.context.exchange.clear()
+    discard(executor.context.exchange)
     return Prepared(str(base), digest, plan.rows, schema, described, reused=False)
 
 
