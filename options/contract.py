@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, field_validator
+from pydantic import field_validator
 
-from kfp_tfjob.options.parse import Group, option
-
-
-def _text(value: Any) -> Any:
-    """Return a number as text: a name such as 1960 comes from a form as a number."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+from kfp_tfjob.options.parse import Group, Text, option
 
 
 class Contract(Group):
@@ -52,9 +47,7 @@ class Contract(Group):
         ge=0,
         le=1,
     )
-    ignore: tuple[Annotated[str, BeforeValidator(_text)], ...] = option(
-        (), "Columns that the limits do not cover."
-    )
+    ignore: tuple[Text, ...] = option((), "Columns that the limits do not cover.")
 
     @field_validator("ignore", mode="before")
     @classmethod

@@ -6,13 +6,13 @@ import codecs
 import hashlib
 import json
 import re
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from kfp_tfjob.options import pictures as of_pictures
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.options.parse import Group, option
+from kfp_tfjob.options.parse import Group, Text, option
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
@@ -63,13 +63,6 @@ FORMATS = (
 FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
-
-def _text(value: Any) -> Any:
-    """Return a number as text: a name such as 1960 comes from a form as a number."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-Text = Annotated[str, BeforeValidator(_text)]
 
 # The kinds of a column, as in trainer/coding.py, and the rules for gaps that suit each.
 IMPUTING = ("median", "mean", "most_frequent", "constant")

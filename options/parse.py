@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
@@ -42,6 +42,14 @@ class NotOneOfError(ValueError):
 
 
 Typed = TypeVar("Typed", bound=Group)
+
+
+def _text(value: Any) -> Any:
+    """Return a number as text: a name such as 1960 comes from a form as a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, pydantic.BeforeValidator(_text)]
 
 
 def option(default: Any, meaning: str, **checks: Any) -> Any:
