@@ -144,11 +144,11 @@ def test_a_step_says_why_it_failed(pods):
             next(line for line in ended.log.splitlines() if line.startswith("failure.json"))
         )
         assert (failure.step, failure.code) == ("preflight", 2)
-        assert "data_label" in failure.message
+        assert "train_epochs" in failure.message
         raise _Done
 
     with pytest.raises(_Done):
-        run(pods, form(pods, data_label=""), each)
+        run(pods, form(pods, train_epochs=0), each)
 
 
 class _Done(Exception):
