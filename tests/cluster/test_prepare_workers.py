@@ -222,7 +222,7 @@ def test_killed_workers_and_a_killed_step_end_in_the_same_bytes(run: Workers, fi
         return pod.status.phase in ("Succeeded", "Failed")
 
     while killed.total() < _KILLS and not over():
-        time.sleep(draw.uniform(0.5, 2.5))
+        time.sleep(draw.uniform(0.2, 1.0))
         if killed.total() % 7 == 6 and not killed["step"] > killed.total() // 7:
             run.kill(task)
             run.pods.start(task)
@@ -235,7 +235,7 @@ def test_killed_workers_and_a_killed_step_end_in_the_same_bytes(run: Workers, fi
     seconds = time.monotonic() - began
     figure(f"prepare_data on 3 workers: the same bytes after {dict(killed)}, {seconds:.0f} s")
     assert run.manifest(ended.outputs["dataset_uri"]) == run.manifest(expected.dataset_uri)
-    assert killed["process"] >= 1  # a fast machine leaves no time for more
+    assert killed["process"] >= 3
     run.wait_for(run.nothing_left)
 
 
