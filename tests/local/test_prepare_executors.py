@@ -22,6 +22,11 @@ def square(context: Context, item: int) -> list[int]:
     return [item, os.getpid()]
 
 
+def variable(context: Context, item: int) -> str | None:
+    time.sleep(0.2)
+    return os.environ.get("OF_THE_STEP")
+
+
 def refuse(context: Context, item: int) -> None:
     if item == 3:
         raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
@@ -61,6 +66,18 @@ def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> N
     assert (len({process for _, process in found}) > 1) == (count > 1)
     exchange = Inline(Recipe(str(tmp_path))).context.exchange
     assert [exchange.read_plain(f"squares/{i}") for i in range(20)] == [i * i for i in range(20)]
+
+
+def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for value in ("first", "second"):
+        monkeypatch.setenv("OF_THE_STEP", value)
+        executor = Processes(Recipe(str(tmp_path)), 2)
+        found.append(set(executor.map(f"{HERE}:variable", range(6))))
+        executor.close()
+    assert found == [{"first"}, {"second"}]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -119,7 +119,7 @@ class Processes(Executor):
                 self._others,
                 self._start,
                 _open,
-                (self.context.recipe, str(self.context.folder)),
+                (self.context.recipe, str(self.context.folder), dict(os.environ)),
             )
         return self._pool.submit(_work, task, item)
 
@@ -161,8 +161,11 @@ def count_for(parts: int) -> int:
     return max(1, min(available_cores(shared=_MOST_SHARED), fitting, parts))
 
 
-def _open(recipe: Recipe, folder: str) -> None:
+def _open(recipe: Recipe, folder: str, environment: dict[str, str]) -> None:
     global _context
+    # The server that forks has the environment of the moment of its start, and outlives this pool.
+    os.environ.clear()
+    os.environ.update(environment)
     _context = Context(recipe, within=folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
