@@ -17,7 +17,7 @@ setup: $(READY) ## install uv, the virtual environment and the locked dependenci
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --all-extras --no-extra gpu --python $(PYTHON)
+	$(UV) sync --locked --extra local --python $(PYTHON)
 	@touch $@
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish

@@ -99,11 +99,11 @@ def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> Non
 
 def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
-    from kfp_tfjob.components.evaluate.model import Scorer
-    from kfp_tfjob.components.evaluate.predictions import Collector
-    from kfp_tfjob.components.evaluate.rows import TestData
-    from kfp_tfjob.components.evaluate.scoring import score
-    from kfp_tfjob.components.evaluate.slices import Slices
+    from kfp_tfjob.judging.model import Scorer
+    from kfp_tfjob.judging.predictions import Collector
+    from kfp_tfjob.judging.rows import TestData
+    from kfp_tfjob.judging.scoring import score
+    from kfp_tfjob.judging.slices import Slices
     from kfp_tfjob.trainer.load import load
     from kfp_tfjob.trainer.serving import Task
 
@@ -141,10 +141,10 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
 def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
     """Compute every metric, decide, and render the report."""
     from kfp_tfjob.components.evaluate import report
-    from kfp_tfjob.components.evaluate.gate import Rival, decide
-    from kfp_tfjob.components.evaluate.metrics import Measures
-    from kfp_tfjob.components.evaluate.scored import Scored
-    from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
+    from kfp_tfjob.judging.gate import Rival, decide
+    from kfp_tfjob.judging.metrics import Measures
+    from kfp_tfjob.judging.scored import Scored
+    from kfp_tfjob.judging.verdict import EvaluatedModel, build
     from kfp_tfjob.options.gate import GateOptions
     from kfp_tfjob.storage.champion import Champion
 
@@ -247,7 +247,7 @@ def _takes_examples(folder: Path) -> Path:
 
 def memory(rows: int) -> dict[str, float]:
     """Judge this many random predictions of a model and its champion."""
-    from kfp_tfjob.components.evaluate.predictions import (
+    from kfp_tfjob.judging.predictions import (
         ClassPredictions,
         Collector,
         constant_classifier,

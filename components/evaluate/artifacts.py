@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measures, condense, finite
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions, Predictions
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.slice_checks import SliceResult, worst_first
+from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, Measures, condense, finite
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.text import short
 
 _LONGEST_NAME = 60

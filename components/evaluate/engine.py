@@ -12,17 +12,17 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.components.evaluate.check import Check
-from kfp_tfjob.components.evaluate.gate import decide
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.model import Scorer, exported_weights_sha256
-from kfp_tfjob.components.evaluate.opponent import Opponent
-from kfp_tfjob.components.evaluate.rows import TestData
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.scoring import score
-from kfp_tfjob.components.evaluate.slices import Slices
-from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.gate import decide
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
+from kfp_tfjob.judging.opponent import Opponent
+from kfp_tfjob.judging.rows import TestData
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.scoring import score
+from kfp_tfjob.judging.slices import Slices
+from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -107,7 +107,16 @@ def run(
         champion = read_champion(step.store, step.layout, model_name)
         challenger = Scorer(challenger_folder, task, "the model")
         opponent = (
-            Opponent(step, model_name, champion, digest, data, task, folder / "champion")
+            Opponent(
+                step.store,
+                step.layout,
+                model_name,
+                champion,
+                digest,
+                data,
+                task,
+                folder / "champion",
+            )
             if champion
             else None
         )

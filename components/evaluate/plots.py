@@ -9,12 +9,12 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.calibration import BINS
-from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, condense
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions, ValuePredictions
-from kfp_tfjob.components.evaluate.residuals import SHARES, quantiles
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.text import number
+from kfp_tfjob.judging.calibration import BINS
+from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, condense
+from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
+from kfp_tfjob.judging.residuals import SHARES, quantiles
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.pages import charts
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.trainer.serving import Task

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kfp_tfjob.components.evaluate.estimates import Measured
 from kfp_tfjob.components.evaluate.plots import plots
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.text import chance, number, rough
+from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.predictions import ClassPredictions
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.text import chance, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.trainer.serving import Task

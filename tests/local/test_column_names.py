@@ -37,8 +37,8 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.components.evaluate.model import Scorer
-    from kfp_tfjob.components.evaluate.rows import Batch
+    from kfp_tfjob.judging.model import Scorer
+    from kfp_tfjob.judging.rows import Batch
     from kfp_tfjob.trainer.export import export
 
     width = len(columns)

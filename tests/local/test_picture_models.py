@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kfp_tfjob.components.evaluate.rows import TestData as Rows
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate import rows
+from kfp_tfjob.judging import rows
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.coding import NO_DATE

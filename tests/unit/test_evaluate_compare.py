@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, compare
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.compare import LEAST_ROWS, compare
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,

@@ -8,19 +8,19 @@ import pytest
 from sklearn import metrics as oracle
 from sklearn.calibration import calibration_curve
 
-from kfp_tfjob.components.evaluate.columns import Filed
-from kfp_tfjob.components.evaluate.curves import curves_of
-from kfp_tfjob.components.evaluate.curves import estimate as curve_estimate
-from kfp_tfjob.components.evaluate.estimates import t_quantile, t_tail
-from kfp_tfjob.components.evaluate.metrics import Measures, condense, estimate, finite, summary
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.columns import Filed
+from kfp_tfjob.judging.curves import curves_of
+from kfp_tfjob.judging.curves import estimate as curve_estimate
+from kfp_tfjob.judging.estimates import t_quantile, t_tail
+from kfp_tfjob.judging.metrics import Measures, condense, estimate, finite, summary
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Collector,
     ValuePredictions,
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.components.evaluate.residuals import quantiles
+from kfp_tfjob.judging.residuals import quantiles
 
 ROWS = 3000
 METRICS = [

@@ -10,16 +10,16 @@ from kfp import dsl
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.components.evaluate.gate import Rival, decide
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.gate import Rival, decide
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.verdict import EvaluatedModel, build
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.text import html as escaped

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate.gate import GateDecision, Rival, decide
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Collector,
     constant_classifier,
 )
-from kfp_tfjob.components.evaluate.rows import Batch
-from kfp_tfjob.components.evaluate.slice_checks import holm
-from kfp_tfjob.components.evaluate.slices import MOST_SLICES, Slices
+from kfp_tfjob.judging.rows import Batch
+from kfp_tfjob.judging.slice_checks import holm
+from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.coding import NO_DATE

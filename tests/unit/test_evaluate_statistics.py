@@ -13,17 +13,17 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate.check import Check
-from kfp_tfjob.components.evaluate.compare import compare
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.compare import compare
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
 )
-from kfp_tfjob.components.evaluate.rows import Batch
-from kfp_tfjob.components.evaluate.slice_checks import judge
-from kfp_tfjob.components.evaluate.slices import Slices
+from kfp_tfjob.judging.rows import Batch
+from kfp_tfjob.judging.slice_checks import judge
+from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import parse_gate
 
 pytestmark = pytest.mark.slow

@@ -57,7 +57,9 @@ def test_an_unfinished_file_is_no_output_and_has_a_name_the_file_system_takes(tm
 def test_nothing_else_renames_a_file_to_its_final_name():
     """The supervisor imports nothing of ours and has its own; a shell's way in tests counts not."""
     renames = re.compile(r"os\.(?:replace|rename)\(|\.rename\(|partial\.replace\(|\.part\"|\.tmp\"")
-    rooms = "pipelines components lint trainer options cluster pages jobs uploader storage".split()
+    rooms = (
+        "pipelines components judging lint trainer options cluster pages jobs uploader storage"
+    ).split()
     found = {
         path.relative_to(ROOT).as_posix()
         for room in rooms

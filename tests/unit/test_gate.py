@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.evaluate.gate import GateDecision, Rival, decide
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,

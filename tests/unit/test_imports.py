@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # A module imports from its own room and from those to the right of it.
 GRAPH = (
-    "pipelines > components > lint > trainer > options > cluster > pages > jobs > uploader"
-    " > storage > supervisor"
+    "pipelines > serving > components > judging > lint > trainer > options > cluster > pages > jobs"
+    " > registry > uploader > storage > supervisor"
 )
 ROOMS = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"

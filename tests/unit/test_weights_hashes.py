@@ -57,7 +57,7 @@ def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere()
     names = {
         "trainer/loop.py": "trained_weights_sha256",
         "trainer/state.py": "trained_weights_sha256",
-        "components/evaluate/verdict.py": "exported_weights_sha256",
+        "judging/verdict.py": "exported_weights_sha256",
     }
     for path, name in names.items():
         text = (ROOT / path).read_text()

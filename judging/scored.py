@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_tfjob.components.evaluate.estimates import Measured
-from kfp_tfjob.components.evaluate.metrics import MOST_SHOWN_CLASSES, Measures
-from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, Measures
+from kfp_tfjob.judging.predictions import Predictions
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kfp_tfjob.components.evaluate.curves import BINS
-from kfp_tfjob.components.evaluate.gate import GateDecision, Rival
-from kfp_tfjob.components.evaluate.scored import Scored
-from kfp_tfjob.components.evaluate.slice_checks import worst_first
+from kfp_tfjob.judging.curves import BINS
+from kfp_tfjob.judging.gate import GateDecision, Rival
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.slice_checks import worst_first
 from kfp_tfjob.storage.champion import Champion
 
 FORMAT = "kfp-tfjob/verdict/1"

@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kfp_tfjob.components.evaluate.check import Check
-from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
-from kfp_tfjob.components.evaluate.estimates import Measured
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.predictions import Predictions
-from kfp_tfjob.components.evaluate.slices import Part, Slices
-from kfp_tfjob.components.evaluate.text import chance, number
+from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.judging.slices import Part, Slices
+from kfp_tfjob.judging.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 from kfp_tfjob.storage.words import counted, listed

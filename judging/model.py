@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
 )
-from kfp_tfjob.components.evaluate.rows import Batch
+from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.trainer.serving import ServedModel, Task

@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from kfp_tfjob.components.evaluate.estimates import paired_error, t_quantile, t_tail
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, top_k
 
 # With fewer rows, a standard error is itself a guess.

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kfp_tfjob.components.evaluate.columns import (
+from kfp_tfjob.judging.columns import (
     CHUNK,
     ROWS_IN_MEMORY,
     Column,

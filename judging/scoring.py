@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.evaluate.model import Scorer
-from kfp_tfjob.components.evaluate.opponent import Opponent
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.model import Scorer
+from kfp_tfjob.judging.opponent import Opponent
+from kfp_tfjob.judging.predictions import (
     Collector,
     Predictions,
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.components.evaluate.rows import Batch, TestData
-from kfp_tfjob.components.evaluate.slices import Slices
+from kfp_tfjob.judging.rows import Batch, TestData
+from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.trainer.serving import Task
 
 

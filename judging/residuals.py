@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.estimates import weights_of
-from kfp_tfjob.components.evaluate.predictions import ValuePredictions
+from kfp_tfjob.judging.estimates import weights_of
+from kfp_tfjob.judging.predictions import ValuePredictions
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _HALF = 1 << 16

@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.columns import CHUNK, chunks
-from kfp_tfjob.components.evaluate.estimates import Estimate, correction, inner, unknown, weights_of
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions
+from kfp_tfjob.judging.columns import CHUNK, chunks
+from kfp_tfjob.judging.estimates import Estimate, correction, inner, unknown, weights_of
+from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_ROWS = 50_000_000  # 4 bytes each in memory; a row with a weight counts three times
 EXACT_PLACES = 4_194_304  # 24 bytes each in memory, for every class with a curve

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.columns import ROWS_IN_MEMORY, Growing, chunks
-from kfp_tfjob.components.evaluate.predictions import Collector, Predictions
-from kfp_tfjob.components.evaluate.rows import Batch
+from kfp_tfjob.judging.columns import ROWS_IN_MEMORY, Growing, chunks
+from kfp_tfjob.judging.predictions import Collector, Predictions
+from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import choices, nearest

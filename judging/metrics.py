@@ -11,15 +11,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate import cells, curves, residuals
-from kfp_tfjob.components.evaluate.calibration import Calibration
-from kfp_tfjob.components.evaluate.estimates import (
+from kfp_tfjob.judging import cells, curves, residuals
+from kfp_tfjob.judging.calibration import Calibration
+from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
     mean,
     unknown,
 )
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.estimates import weights_of
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions
+from kfp_tfjob.judging.estimates import weights_of
+from kfp_tfjob.judging.predictions import ClassPredictions
 
 BINS = 15
 

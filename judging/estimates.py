@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.predictions import Predictions
+from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import range_of
 
 _NORMAL = NormalDist()

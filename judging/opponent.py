@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.evaluate.gate import Rival
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.model import Scorer
-from kfp_tfjob.components.evaluate.predictions import Collector, Predictions
-from kfp_tfjob.components.evaluate.rows import Batch, TestData
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.judging.gate import Rival
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.model import Scorer
+from kfp_tfjob.judging.predictions import Collector, Predictions
+from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import MODEL
+from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
@@ -28,7 +28,8 @@ class Opponent:
     """The champion, loaded if it can be compared.
 
     Args:
-        step: The run and its store.
+        store: The store.
+        layout: Where the datasets and models are.
         model_name: The name of the model.
         champion: The record of the champion.
         exported_weights_sha256: The digest of the challenger's weights.
@@ -39,7 +40,8 @@ class Opponent:
 
     def __init__(
         self,
-        step: Step,
+        store: Store,
+        layout: Layout,
         model_name: str,
         champion: Champion,
         exported_weights_sha256: str,
@@ -59,7 +61,7 @@ class Opponent:
                 f" {champion.schema_digest[:12]}, not {schema['schema_digest'][:12]}"
             )
         elif champion.dataset_digest != data.digest and (
-            seen := data.seen_in(step.store, step.layout.dataset(champion.dataset_digest))
+            seen := data.seen_in(store, layout.dataset(champion.dataset_digest))
         ):
             self._obstacle = (
                 f"it was trained on these test rows: {listed(seen, 3)} has the same bytes as a"
@@ -67,8 +69,8 @@ class Opponent:
             )
         elif not self.same_weights:
             with self._guarded():
-                version = step.layout.model(model_name).version(champion.version)
-                pull(step.store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
+                version = layout.model(model_name).version(champion.version)
+                pull(store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
                 self._scorer = Scorer(folder / MODEL, task, self.name)
 
     def predict(self, batch: Batch) -> None:

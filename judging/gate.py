@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfp_tfjob.components.evaluate.check import Check
-from kfp_tfjob.components.evaluate.compare import LEAST_ROWS, Comparison, compare
-from kfp_tfjob.components.evaluate.metrics import Measures
-from kfp_tfjob.components.evaluate.predictions import (
+from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.predictions import (
     MOST_SCORED_CLASSES,
     ClassPredictions,
     Predictions,
 )
-from kfp_tfjob.components.evaluate.slice_checks import SliceResult
-from kfp_tfjob.components.evaluate.slice_checks import judge as judge_slices
-from kfp_tfjob.components.evaluate.slices import Slices
-from kfp_tfjob.components.evaluate.text import lower, number, rough
+from kfp_tfjob.judging.slice_checks import SliceResult
+from kfp_tfjob.judging.slice_checks import judge as judge_slices
+from kfp_tfjob.judging.slices import Slices
+from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import task_of
 from kfp_tfjob.storage.words import counted

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.estimates import Estimate, correction, unknown, weights_of
-from kfp_tfjob.components.evaluate.predictions import ClassPredictions
+from kfp_tfjob.judging.estimates import Estimate, correction, unknown, weights_of
+from kfp_tfjob.judging.predictions import ClassPredictions
 
 _DENSE = 1 << 20  # cells of a table with a place for each
 _Floats = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""Judges models: metrics with intervals, comparison with the champion, slices, the gate."""

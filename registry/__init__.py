@@ -1,0 +1,1 @@
+"""The published models: versions, champions, servable folders, and their mirrors elsewhere."""
