@@ -36,7 +36,7 @@ from kfp_tfjob.storage.text import short
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PUBLISHED, NOT_BLESSED = "published", "not blessed"
+PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
 SUCCEEDED, SKIPPED = "succeeded", "skipped"
 FAILED, CANCELLED = "failed", "cancelled"
 
@@ -54,7 +54,7 @@ class Notice:
     """How a run ended.
 
     Attributes:
-        outcome: PUBLISHED, NOT_BLESSED, SUCCEEDED, SKIPPED, FAILED or CANCELLED.
+        outcome: PUBLISHED, NOT_BLESSED, LOST_RACE, SUCCEEDED, SKIPPED, FAILED or CANCELLED.
         run_id: The run.
         step: The step that ended it.
         verdict: One word for what happened.
@@ -86,6 +86,7 @@ class Notice:
         ended = {
             PUBLISHED: "published a model",
             NOT_BLESSED: "was not blessed",
+            LOST_RACE: "lost the race and was not published",
             SUCCEEDED: "succeeded",
             SKIPPED: "had nothing new to train on",
             CANCELLED: "was ended before it finished",

@@ -12,6 +12,7 @@ from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.judged import LostRace, is_second, lost_race, verdict_in_force
 from kfp_tfjob.storage.store import Store
 
 
@@ -34,7 +35,7 @@ def of_end(step: Step, model_name: str) -> Notice:
         StepError: Its records cannot be read.
     """
     store = step.store.within(0)
-    if verdict := _record(store, step.run.verdict):
+    if verdict := _verdict(step, store):
         return _of_verdict(step, store, model_name, verdict)
     if earlier := _record(store, step.run.unchanged):
         said = f"nothing has changed since run {earlier['run_id']}: the model was not trained again"
@@ -46,6 +47,8 @@ def of_end(step: Step, model_name: str) -> Notice:
 
 def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, Any]) -> Notice:
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}
+    if lost := lost_race(store, step.run):
+        return _of_lost_race(step, model_name, lost, addresses)
     blessed = verdict["blessed"]
     champion = read_champion(store, step.layout, model_name) if blessed else None
     if champion and champion.run_id == step.run_id:
@@ -53,7 +56,7 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
     return Notice(
         outcome=notify.PUBLISHED if blessed else notify.NOT_BLESSED,
         run_id=step.run_id,
-        step="publish" if blessed else "evaluate",
+        step="publish" if blessed or is_second(verdict) else "evaluate",
         verdict="blessed" if blessed else "not_blessed",
         code=0,
         message="; ".join(verdict["reasons"]),
@@ -62,6 +65,21 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
         addresses=addresses,
         metrics=in_short(verdict["metrics"]),
     )
+
+
+def _of_lost_race(
+    step: Step, model_name: str, lost: LostRace, addresses: dict[str, str]
+) -> Notice:
+    message, _, remedy = lost.message.partition("; ")
+    ended = (notify.LOST_RACE, step.run_id, "publish", lost.verdict, lost.code, message, remedy)
+    return Notice(*ended, model_name=model_name, addresses=addresses)
+
+
+def _verdict(step: Step, store: Store) -> dict[str, Any] | None:
+    try:
+        return verdict_in_force(store, step.run)
+    except ObjectNotFoundError:
+        return None
 
 
 def _record(store: Store, address: S3Address) -> dict[str, Any] | None:

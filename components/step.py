@@ -23,7 +23,6 @@ from kfp_tfjob.storage.errors import (
     ObjectNotFoundError,
     Problems,
     StepError,
-    SurpassedError,
 )
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
@@ -31,6 +30,7 @@ from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.task_keys import check_task_key
 from kfp_tfjob.storage.text import lines, log_to
+from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
 # Set by the local run, which does not get a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -66,7 +66,7 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether a retry cannot help until the user changes something."""
-        return self.code in (2, 3, 4, SurpassedError.code) or self.verdict == "user_error"
+        return self.code in (2, 3, 4, SURPASSED) or self.verdict == "user_error"
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""

@@ -18,6 +18,7 @@ from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.judged import is_second, lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.trained import Trained
@@ -87,16 +88,27 @@ def tensorboard_command(step: Step) -> str:
 
 
 def _parts(step: Step, model_name: str) -> Iterator[str]:
-    verdict = json.loads(step.store.read(step.run.verdict))
+    verdict = verdict_in_force(step.store, step.run)
+    lost = lost_race(step.store, step.run)
     champion = read_champion(step.store, step.layout, model_name)
     mine = champion is not None and champion.trained_by == (step.run_id, step.task_key)
     if mine:
         yield f"# Published: {code(model_name)}, version {champion.version}"
+    elif lost:
+        yield f"# Not published: {code(model_name)} lost the race"
+        yield f"**What happened:** {prose(lost.message)}."
     elif verdict["blessed"]:
         yield f"# Blessed: {code(model_name)}"
         yield "The step `publish` makes it the champion; its summary replaces this one."
     else:
         yield f"# Not published: {code(model_name)}"
+    if is_second(verdict):
+        winner = verdict["again"]
+        yield (
+            f"**Judged again:** run {code(winner['run_id'])} was promoted as version"
+            f" {winner['version']} after the first verdict, so the model was compared with that"
+            " champion."
+        )
     yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
     dataset = _dataset(step, verdict)

@@ -34,6 +34,8 @@ TASKS = "tasks"  # the same folders again, below the key of each task that has o
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
+# In EVALUATION, after a lost race: the verdict against the new champion, and the second loss.
+SECOND_VERDICT, LOST_RACE = "verdict-2.json", "lost-race.json"
 SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
@@ -183,6 +185,16 @@ class RunLayout:
     def verdict(self) -> S3Address:
         """The verdict of the gate."""
         return self.evaluation / VERDICT
+
+    @property
+    def second_verdict(self) -> S3Address:
+        """The verdict of publish, if another run was promoted after the verdict of evaluate."""
+        return self.evaluation / SECOND_VERDICT
+
+    @property
+    def lost_race(self) -> S3Address:
+        """The record that another run was promoted after the second verdict, too."""
+        return self.evaluation / LOST_RACE
 
     @property
     def report(self) -> S3Address:

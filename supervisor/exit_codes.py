@@ -27,7 +27,7 @@ MEANING = {
     DATA: "data is missing or corrupt",
     NOT_FINITE: "the loss is not finite",
     ORPHANED: "orphaned: saved and stopped",
-    SURPASSED: "surpassed: a different run was promoted first",
+    SURPASSED: "lost the race: other runs were promoted first, twice; no step fails with it",
     PEER_LOST: "another replica was lost",
     NOT_STARTED: "not started, for instance because another replica did not appear in time",
     STOPPED: "stopped by a signal",

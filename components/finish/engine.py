@@ -34,6 +34,7 @@ from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.judged import lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
@@ -160,7 +161,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, str(step.run.base))) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
-    verdicts = {task: verdict for task in tasks if (verdict := _json(task, task.run.verdict))}
+    verdicts = {task: verdict for task in tasks if (verdict := _verdict(task))}
     if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same) + about, None)
@@ -204,10 +205,17 @@ def _where(failure: Failure, step: str) -> str:
 
 def _is_done(step: Step, verdict: dict[str, Any], model_name: str) -> bool:
     """Tell whether a task finished: publish may have been killed before it wrote a record."""
-    if not verdict["blessed"]:
+    if not verdict["blessed"] or lost_race(step.store, step.run):
         return True
     record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
     return record is not None and record["run_id"] == step.run_id
+
+
+def _verdict(step: Step) -> dict[str, Any] | None:
+    try:
+        return verdict_in_force(step.store, step.run)
+    except ObjectNotFoundError:
+        return None
 
 
 def _unchanged(step: Step) -> Trained | None:

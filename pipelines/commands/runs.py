@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -> None:
     """List the newest runs of this pipeline.
 
-    The verdict is published, blessed, not blessed, unchanged (there was nothing to train), or the
-    reason of a failure. It comes from the store; without access to it, it is empty.
+    The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
+    train), or the reason of a failure. It comes from the store; without access to it, it is empty.
     """
     troubles: list[str] = []
     found = client.runs(limit, model, experiment=experiment, tell=troubles.append)

@@ -130,6 +130,11 @@ def _green(run: Run, records: Records) -> Why:
     if champion:
         summary = f"Published as version {champion.version} of {run.model}."
         return Why(run, summary, reasons, checks=checks, notes=_notes(records))
+    if lost := records.lost_race():
+        reason, _, remedy = lost.message.partition("; ")
+        summary = "The run succeeded, and its model was not published: it lost the race."
+        notes = _notes(records)
+        return Why(run, summary, reason, remedy, "publish", lost.code, checks=checks, notes=notes)
     if verdict["blessed"]:
         summary = "The model passed the gate, but its record as champion cannot be found."
         return Why(run, summary, reasons, checks=checks, notes=_notes(records))

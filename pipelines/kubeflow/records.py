@@ -19,6 +19,7 @@ from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.champion import Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.judged import LostRace, lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
@@ -99,9 +100,9 @@ class Records:
         return next(filter(None, found), None)
 
     def verdict(self) -> Mapping[str, Any] | None:
-        """Return verdict.json of evaluate; a run writes it once."""
+        """Return the verdict in force; a run that has ended does not change it."""
         if self._verdict is None:
-            self._verdict = self._read(lambda store, at: json.loads(store.read(at.verdict)))
+            self._verdict = self._read(verdict_in_force)
         return self._verdict
 
     def champion(self, verdict: Mapping[str, Any]) -> Champion | None:
@@ -114,6 +115,10 @@ class Records:
             return found if found.run_id == self._run.run_id else None
 
         return self._read(read)
+
+    def lost_race(self) -> LostRace | None:
+        """Return the record that the run lost the race for the champion."""
+        return self._read(lost_race)
 
     def unchanged(self) -> str:
         """Return the id of the earlier run whose result holds, if this one did not train."""
@@ -150,7 +155,9 @@ class Records:
             return "cancelled"
         verdict = self.verdict()
         if verdict and verdict["blessed"]:
-            return "published" if self.champion(verdict) else "blessed"
+            if self.champion(verdict):
+                return "published"
+            return "lost the race" if self.lost_race() else "blessed"
         if verdict:
             return "not blessed"
         return "unchanged" if self.unchanged() else ""

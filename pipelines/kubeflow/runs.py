@@ -63,7 +63,7 @@ class Run:
         folder: The folder of its output in the store; empty if output_uri shapes it and only its
             record knows it.
         steps: The steps that have started, in order.
-        verdict: `published`, `blessed`, `not blessed`, `unchanged` (it had nothing to train), or
+        verdict: `published`, `blessed`, `lost the race`, `not blessed`, `unchanged` (it had nothing to train), or
             the verdict on its failure; empty if unknown.
         error: The back end's message for a failed run.
         parameters: The run parameters with the defaults of its pipeline, as far as the back end

@@ -24,6 +24,7 @@ from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.judged import lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
 from kfp_tfjob.storage.text import code
 from kfp_tfjob.storage.trained import Trained
@@ -123,13 +124,12 @@ class Ending:
 
     def _tell_end(self) -> int:
         try:
-            data = self.step.store.read(self.step.run.verdict)
+            verdict = verdict_in_force(self.step.store, self.step.run)
         except ObjectNotFoundError:
             if self._holds(self.step.run.unchanged):
                 return self._tell_unchanged()
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
-        verdict = json.loads(data)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
         known = in_short(verdict["metrics"])
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
@@ -137,6 +137,9 @@ class Ending:
         self.show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
         for reason in verdict["reasons"]:
             self.show(f"           {reason}")
+        lost = lost_race(self.step.store, self.step.run)
+        if lost:
+            self.show(f"           not published: {lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
             self.show(f"model      {self._copied(lambda: self._keep_model(champion))}")
@@ -145,6 +148,7 @@ class Ending:
         self.show(f"report     {self._folder / REPORT}")
         word = "Blessed" if verdict["blessed"] else "Not blessed"
         outcome = f"{word}: {'; '.join(verdict['reasons'])}"
+        outcome = f"Not published: {lost.message}" if lost else outcome
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         self._notify(None)
         return 0

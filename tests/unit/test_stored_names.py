@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = "pipelines components lint trainer options cluster pages jobs uploader storage".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
 FILES = re.compile(
-    r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict\.json"
+    r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict(-2)?\.json|lost-race\.json"
     r"|report\.html|model\.keras|saved_model\.pb|progress\.jsonl|completion\.json|checkpoint\.json"
     r"|variables\.bin|flush-request\.json|flush-reply\.json|state\.json|journal\.jsonl"
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
