@@ -67,9 +67,7 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
     )
 
 
-def _of_lost_race(
-    step: Step, model_name: str, lost: LostRace, addresses: dict[str, str]
-) -> Notice:
+def _of_lost_race(step: Step, model_name: str, lost: LostRace, addresses: dict[str, str]) -> Notice:
     message, _, remedy = lost.message.partition("; ")
     ended = (notify.LOST_RACE, step.run_id, "publish", lost.verdict, lost.code, message, remedy)
     return Notice(*ended, model_name=model_name, addresses=addresses)

@@ -40,10 +40,21 @@ class Scorer:
         Raises:
             DataError: The model failed, or its output does not match the task.
         """
-        predicted = self._model.predict(batch.features)
+        return self.predictions(batch, self.outputs(batch))
+
+    def outputs(self, batch: Batch) -> np.ndarray:
+        """Return the (batch, classes) probabilities, or (batch,) values, of one batch.
+
+        Raises:
+            DataError: The model failed, or its output does not match the task.
+        """
+        return self._model.predict(batch.features)
+
+    def predictions(self, batch: Batch, outputs: np.ndarray) -> Predictions:
+        """Return what is kept of the outputs for a batch."""
         if self._task.name == "regression":
-            return ValuePredictions.of(batch.labels, predicted, batch.weights)
-        return ClassPredictions.of(batch.labels, predicted, batch.weights)
+            return ValuePredictions.of(batch.labels, outputs, batch.weights)
+        return ClassPredictions.of(batch.labels, outputs, batch.weights)
 
 
 def exported_weights_sha256(folder: Path) -> str:

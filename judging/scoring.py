@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.opponent import Opponent
@@ -19,6 +21,19 @@ from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.trainer.serving import Task
 
 
+class Watcher(Protocol):
+    """Looks at the rows while they are scored."""
+
+    def add(self, batch: Batch, predictions: Predictions, outputs: np.ndarray) -> None:
+        """Look at a batch.
+
+        Args:
+            batch: The rows.
+            predictions: What is kept of the predictions of the model.
+            outputs: (batch, classes) probabilities, or (batch,) values of a regression.
+        """
+
+
 def score(
     data: TestData,
     task: Task,
@@ -26,6 +41,7 @@ def score(
     opponent: Opponent | None,
     slices: Slices,
     folder: Path,
+    also: Sequence[Watcher] = (),
 ) -> tuple[Predictions, Predictions]:
     """Score all test rows in one pass.
 
@@ -36,6 +52,7 @@ def score(
         opponent: The champion, which keeps its own predictions; None if there is none.
         slices: Where each row finds its slices.
         folder: Where many rows are kept.
+        also: What else looks at every batch.
 
     Returns:
         The predictions of the model, and those of the trivial baseline.
@@ -46,7 +63,11 @@ def score(
     ours: Collector[Any] = Collector(folder / "predictions")
     trivial: Collector[Any] = Collector(folder / "baseline")
     for batch in data.batches():
-        ours.add(challenger.predict(batch))
+        outputs = challenger.outputs(batch)
+        part = challenger.predictions(batch, outputs)
+        ours.add(part)
+        for watcher in also:
+            watcher.add(batch, part, outputs)
         trivial.add(_baseline(task, data.statistics, batch))
         slices.add(batch)
         if opponent:

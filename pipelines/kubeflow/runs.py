@@ -63,8 +63,8 @@ class Run:
         folder: The folder of its output in the store; empty if output_uri shapes it and only its
             record knows it.
         steps: The steps that have started, in order.
-        verdict: `published`, `blessed`, `lost the race`, `not blessed`, `unchanged` (it had nothing to train), or
-            the verdict on its failure; empty if unknown.
+        verdict: `published`, `blessed`, `lost the race`, `not blessed`, `unchanged` (it had nothing
+            to train), or the verdict on its failure; empty if unknown.
         error: The back end's message for a failed run.
         parameters: The run parameters with the defaults of its pipeline, as far as the back end
             shows them; secret-looking values are masked.

@@ -1,0 +1,232 @@
+"""Judges a model: scores it and the champion on the same test rows in one pass, and decides.
+
+evaluate calls it, and publish once more if another run is promoted after that. It writes nothing to
+the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
+from kfp_tfjob.judging.opponent import Opponent
+from kfp_tfjob.judging.rows import TestData
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.scoring import Watcher, score
+from kfp_tfjob.judging.slices import Slices
+from kfp_tfjob.judging.verdict import EvaluatedModel, build
+from kfp_tfjob.options.gate import GateOptions, parse_gate
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
+from kfp_tfjob.storage.layout import RUN_MODEL, Layout
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
+from kfp_tfjob.trainer.load import load
+from kfp_tfjob.trainer.serving import Task
+from kfp_tfjob.uploader import pull
+
+_CONFIDENCE = 0.95  # for an empty gate, which sets none
+
+# Makes what else looks at the rows while they are scored.
+Watchers = Callable[[TestData, Task], Sequence[Watcher]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is judged.
+
+    Attributes:
+        model_name: The name used to look up the champion.
+        model: The SavedModel of a run.
+        dataset: The dataset with the test rows.
+        gate: As in the form.
+        options: The typed form of the gate; None for an empty one.
+    """
+
+    model_name: str
+    model: S3Address
+    dataset: S3Address
+    gate: Mapping[str, Any]
+    options: GateOptions | None
+
+    @classmethod
+    def parse(
+        cls, model_name: str, model_uri: str, dataset_uri: str, gate: Mapping[str, Any]
+    ) -> Given:
+        """Parse the parameters of a step.
+
+        Args:
+            model_name: The name of the model.
+            model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
+            dataset_uri: The prepared dataset.
+            gate: As in the form.
+
+        Raises:
+            ConfigurationError: Some are wrong; it lists every problem.
+        """
+        wrong = Problems(check_model_name(model_name))
+        options = wrong.of(lambda: parse_gate(gate))
+        model = wrong.of(lambda: S3Address.parse(model_uri, "model_uri"))
+        if model:
+            wrong.of(lambda: run_of(model))
+        dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
+        if wrong or not (model and dataset):
+            raise ConfigurationError(*wrong)
+        return cls(model_name, model, dataset, dict(gate), options)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model that was judged; its predictions may lie in files of the folder.
+
+    Attributes:
+        verdict: The content of verdict.json.
+        decision: The decision of the gate.
+        measured: `model`, the champion by its name if it was compared, and `baseline`.
+        task: What the model must predict.
+        data: The test rows.
+        challenger: The model.
+        opponent: The champion; None if there is none.
+    """
+
+    verdict: dict[str, Any]
+    decision: GateDecision
+    measured: dict[str, Scored]
+    task: Task
+    data: TestData
+    challenger: Scorer
+    opponent: Opponent | None
+
+
+def judge(
+    store: Store, layout: Layout, given: Given, folder: Path, also: Watchers | None = None
+) -> Judged:
+    """Judge a model.
+
+    Args:
+        store: The store.
+        layout: Where the datasets and models are.
+        given: The model, the dataset and the gate.
+        folder: An empty folder for downloads and predictions; it must stay as long as the result.
+        also: Makes what else looks at the rows while they are scored.
+
+    Raises:
+        DataError: The model or the dataset is missing or damaged, or they do not match.
+    """
+    load(gpus=0)  # the CPU is fast enough for scoring, and always available
+    data = TestData.fetch(store, given.dataset, folder / "data")
+    task = Task.of(data.schema)
+    manifest = _fetched(store, given.model, folder / "run")
+    challenger_folder = folder / "run" / RUN_MODEL
+    digest = exported_weights_sha256(challenger_folder)
+    champion = read_champion(store, layout, given.model_name)
+    challenger = Scorer(challenger_folder, task, "the model")
+    opponent = _opponent(store, layout, given, champion, digest, data, task, folder)
+    options = given.options
+    slices = Slices(options.slices if options else [], data.schema, folder / "slices")
+    watchers = also(data, task) if also else ()
+    predictions, baseline = score(data, task, challenger, opponent, slices, folder, watchers)
+    confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
+    rival = opponent.rival(classes) if opponent else None
+    ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
+    decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data))
+    measured = {
+        who: Scored.of(one, confidence, classes)
+        for who, one in _in_order(ours, rival, trivial).items()
+    }
+    judged = EvaluatedModel(
+        model_name=given.model_name,
+        model_uri=str(given.model),
+        run_id=manifest.run_id,
+        model_digest=manifest.digest,
+        exported_weights_sha256=digest,
+        dataset_uri=str(given.dataset),
+        dataset_digest=data.digest,
+        schema_digest=data.schema["schema_digest"],
+        gate=given.gate,
+    )
+    verdict = build(decision, judged, measured, confidence, champion, rival)
+    return Judged(verdict, decision, measured, task, data, challenger, opponent)
+
+
+def run_of(model: S3Address) -> S3Address:
+    """Return the run that a model belongs to; its manifest verifies the model.
+
+    Raises:
+        ConfigurationError: The address is not that of a model in the output of a run.
+    """
+    key = model.key.removesuffix(f"/{RUN_MODEL}")
+    if key == model.key:
+        raise ConfigurationError(
+            Problem(
+                "model_uri is not the output of a run",
+                received=str(model),
+                expected=f"s3://BUCKET/PREFIX/runs/RUN_ID/{RUN_MODEL}",
+                fix="pass evaluate the model_uri that sync_output returned",
+            )
+        )
+    return S3Address(model.bucket, key)
+
+
+def _opponent(
+    store: Store,
+    layout: Layout,
+    given: Given,
+    champion: Champion | None,
+    digest: str,
+    data: TestData,
+    task: Task,
+    folder: Path,
+) -> Opponent | None:
+    if champion is None:
+        return None
+    about = (given.model_name, champion, digest, data, task)
+    return Opponent(store, layout, *about, folder / "champion")
+
+
+def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[str, Measures]:
+    """Return what is measured, in the order in which it is shown."""
+    found = {"model": ours}
+    if rival and rival.predictions is not None:
+        found[rival.name] = Measures.of(rival.predictions)
+    return {**found, "baseline": trivial}
+
+
+def _of_rows(data: TestData) -> list[Check]:
+    """Return the checks of the test rows that fail."""
+    if not data.trained_on:
+        return []
+    text = (
+        f"the test rows were trained on: {listed(data.trained_on, 3)} has the same bytes as a shard"
+        " of another split; divide the data again"
+    )
+    return [Check("trained_on", False, text)]
+
+
+def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:
+    """Download a model, and return the manifest of its run."""
+    source = run_of(model)
+    manifest = pull(store, source, folder, _is_model)
+    if not any(_is_model(item.key) for item in manifest.objects):
+        raise DataError(
+            Problem(
+                f"{source} has no SavedModel",
+                received=f"{len(manifest.objects)} objects, none below {RUN_MODEL}/",
+                expected="a SavedModel that the training exports to $OUTPUT_DIR/model",
+                fix="make the training command export its model there",
+            )
+        )
+    return manifest
+
+
+def _is_model(key: str) -> bool:
+    return key.startswith(f"{RUN_MODEL}/")
