@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import date, datetime
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -41,6 +42,7 @@ SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
 _LOG_PART = re.compile(r"([0-9]+)\.gz")
+_REQUESTS = ".parquet"
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 # In OUTPUT_DIR.
@@ -244,6 +246,30 @@ class ModelLayout:
     def champions(self) -> S3Address:
         """The prefix of the champion records."""
         return self.base / "champions"
+
+    @property
+    def requests(self) -> S3Address:
+        """The prefix of the samples of requests that a server of this model answered."""
+        return self.base / "requests"
+
+    def requests_of(self, version: int) -> S3Address:
+        """The prefix of the samples of the requests that one version answered."""
+        return self.requests / str(version)
+
+    def requests_of_day(self, version: int, day: date) -> S3Address:
+        """The prefix of the samples of one day, UTC."""
+        return self.requests_of(version) / day.isoformat()
+
+    def request_sample(self, version: int, began: datetime, name: str) -> S3Address:
+        """One sample of requests.
+
+        Args:
+            version: The version that answered them.
+            began: The time of the first one, UTC.
+            name: Makes the samples of several servers different.
+        """
+        day = self.requests_of_day(version, began.date())
+        return day / f"{began:%H%M%S}-{name}{_REQUESTS}"
 
     def trained_with(self, digest: str) -> S3Address:
         """The prefix of the records of the judged runs with these inputs."""

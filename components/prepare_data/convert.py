@@ -69,15 +69,13 @@ class Converter:
         found: dict[str, list] = {kind: [] for kind in (NUMBER, DATE, TEXT)}
         with undamaged(faults.file):
             for feature in self._kinds.features:
-                cells = cells_of(chunk, feature.name, self._nulls)
-                if feature.kind in (CATEGORY, TEXT):
-                    texts = self._texts(cells, feature.name, faults)
-                    self._gaps(feature, texts.codes, faults)
-                    found[TEXT].append(texts)
+                column = self.column(chunk, feature)
+                if isinstance(column, Texts):
+                    self._gaps(feature, column.codes, faults)
+                    found[TEXT].append(column)
                     continue
-                numbers = self._convert[feature.kind](cells, feature.name, faults)
-                self._gaps(feature, numbers, faults)
-                found[DATE if feature.kind == DATE else NUMBER].append(numbers)
+                self._gaps(feature, column, faults)
+                found[DATE if feature.kind == DATE else NUMBER].append(column)
         labels, codes = table.labels(chunk, self._label)
         return Rows(
             _columns(found[NUMBER], count, np.float32),
@@ -89,6 +87,21 @@ class Converter:
             tuple(found[TEXT]),
             _columns(found[DATE], count, np.int64),
         ).good
+
+    def column(self, chunk: Chunk, feature: Feature) -> np.ndarray | Texts:
+        """Return one feature of all rows of a chunk, bad ones too; mark what is not of its kind.
+
+        Args:
+            chunk: A chunk with the column.
+            feature: The feature; its rule for gaps plays no part.
+
+        Returns:
+            Numbers and booleans as float64, NaN for a gap; dates as int64, NO_DATE for a gap.
+        """
+        cells = cells_of(chunk, feature.name, self._nulls)
+        if feature.kind in (CATEGORY, TEXT):
+            return self._texts(cells, feature.name, chunk.faults)
+        return self._convert[feature.kind](cells, feature.name, chunk.faults)
 
     def _gaps(self, feature: Feature, found: np.ndarray, faults: BlockFaults) -> None:
         """Mark the gaps of a column whose rule is `fail` or `drop`."""

@@ -12,9 +12,16 @@ from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
-from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, VERDICT
+from kfp_tfjob.storage.layout import (
+    DISTRIBUTIONS,
+    MANIFEST,
+    SCHEMA,
+    STATISTICS,
+    VERDICT,
+    Layout,
+)
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.coding import Coding
 
@@ -57,22 +64,40 @@ def find(step: Step, model_name: str) -> Reference | str:
         if champion is None:
             return f"{model_name} has no champion yet, so this data is compared with no other"
         what = f"champion {champion.version} of {model_name}"
-        version = step.layout.model(model_name).version(champion.version)
-        verdict = read_json(step.store, version, VERDICT) or {}
-        given = verdict.get("dataset_uri")  # older verdicts do not say it
-        dataset = step.layout.dataset(champion.dataset_digest)
-        dataset = S3Address.parse(given) if given else dataset
-        for place in (version, dataset):  # a version keeps copies; its dataset may be gone
-            schema, statistics = (
-                read_json(step.store, place, name) for name in (SCHEMA, STATISTICS)
-            )
-            if schema and statistics:
-                counts = _counts(step.store, version, dataset, schema)
-                named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
-                return Reference(*named, schema, statistics, counts)
+        found = of_version(step.store, step.layout, model_name, champion)
+        if found:
+            return found
     except (DataError, ConfigurationError, ValueError, KeyError, TypeError) as error:
         return f"the data of {what} cannot be read, so this data is compared with no other: {error}"
     return f"{what} has no {SCHEMA} and {STATISTICS}, so this data is compared with no other"
+
+
+def of_version(
+    store: Store, layout: Layout, model_name: str, champion: Champion
+) -> Reference | None:
+    """Return the dataset of a champion, also of an earlier one; None if it is gone.
+
+    Args:
+        store: The store.
+        layout: Where the models are.
+        model_name: The model.
+        champion: The record of the champion.
+
+    Raises:
+        DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
+    """
+    version = layout.model(model_name).version(champion.version)
+    verdict = read_json(store, version, VERDICT) or {}
+    given = verdict.get("dataset_uri")  # older verdicts do not say it
+    dataset = layout.dataset(champion.dataset_digest)
+    dataset = S3Address.parse(given) if given else dataset
+    for place in (version, dataset):  # a version keeps copies; its dataset may be gone
+        schema, statistics = (read_json(store, place, name) for name in (SCHEMA, STATISTICS))
+        if schema and statistics:
+            counts = _counts(store, version, dataset, schema)
+            named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
+            return Reference(*named, schema, statistics, counts)
+    return None
 
 
 def _counts(
