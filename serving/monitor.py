@@ -227,7 +227,9 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
         return found
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
     if found:
-        obstacle = "pictures" if not has_columns(found.schema) else "no distributions of its columns"
+        obstacle = (
+            "pictures" if not has_columns(found.schema) else "no distributions of its columns"
+        )
     raise DataError(
         Problem(
             f"{what} cannot be compared with requests",
@@ -255,15 +257,12 @@ def _samples(
     files = (
         item
         for day in range(days + 1)
-        for item in store.list(
-            place.requests_of_day(champion.version, first + timedelta(days=day))
-        )
+        for item in store.list(place.requests_of_day(champion.version, first + timedelta(days=day)))
     )
 
     def read(address: S3Address) -> RequestsSample | str:
         try:
-            data = store.read(address, requests_sample.LARGEST)
-            return requests_sample.read(data, str(address))
+            return requests_sample.get(store, address)
         except DataError as error:
             return str(error)
 
@@ -559,5 +558,3 @@ def _microseconds(time: datetime) -> int:
 
 def _shown(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-

@@ -4,6 +4,9 @@ A file has some rows of one interval, of one server process and of one version o
 at random from all of them. Its columns are those of schema.json by their names, without those that
 the server leaves out; null is a gap. TIME is when the request came, and PREDICTION the output of
 the model for the row.
+
+The name of a file ends with the digest of its bytes: Arrow ends the process at some damaged files,
+so a file is compared with its name before it is parsed.
 """
 
 from __future__ import annotations
@@ -12,13 +15,17 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import ModelLayout
+from kfp_tfjob.storage.store import Store
 
 FORMAT = "kfp-tfjob/requests/1"
 TIME, PREDICTION = "_time", "_prediction"
@@ -97,6 +104,34 @@ class RequestsSample:
         return len(self.times)
 
 
+def put(
+    store: Store,
+    place: ModelLayout,
+    columns: Mapping[str, pa.Array],
+    times: Sequence[datetime] | pa.Array,
+    predictions: Sequence[Sequence[float] | None] | pa.Array,
+    about: About,
+) -> S3Address:
+    """Store a file; return its address.
+
+    Args:
+        store: The store.
+        place: The folder of the model.
+        columns: As of `to_parquet`, like all that follow.
+        times: When each request came.
+        predictions: The output of the model for each row.
+        about: What the file says about itself.
+
+    Raises:
+        StepError: The store is away, or refuses it.
+    """
+    data = to_parquet(columns, times, predictions, about)
+    first = _array(times, _TIMES)[0].as_py().astimezone(UTC)
+    address = place.request_sample(about.version, first, _digest(data))
+    store.create(address, data, "application/vnd.apache.parquet")
+    return address
+
+
 def to_parquet(
     columns: Mapping[str, pa.Array],
     times: Sequence[datetime] | pa.Array,
@@ -106,9 +141,9 @@ def to_parquet(
     """Return the bytes of a file.
 
     Args:
-        columns: The features by name, each of shape [rows]; null is a gap. A feature with the name
-            TIME or PREDICTION is not stored.
-        times: When each request came, UTC.
+        columns: The features by name, each of shape [rows > 0]; null is a gap. A feature with the
+            name TIME or PREDICTION is not stored.
+        times: When each request came, in order, UTC.
         predictions: The output of the model for each row; None if it is not a list of numbers.
         about: What the file says about itself.
     """
@@ -121,17 +156,29 @@ def to_parquet(
     return stream.getvalue()
 
 
+def get(store: Store, address: S3Address) -> RequestsSample:
+    """Return the content of a file in the store.
+
+    Raises:
+        DataError: It is not such a file, or is damaged.
+        StepError: The store is away, or refuses it.
+    """
+    return read(store.read(address, LARGEST), str(address))
+
+
 def read(data: bytes, name: str) -> RequestsSample:
     """Return the content of a file.
 
     Args:
         data: Its bytes.
-        name: Its name, for messages.
+        name: Its address or name.
 
     Raises:
-        DataError: It is not such a file.
+        DataError: It is not such a file, or is damaged.
     """
     try:
+        if f"-{_digest(data)}." not in name:
+            raise ValueError("its bytes are not those that its name promises")
         file = pa.parquet.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         about = About.from_bytes((file.schema_arrow.metadata or {})[_KEY])
         _refuse_large(file)
@@ -153,6 +200,10 @@ def read(data: bytes, name: str) -> RequestsSample:
                 fix="delete it",
             )
         ) from error
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:32]
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -260,16 +260,16 @@ class ModelLayout:
         """The prefix of the samples of one day, UTC."""
         return self.requests_of(version) / day.isoformat()
 
-    def request_sample(self, version: int, began: datetime, name: str) -> S3Address:
+    def request_sample(self, version: int, began: datetime, digest: str) -> S3Address:
         """One sample of requests.
 
         Args:
             version: The version that answered them.
             began: The time of the first one, UTC.
-            name: Makes the samples of several servers different.
+            digest: The digest of the file.
         """
         day = self.requests_of_day(version, began.date())
-        return day / f"{began:%H%M%S}-{name}{_REQUESTS}"
+        return day / f"{began:%H%M%S}-{digest}{_REQUESTS}"
 
     def trained_with(self, digest: str) -> S3Address:
         """The prefix of the records of the judged runs with these inputs."""

@@ -1,0 +1,232 @@
+"""Requests compared with the training data of the champion: drift, gaps, weights, bad files."""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from examples import people
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.serving.monitor import Limits, Monitored, monitor
+from kfp_tfjob.serving.requests_sample import About, put
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
+from kfp_tfjob.uploader import pull, push
+
+MODEL = "income"
+NOW = datetime(2026, 3, 2, 0, 30, tzinfo=UTC)
+FEATURES = people.HEADER[:-1]
+
+
+class World:
+    """A champion that was trained on people, and samples of requests about others."""
+
+    def __init__(self, s3: Server, folder: Path) -> None:
+        self.store, self.layout, self.folder = s3.store(), Layout(S3Address("test", "mon")), folder
+        people.write(folder / "train.csv", 2000, 1)
+        step = Step("prepare_data", "r1", self.layout, self.store)
+        done = run(step, str(folder / "train.csv"), people.LABEL, {})
+        self.schema_digest = done.schema["schema_digest"]
+        self.publish(MODEL, done)
+
+    def publish(self, name: str, done) -> None:
+        place = self.layout.model(name)
+        version = self.folder / name
+        dataset = S3Address.parse(done.dataset_uri)
+        kept = (SCHEMA, STATISTICS, DISTRIBUTIONS)
+        pull(self.store, dataset, version, lambda key: key in kept)
+        push(self.store, version, place.version(4), "model", "r1")
+        champion = Champion(
+            number=1,
+            version=4,
+            version_uri=str(place.version(4)),
+            run_id="r1",
+            exported_weights_sha256="0" * 64,
+            schema_digest=done.schema["schema_digest"],
+            dataset_digest=done.dataset_digest,
+            metrics={},
+            verdict_uri="s3://x/y",
+        )
+        self.store.create(place.champion(1), champion.to_bytes())
+
+    def people(self, rows: int, seed: int) -> list[dict[str, str]]:
+        path = self.folder / "others.csv"
+        people.write(path, rows, seed)
+        return list(csv.DictReader(path.open(newline="")))
+
+    def send(
+        self,
+        rows: list[dict[str, str]],
+        began: datetime = NOW - timedelta(hours=1),
+        requested: int = 0,
+        left_out: tuple[str, ...] = (),
+        schema_digest: str = "",
+        version: int = 4,
+    ) -> None:
+        """Store a sample as a server does."""
+        about = About(
+            MODEL,
+            version,
+            1,
+            schema_digest or self.schema_digest,
+            began.isoformat(),
+            (began + timedelta(minutes=1)).isoformat(),
+            requested or len(rows),
+            left_out,
+        )
+        chances = np.linspace(0, 1, len(rows))
+        put(
+            self.store,
+            self.layout.model(MODEL),
+            {key: values for key, values in columns(rows).items() if key not in left_out},
+            [began + timedelta(milliseconds=at) for at in range(len(rows))],
+            [[chance] for chance in chances],
+            about,
+        )
+
+    def look(self, days: float = 1, version: int = 0, **limits) -> Monitored:
+        return monitor(self.store, self.layout, MODEL, NOW, days, version, Limits(**limits))
+
+
+def columns(rows: list[dict[str, str]]) -> dict[str, pa.Array]:
+    """Return the columns of a request in the types that a server has."""
+
+    def texts(name: str) -> list[str | None]:
+        return [row[name] or None for row in rows]
+
+    dates = [text and datetime.fromisoformat(text) for text in texts("signed_up")]
+    return {
+        "age": pa.array([text and float(text) for text in texts("age")], pa.float64()),
+        "hours": pa.array([text and float(text) for text in texts("hours")], pa.float32()),
+        "occupation": pa.array(texts("occupation")),
+        "city": pa.array(texts("city")).dictionary_encode(),
+        "signed_up": pa.array(dates, pa.timestamp("us", "UTC")),
+        "member": pa.array([text and text == "yes" for text in texts("member")], pa.bool_()),
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(s3, tmp_path_factory.mktemp("people"))
+
+
+@pytest.fixture
+def world(prepared: World) -> World:
+    """The same champion without a sample."""
+    for item in list(prepared.store.list(prepared.layout.model(MODEL).requests)):
+        prepared.store.delete(item.address)
+    return prepared
+
+
+def test_requests_like_the_training_data_have_not_moved(world: World) -> None:
+    for minute in range(3):
+        # Before midnight and after it: two folders.
+        world.send(world.people(400, 10 + minute), NOW - timedelta(minutes=10 + 20 * minute))
+    found = world.look()
+    assert (found.files, found.rows, found.requested, found.bad_rows) == (3, 1200, 1200, 0)
+    assert {column.name for column in found.columns} == set(FEATURES)
+    assert not found.moved and not found.unreadable and not found.left_out and found.judged
+    assert all(column.psi < 0.1 or column.chance for column in found.columns)
+    occupation = next(column for column in found.columns if column.name == "occupation")
+    assert occupation.gaps_before == pytest.approx(0.05, abs=0.02)
+    assert occupation.gaps_now == pytest.approx(0.05, abs=0.02)
+    assert found.predictions.rows == 1200 and not found.predictions.beyond
+
+
+def test_what_has_moved_is_named(world: World) -> None:
+    rows = world.people(600, 20)
+    for at, row in enumerate(rows):
+        row["age"] = str(min(float(row["age"] or 40) + 15, 99))
+        row["hours"] = "" if at % 3 == 0 else row["hours"]
+        row["city"] = "Atlantis" if at % 4 == 0 else row["city"]
+    world.send(rows)
+    found = world.look()
+    by_name = {column.name: column for column in found.columns}
+    assert {column.name: column.beyond for column in found.moved} == {
+        "age": ("psi",),
+        "hours": ("psi", "gaps"),
+        "city": ("psi", "unseen"),
+    }
+    assert by_name["city"].unseen == pytest.approx(0.25) and by_name["city"].examples == (
+        "Atlantis",
+    )
+    assert by_name["hours"].gaps_now == pytest.approx(1 / 3, abs=0.03)
+    assert {it.name for it in world.look(ignore=("age", "hours", "city")).moved} == set()
+    assert not world.look(psi=None, unseen=None, gap_rise=None).moved
+    few = world.look(fewest_rows=601)
+    assert not few.judged and not few.moved
+
+
+def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:
+    old, young = world.people(200, 30), world.people(200, 31)
+    for rows, age in ((old, "80"), (young, "20")):
+        for row in rows:
+            row["age"] = age
+    world.send(old, requested=19_800)  # a busy minute
+    world.send(young, requested=200)
+    found = world.look()
+    assert (found.rows, found.requested) == (400, 20_000)
+    age = {it.name: it for it in found.columns}["age"]
+    assert age.beyond == ("psi",) and age.psi > 2
+    # As good as a sample of that many rows alone.
+    whole = world.look(fewest_rows=0, psi=age.psi * 0.9)
+    assert {it.name for it in whole.moved} == {"age"}
+
+
+def test_few_rows_differ_by_chance(world: World) -> None:
+    world.send(world.people(12, 40))
+    found = world.look(fewest_rows=0)
+    assert found.judged and not found.moved and any(column.chance for column in found.columns)
+
+
+def test_the_time_and_the_columns_are_chosen(world: World) -> None:
+    world.send(world.people(300, 50), NOW - timedelta(days=3), left_out=("city", "age"))
+    with pytest.raises(DataError, match="no sample of the requests.*no row from 2026-03-01"):
+        world.look(days=1)
+    found = world.look(days=7)
+    assert found.left_out == ("age", "city") and found.rows == 300
+    assert {column.name for column in found.columns} == set(FEATURES) - {"age", "city"}
+
+
+def test_bad_files_are_named_and_the_others_count(world: World) -> None:
+    world.send(world.people(300, 60))
+    world.send(world.people(300, 61), schema_digest="f" * 64)
+    place = world.layout.model(MODEL).requests_of_day(4, NOW.date() - timedelta(days=1))
+    world.store.create(place / "broken.parquet", b"PAR1 nonsense PAR1")
+    found = world.look()
+    assert found.rows == 300 and len(found.unreadable) == 2
+    assert any("another schema" in text for text in found.unreadable)
+    assert any("not a sample of requests" in text for text in found.unreadable)
+
+
+def test_values_of_another_kind_are_counted(world: World) -> None:
+    rows = world.people(200, 70)
+    given = columns(rows)
+    given["age"] = pa.array([row["age"] or None for row in rows[:-3]] + ["old"] * 3)
+    began = NOW - timedelta(hours=1)
+    about = About(MODEL, 4, 1, world.schema_digest, "", "", 200)
+    put(world.store, world.layout.model(MODEL), given, [began] * 200, [None] * 200, about)
+    found = world.look()
+    assert found.bad_rows == 3 and found.predictions is None
+    assert {it.rows for it in found.columns} == {197}
+
+
+def test_other_versions_are_named(world: World) -> None:
+    world.send(world.people(300, 80), version=3)
+    with pytest.raises(DataError, match="samples of version 3"):
+        world.look()
+    with pytest.raises(ConfigurationError, match="version 3 of income was never the champion"):
+        world.look(version=3)
+    with pytest.raises(ConfigurationError, match="nobody has no champion"):
+        monitor(world.store, world.layout, "nobody", NOW)
+    with pytest.raises(ConfigurationError, match="model_name is not valid"):
+        monitor(world.store, world.layout, "a/b", NOW)
