@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -13,6 +13,10 @@ from kfp_tfjob.storage.store import Store
 
 # The name in the record: older versions of this project read the same records.
 _STORED_WEIGHTS = "weights_digest"
+# Left out of a record where they are empty.
+_OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
+# What else than a verdict makes a version the champion.
+ROLLBACK, PROMOTE = "rollback", "promote"
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,12 @@ class Champion:
         metrics: Its metrics on that dataset, finite numbers only.
         verdict_uri: The address of the verdict that promoted it.
         task_key: The key of the task that trained it; usually empty.
+        serving: Its number in the folder that servers read; 0 if that is `version`.
+        manifest_sha256: SHA-256 of the version's manifest; empty in a record of an earlier version.
+        action: What made it the champion: empty for a verdict, else ROLLBACK or PROMOTE.
+        by: The person who did that; empty for a verdict.
+        at: When, in UTC; empty in a record of an earlier version.
+        why: The person's reason.
     """
 
     number: int
@@ -43,6 +53,17 @@ class Champion:
     metrics: Mapping[str, float]
     verdict_uri: str
     task_key: str = ""
+    serving: int = 0
+    manifest_sha256: str = ""
+    action: str = ""
+    by: str = ""
+    at: str = ""
+    why: str = ""
+
+    @property
+    def served_as(self) -> int:
+        """Its number in the folder that servers read."""
+        return self.serving or self.version
 
     @property
     def trained_by(self) -> tuple[str, str]:
@@ -50,19 +71,26 @@ class Champion:
         return self.run_id, self.task_key
 
     def to_bytes(self) -> bytes:
-        """Return the record as JSON; it holds no time, so a retry writes the same bytes."""
+        """Return the record as JSON."""
         body: dict[str, Any] = asdict(self)
         del body["number"]
-        if not self.task_key:
-            del body["task_key"]  # the bytes of a record do not depend on the version
+        for name in _OPTIONAL:
+            if not body[name]:
+                del body[name]  # a record of an earlier version keeps its bytes
         body[_STORED_WEIGHTS] = body.pop("exported_weights_sha256")
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, number: int, data: bytes) -> Champion:
-        """Read a record back."""
+        """Read a record back; keys of later versions are ignored."""
         body = json.loads(data)
-        return cls(number, exported_weights_sha256=body.pop(_STORED_WEIGHTS), **body)
+        weights = body.pop(_STORED_WEIGHTS)
+        known = {it.name for it in fields(cls)} - {"number", "exported_weights_sha256"}
+        return cls(
+            number,
+            exported_weights_sha256=weights,
+            **{name: value for name, value in body.items() if name in known},
+        )
 
 
 def next_number(verdict: Mapping[str, Any]) -> int:
@@ -80,13 +108,20 @@ def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | N
     Raises:
         DataError: The newest record is not a champion record.
     """
-    model = layout.model(model_name)
-    numbers = store.numbers(model.champions)
-    if not numbers:
-        return None
-    address = model.champion(numbers[-1])
+    numbers = store.numbers(layout.model(model_name).champions)
+    return read_record(store, layout, model_name, numbers[-1]) if numbers else None
+
+
+def read_record(store: Store, layout: Layout, model_name: str, number: int) -> Champion:
+    """Return one champion record of a model.
+
+    Raises:
+        ObjectNotFoundError: There is no record of this number.
+        DataError: It is not a champion record.
+    """
+    address = layout.model(model_name).champion(number)
     try:
-        return Champion.from_bytes(numbers[-1], store.read(address))
+        return Champion.from_bytes(number, store.read(address))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             Problem(

@@ -63,6 +63,7 @@ UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 
 # In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
+REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
 
 
 def attempt_record(name: str) -> tuple[int, int] | None:
@@ -237,6 +238,33 @@ class ModelLayout:
     def versions(self) -> S3Address:
         """The prefix of all published versions."""
         return self.base / "versions"
+
+    def tombstone(self, number: int) -> S3Address:
+        """The record that a version was pruned, and by whom."""
+        return self.tombstones / f"{number}.json"
+
+    @property
+    def tombstones(self) -> S3Address:
+        """The prefix of the records of pruned versions."""
+        return self.base / "pruned"
+
+    def hold(self, number: int, name: str) -> S3Address:
+        """A note that a version is about to become the champion again."""
+        return self.holds / f"{number}-{name}.json"
+
+    @property
+    def holds(self) -> S3Address:
+        """The prefix of the notes that keep versions from being pruned."""
+        return self.base / "held"
+
+    def servable(self, number: int) -> S3Address:
+        """The SavedModel of a champion as servers read it."""
+        return self.serving / str(number)
+
+    @property
+    def serving(self) -> S3Address:
+        """The base path of a model server: a folder for each champion, the highest counts."""
+        return self.base / "serving"
 
     def champion(self, number: int) -> S3Address:
         """One champion record; the highest number is the champion."""

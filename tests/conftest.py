@@ -18,8 +18,8 @@ from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
 
 # The folders at the top of the repository whose modules are imported as kfp_tfjob.ROOM...
-ROOMS = ("cluster", "components", "jobs", "lint", "options", "pages", "pipelines")
-ROOMS += ("storage", "supervisor", "trainer", "uploader")
+ROOMS = ("cluster", "components", "jobs", "judging", "lint", "options", "pages", "pipelines")
+ROOMS += ("registry", "serving", "storage", "supervisor", "trainer", "uploader")
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.

@@ -5,9 +5,11 @@ Every step imports this module, so it imports heavy modules only where it uses t
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ def push(
     attempt: int = 0,
     details: Mapping[str, Any] | None = None,
     workers: int = 0,
+    sha256: bool = False,
 ) -> Manifest:
     """Send a folder, and write its manifest last.
 
@@ -54,6 +57,7 @@ def push(
         attempt: The attempt of that run.
         details: Facts for readers of the manifest.
         workers: Files sent at once; 0 to choose by the latency of the store.
+        sha256: Put the SHA-256 of each file into the manifest.
 
     Returns:
         The manifest now stored at the address.
@@ -67,6 +71,8 @@ def push(
     known = {item.key: item for item in there.objects} if there else {}
     objects = {file.path: known[file.path] for file in same_content(folder, files, known)}
     missing = [file for file in files.values() if file.path not in objects]
+    digests = {path: _sha256(folder / path) for path in files} if sha256 else {}
+    objects = {path: _with_sha256(item, digests) for path, item in objects.items()}
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     if manifest == there:
         log.info("%s is already stored: %s", address, counted(len(files), "file"))
@@ -81,7 +87,7 @@ def push(
     progress = TransferProgress("sending", len(missing), sum(file.size for file in missing))
     workers = workers or workers_for(probed.latency)
     for file, sent in each(send, missing, workers, progress.tick):
-        objects[file.path] = sent.result()
+        objects[file.path] = _with_sha256(sent.result(), digests)
         progress.add(file.size)
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
     store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
@@ -239,6 +245,15 @@ def name_problem(path: str) -> Problem | None:
         expected = f"at most {_LONGEST_PATH} bytes below the folder"
         return Problem(what, f"{size} bytes, {path[:80]!r}...", expected, "shorten the path")
     return None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _with_sha256(item: ManifestObject, digests: Mapping[str, str]) -> ManifestObject:
+    return replace(item, sha256=digests.get(item.key, item.sha256))
 
 
 def _local_files(folder: Path) -> Mapping[str, LocalFile]:

@@ -5,34 +5,34 @@
 3. The files are copied and verified; the manifest makes the version complete.
 4. The champion record is created under the number after the one the verdict was judged against.
    Of all runs judged against the same champion, only one can create it.
+5. The folder that model servers read gets the champion's SavedModel.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry import versions
+from kfp_tfjob.registry.promotion import promote, surpassed
+from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, next_number, read_champion
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
-    ObjectExistsError,
     ObjectNotFoundError,
     Problem,
     Problems,
-    SurpassedError,
 )
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
-    MANIFEST,
     MODEL,
     MODEL_CARD,
     RUN_KERAS_MODEL,
@@ -40,14 +40,11 @@ from kfp_tfjob.storage.layout import (
     SCHEMA,
     STATISTICS,
     VERDICT,
-    VERSION_CLAIM,
-    ModelLayout,
 )
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def run(
     number = next_number(verdict)
     trained_by = verdict["run_id"], step.task_key
     _require_unsurpassed(step, model_name, number, trained_by)
-    version = _claim(step, place, trained_by)
+    version = versions.claim(step.store, place, *trained_by)
     champion = Champion(
         number=number,
         version=version,
@@ -108,8 +105,11 @@ def run(
         verdict_uri=verdict_uri,
         task_key=step.task_key,
     )
-    card = _copy(step, place.version(version), model_name, champion, verdict, model, dataset)
-    _promote(step, place, model_name, champion)
+    folder = place.version(version)
+    manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
+    champion = replace(champion, manifest_sha256=manifest.digest)
+    promote(step.store, step.layout, model_name, champion)
+    publish_newest(step.store, step.layout, model_name)
     return Published(version, champion.version_uri, str(place.champion(number)), card)
 
 
@@ -174,39 +174,7 @@ def _require_unsurpassed(
     if champion and champion.number >= number:
         record = step.layout.model(model_name).champion(number)
         if Champion.from_bytes(number, step.store.read(record)).trained_by != trained_by:
-            raise _surpassed(model_name, champion)
-
-
-def _surpassed(model_name: str, champion: Champion | None) -> SurpassedError:
-    return SurpassedError(
-        Problem(
-            f"another run was promoted to champion of {model_name} after this one was judged",
-            received=f"version {champion.version} of run {champion.run_id}" if champion else None,
-            expected="the champion that the verdict names",
-            fix="start the run again; the model is then judged against the new champion",
-        )
-    )
-
-
-def _claim(step: Step, place: ModelLayout, trained_by: tuple[str, str]) -> int:
-    """Return the version number of this run or task: the one it has, or the next free one."""
-    run_id, task_key = trained_by
-    body = {"run_id": run_id} | ({"task_key": task_key} if task_key else {})
-    claim = (json.dumps(body) + "\n").encode()
-    taken = step.store.numbers(place.versions)
-    for number in reversed(taken):
-        try:
-            if step.store.read(place.version(number) / VERSION_CLAIM) == claim:
-                return number
-        except ObjectNotFoundError:
-            continue
-    number = max(taken, default=0) + 1
-    while True:
-        try:
-            step.store.create(place.version(number) / VERSION_CLAIM, claim, "application/json")
-            return number
-        except ObjectExistsError:
-            number += 1
+            raise surpassed(model_name, champion)
 
 
 def _copy(
@@ -217,10 +185,10 @@ def _copy(
     verdict: dict[str, Any],
     model: S3Address,
     dataset: S3Address,
-) -> str:
-    """Write the files of a version, unless an earlier attempt did; return its model card."""
-    if _complete(step, version):
-        return step.store.read(version / MODEL_CARD).decode()
+) -> tuple[Manifest, str]:
+    """Write the files of a version, unless an earlier attempt did; return manifest and card."""
+    if complete := versions.manifest_of(step.store, version):
+        return complete, step.store.read(version / MODEL_CARD).decode()
     run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         folder = Path(scratch) / "version"
@@ -254,8 +222,10 @@ def _copy(
             "schema_digest": champion.schema_digest,
             "metrics": dict(champion.metrics),
         }
-        push(step.store, folder, version, "model", champion.run_id, details=details)
-        return card
+        written = push(
+            step.store, folder, version, "model", champion.run_id, details=details, sha256=True
+        )
+        return written, card
 
 
 def _about_the_data(key: str) -> bool:
@@ -265,27 +235,3 @@ def _about_the_data(key: str) -> bool:
 
 def _published(key: str) -> bool:
     return key == RUN_KERAS_MODEL or key.startswith(f"{RUN_MODEL}/")
-
-
-def _complete(step: Step, version: S3Address) -> bool:
-    try:
-        step.store.read_manifest(version / MANIFEST)
-    except ObjectNotFoundError:
-        return False
-    return True
-
-
-def _promote(step: Step, place: ModelLayout, model_name: str, champion: Champion) -> None:
-    """Make the version the champion, if the verdict's champion is still the newest."""
-    record = place.champion(champion.number)
-    try:
-        step.store.create(record, champion.to_bytes(), "application/json")
-    except ObjectExistsError:
-        there = Champion.from_bytes(champion.number, step.store.read(record))
-        if there.trained_by != champion.trained_by:
-            raise _surpassed(model_name, there) from None
-    else:
-        log.info("version %d is the champion of %s", champion.version, model_name)
-    newest = read_champion(step.store, step.layout, model_name)
-    if newest:
-        step.store.write(place.champion_copy, newest.to_bytes(), "application/json")

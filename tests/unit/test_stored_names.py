@@ -11,19 +11,20 @@ from kfp_tfjob.storage import layout
 from kfp_tfjob.storage.address import S3Address
 
 ROOT = Path(__file__).parents[2]
-ROOMS = "pipelines components lint trainer options cluster pages jobs uploader storage".split()
+ROOMS = "pipelines serving components judging lint trainer options cluster pages jobs".split()
+ROOMS += "registry uploader storage".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
 FILES = re.compile(
     r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict(-2)?\.json|lost-race\.json"
     r"|report\.html|model\.keras|saved_model\.pb|progress\.jsonl|completion\.json|checkpoint\.json"
-    r"|variables\.bin|flush-request\.json|flush-reply\.json|state\.json|journal\.jsonl"
+    r"|request\.json|variables\.bin|flush-request\.json|flush-reply\.json|state\.json|journal\.jsonl"
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
 )
 # Labels and folders of a pod, pages of the UI, examples in messages, variables of a model.
 NO_NAMES = ("kfp-tfjob/", "/kfp-tfjob/", "s3://BUCKET/", "model/{}", "{}/#/")
 FOLDERS = set(
     "datasets runs models attempts code output evaluation model checkpoints logs versions"
-    " champions".split()
+    " champions pruned held serving".split()
 )
 
 

@@ -1,0 +1,224 @@
+"""Proves the champion of a model: champion record, version, manifest, verdict, and each file.
+
+The record names the version and, since version 0.3, the SHA-256 of its manifest; the manifest has
+the checksum of each file, among them the verdict; the verdict must bless exactly this model. In an
+older version, the manifest of the run that the verdict names vouches for the model, if it is still
+there. Any link that is broken is an error: nothing is served on trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.registry.versions import manifest_of
+from kfp_tfjob.storage import documents, names
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    Problem,
+)
+from kfp_tfjob.storage.layout import MANIFEST, MODEL, RUN_MODEL, SAVED_MODEL, VERDICT, Layout
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import pull
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A champion whose records agree.
+
+    Attributes:
+        model_name: The model.
+        champion: The record.
+        version: The folder of the version.
+        manifest: The manifest of that folder.
+        verdict: The verdict in it.
+    """
+
+    model_name: str
+    champion: Champion
+    version: S3Address
+    manifest: Manifest
+    verdict: Mapping[str, Any]
+
+    @property
+    def serving(self) -> int:
+        """Its number in the folder that servers read."""
+        return self.champion.served_as
+
+    @property
+    def files(self) -> list[ManifestObject]:
+        """The files of the SavedModel, with keys below the folder of the version."""
+        return [item for item in self.manifest.objects if item.key.startswith(f"{MODEL}/")]
+
+
+def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Proven | None:
+    """Prove the records of a champion; `fetch` proves its files.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        number: The number of a champion record; 0 for the newest.
+
+    Returns:
+        The champion; None if nothing was promoted yet.
+
+    Raises:
+        ObjectNotFoundError: There is no record of this number.
+        DataError: A link of the chain is missing, damaged, or about something else.
+    """
+    champion = (
+        read_record(store, layout, model_name, number)
+        if number
+        else read_champion(store, layout, model_name)
+    )
+    if champion is None:
+        return None
+    version = layout.model(model_name).version(champion.version)
+    manifest = manifest_of(store, version)
+    if manifest is None:
+        raise _broken(model_name, champion, f"{version} has no {MANIFEST}")
+    DataError.raise_if(
+        names.problems([item.key for item in manifest.objects], f"the manifest of {version}")
+    )
+    for problem in _of_manifest(champion, manifest):
+        raise _broken(model_name, champion, problem)
+    verdict = _verdict(store, version, manifest, model_name, champion)
+    for problem in _of_verdict(model_name, champion, verdict):
+        raise _broken(model_name, champion, problem)
+    if not champion.manifest_sha256 and (problem := _of_run(store, champion, manifest, verdict)):
+        raise _broken(model_name, champion, problem)
+    return Proven(model_name, champion, version, manifest, verdict)
+
+
+def fetch(store: Store, proven: Proven, folder: Path) -> None:
+    """Fetch the files of a champion: `model/`, and schema, statistics and verdict beside it.
+
+    Args:
+        store: The store.
+        proven: The champion.
+        folder: Where to; files that are already right stay.
+
+    Raises:
+        DataError: A file is missing or damaged, or the version has changed.
+    """
+    found = pull(store, proven.version, folder)
+    if found.digest != proven.manifest.digest:
+        raise _broken(proven.model_name, proven.champion, "its manifest changed while it was read")
+    DataError.raise_if(
+        Problem(
+            f"{proven.version / item.key} does not match its manifest",
+            received="a different SHA-256",
+            expected=item.sha256,
+            fix="do not use it: it was altered",
+        )
+        for item in found.objects
+        if item.sha256 and item.sha256 != _sha256(folder / item.key)
+    )
+
+
+def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
+    """Yield how a manifest is not that of the champion."""
+    if champion.manifest_sha256 and champion.manifest_sha256 != manifest.digest:
+        yield (
+            f"the record names a manifest with the SHA-256 {champion.manifest_sha256[:12]}, and"
+            f" that of the version has {manifest.digest[:12]}"
+        )
+    if (manifest.kind, manifest.run_id) != ("model", champion.run_id):
+        yield f"its manifest is of a {manifest.kind} of run {manifest.run_id!r}"
+    for name in ("exported_weights_sha256", "schema_digest", "dataset_digest"):
+        # Earlier versions wrote the first one under another name.
+        found = manifest.details.get(name)
+        if found is not None and found != getattr(champion, name):
+            yield f"its manifest has a different {name}"
+    if f"{MODEL}/{SAVED_MODEL}" not in {item.key for item in manifest.objects}:
+        yield f"its manifest has no {MODEL}/{SAVED_MODEL}"
+
+
+def _verdict(
+    store: Store, version: S3Address, manifest: Manifest, model_name: str, champion: Champion
+) -> dict[str, Any]:
+    """Return the verdict in the folder of a version, as its manifest proves it."""
+    item = next((it for it in manifest.objects if it.key == VERDICT), None)
+    if item is None:
+        raise _broken(model_name, champion, f"its manifest has no {VERDICT}")
+    try:
+        data = store.read(version / VERDICT)
+        store.prove(version / VERDICT, item)
+        if item.sha256 and hashlib.sha256(data).hexdigest() != item.sha256:
+            raise _broken(model_name, champion, f"its {VERDICT} does not match its manifest")
+        verdict = documents.parse(data)
+    except (ObjectNotFoundError, ValueError) as error:
+        raise _broken(model_name, champion, f"its {VERDICT} cannot be read: {error}") from error
+    if not isinstance(verdict, dict):
+        raise _broken(model_name, champion, f"its {VERDICT} is not an object")
+    return verdict
+
+
+def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how a verdict is not one that made this version the champion."""
+    # A person who promotes or rolls back overrules the verdict, and says why.
+    if verdict.get("blessed") is not True and champion.action not in (PROMOTE, ROLLBACK):
+        yield "its verdict does not bless it"
+    expected = {
+        "model_name": model_name,
+        "run_id": champion.run_id,
+        "dataset_digest": champion.dataset_digest,
+        "schema_digest": champion.schema_digest,
+    }
+    for name, value in expected.items():
+        if verdict.get(name) != value:
+            yield f"its verdict is about a different {name}"
+    weights = verdict.get("exported_weights_sha256") or verdict.get("weights_digest")
+    if weights != champion.exported_weights_sha256:
+        yield "its verdict is about different weights"
+
+
+def _of_run(
+    store: Store, champion: Champion, manifest: Manifest, verdict: Mapping[str, Any]
+) -> str:
+    """Return how the model is not the one that its run wrote; empty if it is, or the run is gone.
+
+    The verdict names the digest of the run's manifest.
+    """
+    try:
+        model = S3Address.parse(str(verdict.get("model_uri", "")), "model_uri")
+        run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
+        output = store.read_manifest(run / MANIFEST)
+    except (ObjectNotFoundError, ConfigurationError):
+        return ""
+    if output.digest != verdict.get("model_digest"):
+        return (
+            "" if output.run_id != champion.run_id else "its run has other files than were judged"
+        )
+    theirs = {it.key: (it.size, it.crc64nvme) for it in output.objects}
+    for item in manifest.objects:
+        if item.key.startswith(f"{MODEL}/"):
+            key = f"{RUN_MODEL}/{item.key.removeprefix(f'{MODEL}/')}"
+            if theirs.get(key) != (item.size, item.crc64nvme):
+                return f"its {item.key} is not the one that was judged"
+    return ""
+
+
+def _broken(model_name: str, champion: Champion, what: str) -> DataError:
+    return DataError(
+        Problem(
+            f"champion {champion.version} of {model_name} is not proven",
+            received=what,
+            expected="a champion record, a version, a manifest and a verdict that agree",
+            fix="publish a new version, or go back: kfp-tfjob models rollback",
+        )
+    )
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,113 @@
+"""Makes a version the champion: one record, which only one of all that want it can create."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from kfp_tfjob.storage.champion import Champion, read_champion, read_record
+from kfp_tfjob.storage.errors import (
+    DataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Problem,
+    SurpassedError,
+)
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
+    """Create the record of a champion, if its predecessor is still the newest.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        champion: The record; `serving` and `at` are filled in here.
+
+    Returns:
+        The record that is stored now. On a retry, it is that of the first try.
+
+    Raises:
+        SurpassedError: Another run made a different version the champion.
+        DataError: The version was pruned, or the record before it cannot be read.
+    """
+    place = layout.model(model_name)
+    _require_kept(store, layout, model_name, champion)
+    wanted = replace(
+        champion,
+        serving=_serving(store, layout, model_name, champion),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    try:
+        store.create(place.champion(wanted.number), wanted.to_bytes(), "application/json")
+    except ObjectExistsError:
+        there = read_record(store, layout, model_name, wanted.number)
+        if not _is_same(there, wanted):
+            raise surpassed(model_name, there) from None
+        wanted = there
+    else:
+        log.info("version %d is the champion of %s", wanted.version, model_name)
+    newest = read_champion(store, layout, model_name)
+    if newest:
+        store.write(place.champion_copy, newest.to_bytes(), "application/json")
+    return wanted
+
+
+def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
+    """Return the error of a run that was judged against a champion that is no longer the newest.
+
+    Args:
+        model_name: The model.
+        winner: The record that was created first.
+    """
+    return SurpassedError(
+        Problem(
+            f"another run was promoted to champion of {model_name} after this one was judged",
+            received=f"version {winner.version} of run {winner.run_id}" if winner else None,
+            expected="the champion that the verdict names",
+            fix="start the run again; the model is then judged against the new champion",
+        )
+    )
+
+
+def _is_same(there: Champion, wanted: Champion) -> bool:
+    """Tell whether a record is that of an earlier try: a person's decision is not a run's."""
+    return (there.trained_by, there.action, there.by) == (
+        wanted.trained_by,
+        wanted.action,
+        wanted.by,
+    )
+
+
+def _require_kept(store: Store, layout: Layout, model_name: str, champion: Champion) -> None:
+    try:
+        store.head(layout.model(model_name).tombstone(champion.version))
+    except ObjectNotFoundError:
+        return
+    raise DataError(
+        Problem(
+            f"version {champion.version} of {model_name} was pruned",
+            expected="a version that is kept",
+            fix="start its run again; it then publishes a new version",
+        )
+    )
+
+
+def _serving(store: Store, layout: Layout, model_name: str, champion: Champion) -> int:
+    """Return the number for servers, which load the highest; 0 if it is that of the version."""
+    place = layout.model(model_name)
+    before = 0
+    if champion.number > 1:
+        try:
+            before = read_record(store, layout, model_name, champion.number - 1).served_as
+        except ObjectNotFoundError:
+            pass  # removed by a person
+    highest = max(before, *store.numbers(place.serving), 0)
+    if champion.version > highest:
+        return 0
+    return max(highest, *store.numbers(place.versions)) + 1

@@ -1,0 +1,89 @@
+"""Puts the champion where model servers look: `serving/<integer>/saved_model.pb`.
+
+Servers such as TensorFlow Serving load the folder with the highest number, as soon as it has a
+SavedModel. So a folder appears only for a champion, after its record, with saved_model.pb last, and
+its number is always above the ones before: a rollback serves the old bytes under the next number.
+Whoever comes next finishes what a killed process left.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+from kfp_tfjob.registry.chain import Proven, prove
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
+from kfp_tfjob.storage.manifest import ManifestObject
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import counted
+from kfp_tfjob.uploader.parallel import WORKERS, each
+
+log = logging.getLogger(__name__)
+
+
+def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address | None:
+    """Complete the servable folder of the newest champion; a complete one stays as it is.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+
+    Returns:
+        The folder; None if nothing was promoted yet.
+
+    Raises:
+        DataError: The champion is not proven, or the folder has another model.
+    """
+    champion = prove(store, layout, model_name)
+    if champion is None:
+        return None
+    folder = layout.model(model_name).servable(champion.serving)
+    if is_served(store, layout, champion):
+        return folder
+    wanted = [item for item in champion.manifest.objects if item.key == REQUEST]
+    wanted += [item for item in champion.files if item.key != f"{MODEL}/{SAVED_MODEL}"]
+    last = [item for item in champion.files if item.key == f"{MODEL}/{SAVED_MODEL}"]
+    with tempfile.TemporaryDirectory(prefix="servable-") as scratch:
+
+        def copy(item: ManifestObject) -> None:
+            store.fetch(champion.version / item.key, Path(scratch), item)
+            path = Path(scratch) / item.key
+            store.send(path, folder / item.key.removeprefix(f"{MODEL}/"), item.key)
+            path.unlink()
+
+        store.probe(folder)  # before a server could see anything: it learns to check sums
+        for part in (wanted, last):
+            for _, copied in each(copy, part, WORKERS):
+                copied.result()
+    log.info("servers find the champion in %s: %s", folder, counted(len(wanted) + 1, "file"))
+    return folder
+
+
+def is_served(store: Store, layout: Layout, champion: Proven) -> bool:
+    """Tell whether the servable folder of a champion is complete.
+
+    Raises:
+        DataError: It has another model.
+    """
+    address = layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL
+    (expected,) = (it for it in champion.files if it.key == f"{MODEL}/{SAVED_MODEL}")
+    try:
+        found = store.entry(address, expected.key)
+    except ObjectNotFoundError:
+        return False
+    if (found.size, found.crc64nvme) != (expected.size, expected.crc64nvme):
+        raise DataError(
+            Problem(
+                f"{address} is not that of the champion",
+                received=f"{found.size} bytes, CRC64NVME {found.crc64nvme}",
+                expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}, of version"
+                f" {champion.champion.version}",
+                fix="remove this folder: it was altered, or written by something else. Then:"
+                " kfp-tfjob models sync",
+            )
+        )
+    return True
