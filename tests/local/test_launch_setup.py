@@ -287,6 +287,7 @@ def _points(folder: Path) -> list[int]:
     return [event.step for event in board.Tensors("epoch_loss")]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("the chief's node is lost, and its disk with it")
 def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     jobs: Start, store: Store, base: S3Address, tmp_path: Path

@@ -254,6 +254,7 @@ def test_a_store_that_overwrites_what_decides_is_refused(
     assert "does not support conditional creates" in refused.text
 
 
+@pytest.mark.slow
 def test_three_ticks_of_which_one_brings_nothing_new(tmp_path: Path, data: Path) -> None:
     lines = data.read_text().splitlines(keepends=True)
     for day, rows in (("20", lines), ("21", lines), ("22", lines[:-200])):

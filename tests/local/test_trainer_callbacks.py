@@ -179,6 +179,7 @@ def remembering() -> Any:
     return Remembering()
 
 
+@pytest.mark.slow
 def test_stopped_at_any_step_the_end_is_the_same(
     dataset: Dataset, tmp_path: Path, short_runs: None, caplog: Any, capsys: Any
 ) -> None:

@@ -62,6 +62,7 @@ def accuracy(run: Run) -> float:
     return float(run.text.split("test       accuracy ")[1].split(",")[0])
 
 
+@pytest.mark.slow
 def test_a_plain_program_trains_in_the_same_job(home: Path, data: Path) -> None:
     run = start(home, data, "own_train", "train_epochs=6", "model_hyperparameters.units=32")
     assert run.wait() == 0, run.text
