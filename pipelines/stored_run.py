@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.pipelines.local.stored import embedded_store, is_held
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
@@ -74,7 +73,7 @@ def stored_run(
         with _local_store(place, folder, endpoint) as (store, values):
             run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
             yield StoredRun(
-                store, run, lambda: _is_over(store, run) or not _is_held(place.folder / "lock")
+                store, run, lambda: _is_over(store, run) or not is_held(place.folder / "lock")
             )
     else:
         yield _of_back_end(given, endpoint, connection, task)
@@ -117,31 +116,14 @@ def _local(home: Home, given: str, local: bool) -> Path | None:
 
 @contextmanager
 def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Store, dict[str, Any]]]:
-    """Open the store of a local run; the embedded one is started unless a run uses it now."""
-    from kfp_tfjob.pipelines.local.s3_server import Server
-
+    """Open the store of a local run."""
     values = json.loads((folder / PARAMETERS).read_bytes())
     endpoint = endpoint or str(values["storage_endpoint"])
     if endpoint:
         yield Store(endpoint, str(values["storage_region"]), patience=_PATIENCE), values
-    elif _is_held(home.s3 / "lock"):
-        secret = SecretVolume(home.s3 / "secret")
-        yield Store(secret=secret, patience=_PATIENCE), values
     else:
-        with Server.start(home.s3) as server:
-            yield Store(secret=SecretVolume(server.secret), patience=_PATIENCE), values
-
-
-def _is_held(lock: Path) -> bool:
-    """Tell whether a process holds a lock."""
-    if not lock.exists():
-        return False
-    with open(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+        with embedded_store(home, _PATIENCE) as store:
+            yield store, values
 
 
 def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -> StoredRun:

@@ -29,7 +29,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
 # The defaults of a run on this machine, where they differ from those of the form.
-_HERE = {
+HERE = {
     "output_uri": "s3://kfp-tfjob",
     "model_name": "from --data",
     "storage_endpoint": "the embedded store",
@@ -96,7 +96,7 @@ def with_parameters(
 
 
 def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -> str:
-    default = (_HERE.get(name) if here else None) or parameter.default
+    default = (HERE.get(name) if here else None) or parameter.default
     if default is None:
         return "; required" if demands else ""
     return f" [default: {default}]" if default != "" else ""
@@ -140,7 +140,7 @@ def parameters_of(
     _apply(values, [(setting, "--set") for setting in given["settings"]])
     sources |= {re.split("[.=]", setting)[0]: "--set" for setting in given["settings"]}
     if here:
-        values["output_uri"] = values["output_uri"] or _HERE["output_uri"]
+        values["output_uri"] = values["output_uri"] or HERE["output_uri"]
         values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
     values["model_code"] = as_path(str(values["model_code"]))
     options = values["data_options"]

@@ -1,0 +1,113 @@
+"""The options that say where models are: in S3, or in the folder of local runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_tfjob.pipelines.commands.parameters import HERE, VARIABLE
+from kfp_tfjob.pipelines.local.home import DEFAULT
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.local.home import Home
+    from kfp_tfjob.storage.layout import Layout
+    from kfp_tfjob.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Models:
+    """Where models are.
+
+    Attributes:
+        store: The store.
+        layout: Everything below output_uri.
+        options: The options that lead there, for the next command that a message names.
+    """
+
+    store: Store
+    layout: Layout
+    options: str = ""
+
+
+def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that lead to the models; the command receives them as `place`."""
+
+    @wraps(command)
+    def opened(output: str, endpoint: str, region: str, home: Path, **given: Any) -> Any:
+        return command(place=_open(output, endpoint, region, home), **given)
+
+    options = (
+        click.option(
+            "--output",
+            default="",
+            metavar="URI",
+            help=f"output_uri of the runs, s3://BUCKET/PREFIX [default: {VARIABLE}OUTPUT_URI, else"
+            " the models of local runs]",
+        ),
+        click.option(
+            "--endpoint",
+            default="",
+            metavar="URL",
+            help="the S3 store, if it is not AWS [default: AWS_ENDPOINT_URL]; its keys come from"
+            " the AWS environment",
+        ),
+        click.option("--region", default="", metavar="REGION", help="of the store"),
+        click.option(
+            "--home",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=DEFAULT,
+            show_default=True,
+            help="the folder of local runs, if there is no --output",
+        ),
+    )
+    for option in reversed(options):
+        opened = option(opened)
+    return opened
+
+
+def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
+    """Return the models; the embedded store lives as long as the command.
+
+    Raises:
+        ConfigurationError: An address is wrong, or there are no local runs.
+    """
+    from kfp_tfjob.pipelines.local.home import Home
+    from kfp_tfjob.pipelines.local.stored import embedded_store
+    from kfp_tfjob.storage.layout import Layout
+    from kfp_tfjob.storage.retry import Patience
+    from kfp_tfjob.storage.store import Store
+
+    patience = Patience(seconds=30, first=0.5, silence=15)  # a person waits
+    output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
+    if not output and not endpoint:
+        home = Home(folder.absolute())
+        _require_runs(home, folder)
+        store = click.get_current_context().with_resource(embedded_store(home, patience))
+        here = "" if home.is_default else f" --home {folder}"
+        return Models(store, Layout.parse(HERE["output_uri"]), here)
+    layout = Layout.parse(output or HERE["output_uri"])
+    more = "".join(
+        f" --{name} {value}"
+        for name, value in {"output": output, "endpoint": endpoint, "region": region}.items()
+        if value
+    )
+    return Models(Store(endpoint, region, patience=patience), layout, more)
+
+
+def _require_runs(home: Home, given: Path) -> None:
+    if not home.s3.is_dir():
+        raise ConfigurationError(
+            Problem(
+                "no store was named, and there are no local runs here",
+                received=f"no folder {given / 's3'}",
+                expected="--output s3://BUCKET/PREFIX, or the folder of local runs",
+                fix="add --output (and --endpoint, if the store is not AWS), or --home",
+            )
+        )
