@@ -28,6 +28,8 @@ _MOST_CHARACTERS = 100  # of a value that has a bin
 _CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
 # Where the values of a kind are in a row of the spill.
 FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
+_LABEL = ""  # where those of a label are: beside the row
+_TYPES = {"features": np.float32, "dates": np.int64, "codes": np.int32, _LABEL: np.float32}
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,15 @@ class Distributions:
         self.edges = edges
         self._bins = [*edges.columns, *([edges.label] if edges.label else [])]
         self._counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
+        self._split, self._waiting = "", 0
+        widths: dict[str, int] = {}
+        for field, place in map(_place_of, self._bins):
+            widths[field] = max(widths.get(field, 0), place + 1)
+        size = sum(np.dtype(_TYPES[field]).itemsize * width for field, width in widths.items())
+        self._most = max(_FEWEST_ROWS, _CHUNK_BYTES // max(size, 1))
+        self._held = {
+            field: np.empty((width, self._most), _TYPES[field]) for field, width in widths.items()
+        }
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
         """Add rows.
@@ -169,24 +180,39 @@ class Distributions:
             rows: As they are in the runs; other fields than those of the features do not matter.
             labels: Of shape [rows]; not used for classes.
         """
-        at = SPLITS.index(split)
-        step = max(_FEWEST_ROWS, _CHUNK_BYTES // max(rows.itemsize, 1))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            for bins, counts in zip(self._bins, self._counts, strict=True):
-                if bins.place >= 0:
-                    column = part[FIELDS[bins.kind]][:, bins.place]
-                else:
-                    column = labels[start : start + step].astype(np.float32)
-                counts[at] += bins.counted(np.ascontiguousarray(column))
+        if split != self._split:
+            self._count()
+            self._split = split
+        for start in range(0, len(rows), self._most):
+            end = min(start + self._most, len(rows))
+            if self._waiting + end - start > self._most:
+                self._count()
+            place = slice(self._waiting, self._waiting + end - start)
+            for field, held in self._held.items():
+                values = rows[field][start:end, : len(held)].T if field else labels[start:end]
+                held[:, place] = values
+            self._waiting = place.stop
+
+    def _count(self) -> None:
+        """Count the rows that are waiting; with few of them, the calls would cost the most."""
+        if not self._waiting:
+            return
+        at = SPLITS.index(self._split)
+        for bins, counts in zip(self._bins, self._counts, strict=True):
+            field, place = _place_of(bins)
+            counts[at] += bins.counted(self._held[field][place, : self._waiting])
+        self._waiting = 0
 
     def merge(self, later: Distributions) -> None:
         """Add the counts of other rows over the same bins."""
+        self._count()
+        later._count()
         for counts, more in zip(self._counts, later._counts, strict=True):
             counts += more
 
     def to_plain(self) -> list[list[list[int]]]:
         """Return the counts as JSON values, without the bins."""
+        self._count()
         return [counts.tolist() for counts in self._counts]
 
     @classmethod
@@ -199,6 +225,7 @@ class Distributions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of distributions.json."""
+        self._count()
         entries = [_entry(*pair) for pair in zip(self._bins, self._counts, strict=True)]
         body: dict[str, Any] = {"format": FORMAT, "columns": entries[: len(self.edges.columns)]}
         if self.edges.label:
@@ -206,6 +233,11 @@ class Distributions:
         if self.edges.left_out:
             body["columns_left_out"] = self.edges.left_out
         return body
+
+
+def _place_of(bins: Bins) -> tuple[str, int]:
+    """Return the field of a row that has the values, and their place in it."""
+    return (FIELDS[bins.kind], bins.place) if bins.place >= 0 else (_LABEL, 0)
 
 
 def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:

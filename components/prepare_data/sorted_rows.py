@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
-from kfp_tfjob.components.prepare_data.runs import Run, Stretch, read_stretch
+from kfp_tfjob.components.prepare_data.runs import (
+    Run,
+    Stretch,
+    joined,
+    order_of,
+    read_stretch,
+    taken,
+)
 
 _GROUP_BYTES = 16 << 20  # of rows that are sorted at once; it is part of what statistics depend on
 
@@ -140,7 +147,7 @@ def _within(stretch: Stretch, start: int, end: int) -> Stretch:
 
 
 def _merged(pieces: list[Stretch], meanings: dict[int, Meaning]) -> Sorted:
-    rows = np.concatenate([piece.rows for piece in pieces])
+    rows = joined([piece.rows for piece in pieces])
     labels, at = [], 0
     for piece in pieces:
         meaning, part = meanings[piece.part], rows[at : at + len(piece.rows)]
@@ -151,7 +158,7 @@ def _merged(pieces: list[Stretch], meanings: dict[int, Meaning]) -> Sorted:
                 part["codes"][:, j] = codes[part["codes"][:, j]]
     found = np.concatenate(labels)
     # By label too, so the order of rows with equal features does not depend on the input.
-    order = np.lexsort((found, rows["hash"]))
+    order = order_of(np.ascontiguousarray(rows["hash"]), found)
     columns = zip(*(piece.texts for piece in pieces), strict=True)
     texts = tuple(pa.concat_arrays(column).take(pa.array(order)) for column in columns)
-    return Sorted(rows[order], found[order], texts)
+    return Sorted(taken(rows, order), found[order], texts)

@@ -19,6 +19,7 @@ record; all little endian.
 from __future__ import annotations
 
 import struct
+from itertools import starmap
 
 import google_crc32c
 import numpy as np
@@ -119,17 +120,11 @@ class Encoder:
             np.ndarray((rows,), "<f4", buffer, self._at["label"], (size,))[:] = labels
         if weights is not None and self._weighted:
             np.ndarray((rows,), "<f4", buffer, self._at["weight"], (size,))[:] = weights
-        raw, end = buffer.tobytes(), self._head + self._example_bytes
-        checksums = np.fromiter(
-            (
-                google_crc32c.value(raw[at + self._head : at + end])
-                for at in range(0, len(raw), size)
-            ),
-            np.uint32,
-            rows,
-        )
+        found, end = memoryview(buffer).cast("B"), self._head + self._example_bytes
+        examples = struct.iter_unpack(f"{self._head}x{self._example_bytes}s4x", found)
+        checksums = np.fromiter(starmap(google_crc32c.value, examples), np.uint32, rows)
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
-        return memoryview(buffer).cast("B")
+        return found
 
     def decode(
         self, data: bytes

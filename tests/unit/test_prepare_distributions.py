@@ -192,3 +192,17 @@ def test_no_rows_and_no_values() -> None:
     for name in ("age", "joined", "city", "member", "note"):
         assert entry(found, name)["gaps"] == {"train": 2, "validation": 0, "test": 0}
         assert not sum(entry(found, name)["counts"]["train"])
+
+
+def test_many_small_pieces_of_any_split_are_counted_like_large_ones():
+    rows, labels = people(60_000), np.arange(60_000) % 7
+    edges = Edges.of(PEOPLE, rows, labels, "y")
+    whole, pieces = Distributions(edges), Distributions(edges)
+    whole.add("train", rows[:50_000], labels[:50_000])
+    whole.add("test", rows[50_000:], labels[50_000:])
+    for start in range(0, 50_000, 500):
+        parts = {"train": slice(start, start + 500)}
+        parts["test"] = slice(50_000 + start // 5, 50_100 + start // 5)
+        for split, part in parts.items():
+            pieces.add(split, rows[part], labels[part])
+    assert pieces.to_plain() == whole.to_plain()
