@@ -14,10 +14,12 @@ from kfp_tfjob.pipelines.commands.compare import compare
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
+from kfp_tfjob.pipelines.commands.follow import follow
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
+from kfp_tfjob.pipelines.commands.monitor import monitor
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run
@@ -59,6 +61,7 @@ def main() -> None:
 
 
 _HERE = (run, explain, compile_, tensorboard, render, lint)
+_MODELS = (monitor, follow)
 _ON_KUBEFLOW = (
     install,
     doctor,
@@ -72,5 +75,5 @@ _ON_KUBEFLOW = (
     retry,
     compare,
 )
-for command in (*_HERE, *_ON_KUBEFLOW):
+for command in (*_HERE, *_MODELS, *_ON_KUBEFLOW):
     main.add_command(command)

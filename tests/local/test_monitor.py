@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.serving.monitor import Limits, Monitored, monitor
 from kfp_tfjob.serving.requests_sample import About, put
@@ -20,6 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
 
 MODEL = "income"
@@ -120,7 +124,7 @@ def prepared(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture
-def world(prepared: World) -> World:
+def world(prepared: World, store: Store) -> World:
     """The same champion without a sample."""
     for item in list(prepared.store.list(prepared.layout.model(MODEL).requests)):
         prepared.store.delete(item.address)
@@ -227,3 +231,23 @@ def test_other_versions_are_named(world: World) -> None:
         monitor(world.store, world.layout, "nobody", NOW)
     with pytest.raises(ConfigurationError, match="model_name is not valid"):
         monitor(world.store, world.layout, "a/b", NOW)
+
+
+def test_the_command_says_what_has_moved(world: World) -> None:
+    rows = world.people(300, 90)
+    for row in rows:
+        row["occupation"] = "pilot"
+    world.send(rows)
+    asked = ["monitor", MODEL, "--output", str(world.layout.root), "--until", NOW.isoformat()]
+    shown = CliRunner().invoke(main, asked)
+    assert shown.exit_code == 1, shown.output
+    assert "MOVED, NEW VALUES such as 'pilot'" in shown.output
+    assert "Moved: occupation. Look at" in shown.output and "(predictions)" in shown.output
+    plain = CliRunner().invoke(main, [*asked, "--ignore", "occupation", "--json"])
+    assert plain.exit_code == 0 and json.loads(plain.output)["requested"] == 300
+    gone = CliRunner().invoke(main, [*asked, "--version", "7"])
+    assert gone.exit_code == 2 and "expected" in gone.output.lower()
+    late = CliRunner().invoke(main, [*asked, "--until", "2020-01-01"])
+    assert late.exit_code == 3 and "--days" in late.output
+    wrong = CliRunner().invoke(main, [*asked, "--until", "yesterday"])
+    assert wrong.exit_code == 2 and "is not a time" in wrong.output

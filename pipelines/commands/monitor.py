@@ -1,0 +1,175 @@
+"""`kfp-tfjob monitor`: requests compared with the data that the model was trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.pipelines.commands.output import show, show_table
+from kfp_tfjob.pipelines.commands.store import with_models
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.commands.store import Models
+    from kfp_tfjob.serving.monitor import ColumnDrift, Monitored
+
+_MOST_NAMED = 20  # columns without drift, for people
+_LIMIT = click.FloatRange(min=0)
+
+
+@click.command()
+@click.argument("model")
+@with_models
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    default=7.0,
+    show_default=True,
+    help="look at the requests of so many days",
+)
+@click.option("--until", metavar="TIME", default="", help="up to this time [default: now]")
+@click.option(
+    "--version",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="a version that is or was the champion [default: the champion]",
+)
+@click.option(
+    "--max-psi",
+    type=_LIMIT,
+    default=0.25,
+    show_default=True,
+    help="largest population stability index of a column; dates have no limit",
+)
+@click.option(
+    "--max-unseen",
+    type=_LIMIT,
+    default=0.05,
+    show_default=True,
+    metavar="SHARE",
+    help="largest share of requests with a category that the training data does not have",
+)
+@click.option(
+    "--max-gap-rise",
+    type=_LIMIT,
+    default=0.05,
+    show_default=True,
+    metavar="SHARE",
+    help="largest rise of the share of gaps in a column",
+)
+@click.option(
+    "--min-rows",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="judge nothing with fewer rows",
+)
+@click.option(
+    "--ignore", multiple=True, metavar="COLUMN", help="a column without limits; may be repeated"
+)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+def monitor(
+    model: str,
+    place: Models,
+    days: float,
+    until: str,
+    version: int | None,
+    max_psi: float,
+    max_unseen: float,
+    max_gap_rise: float,
+    min_rows: int,
+    ignore: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compare the requests that MODEL answers with the data that it was trained on.
+
+    The requests are those that `kfp-tfjob serve` has sampled. A column has moved if it is beyond a
+    limit, and by more than chance explains in so few rows.
+
+    Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
+    option is wrong; 3 there is nothing to compare.
+    """
+    from kfp_tfjob.serving.monitor import Limits
+    from kfp_tfjob.serving.monitor import monitor as look
+
+    limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
+    found = look(place.store, place.layout, model, _time(until), days, version or 0, limits)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+    else:
+        _show(found, min_rows)
+    sys.exit(1 if found.moved else 0)
+
+
+def _time(given: str) -> datetime:
+    if not given:
+        return datetime.now(UTC)
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise click.BadParameter(
+            f"{given!r} is not a time such as 2026-01-31 or 2026-01-31T12:00:00Z",
+            param_hint="--until",
+        ) from None
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _show(found: Monitored, min_rows: int) -> None:
+    show(
+        f"{found.model_name}, version {found.version} of run {found.run_id}:"
+        f" {found.rows:,} rows of {found.requested:,} that were requested,"
+        f" {found.since} to {found.until}"
+    )
+    still = [column for column in found.columns if not column.beyond]
+    shown = [*found.moved, *still[:_MOST_NAMED]]
+    head = ("", "PSI", "JS", "gaps before", "gaps now", "not in train", "")
+    rows = [_row(column.name, column) for column in shown]
+    if found.predictions:
+        rows.append(_row("(predictions)", found.predictions))
+    show_table(head, rows)
+    if others := len(still) - _MOST_NAMED:
+        show(f"{others:,} more columns have not moved.") if others > 0 else None
+    for text in _notes(found, min_rows):
+        show(text)
+
+
+def _row(name: str, column: ColumnDrift) -> tuple[str, ...]:
+    unseen = f"{column.unseen:.1%}" if column.examples else ""
+    return (
+        name,
+        f"{column.psi:.3f}",
+        f"{column.js:.3f}",
+        f"{column.gaps_before:.1%}",
+        f"{column.gaps_now:.1%}",
+        unseen,
+        _word(column),
+    )
+
+
+def _word(column: ColumnDrift) -> str:
+    if column.beyond:
+        examples = f" such as {', '.join(map(repr, column.examples))}"
+        words = {"psi": "MOVED", "gaps": "MORE GAPS", "unseen": "NEW VALUES" + examples}
+        return ", ".join(words[key] for key in column.beyond)
+    return "chance" if column.chance else ""
+
+
+def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
+    if found.left_out:
+        yield f"The server does not store {', '.join(found.left_out)}."
+    if found.bad_rows:
+        yield f"{found.bad_rows:,} rows have values of another kind than their columns."
+    if found.unreadable:
+        yield f"{len(found.unreadable):,} samples were left out. {found.unreadable[0]}"
+    if not found.judged:
+        yield f"Nothing is judged: there are fewer than {min_rows:,} rows (--min-rows)."
+    elif not found.moved:
+        yield "The requests are like the training data."
+    else:
+        names = ", ".join(column.name for column in found.moved)
+        yield f"Moved: {names}. Look at their source; if it is right, train with newer data."

@@ -1,0 +1,116 @@
+"""Keeps a local folder at the champion, for a server that follows a folder: TensorFlow Serving.
+
+TensorFlow Serving reads no S3. It loads the highest number below its base path, so the folder gets
+`<number>/saved_model.pb`, with the numbers of the servable folder in the store. The files are
+proven first and appear in one rename. Whatever happens, what is there stays until its successor is
+complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+from kfp_tfjob.registry.chain import fetch, prove
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.store import Store
+
+_INCOMING = ".incoming"  # servers read folders with a number as their name
+_KEPT = 2  # a server may still load the one before
+
+log = logging.getLogger(__name__)
+
+
+class ChampionFolder:
+    """A folder with the champion of a model.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        folder: The base path of the server for this model; this class alone writes there.
+
+    Raises:
+        ConfigurationError: The name is not valid.
+    """
+
+    def __init__(self, store: Store, layout: Layout, model_name: str, folder: Path) -> None:
+        ConfigurationError.raise_if(check_model_name(model_name))
+        self._store, self._layout = store, layout
+        self._model_name, self._folder = model_name, folder
+
+    def update(self) -> int:
+        """Fetch the champion if the folder does not have it.
+
+        Returns:
+            The number of its folder.
+
+        Raises:
+            DataError: There is no champion, it is not proven, or its files are damaged.
+            ConfigurationError: The folder cannot be written, or there is no space.
+            StoreUnavailableError: The store is away.
+        """
+        proven = prove(self._store, self._layout, self._model_name)
+        if proven is None:
+            raise DataError(
+                Problem(
+                    f"{self._model_name} has no champion",
+                    received=f"no record below {self._layout.model(self._model_name).champions}",
+                    expected="a model that a run has published",
+                    fix="correct the name or output_uri, or publish a model",
+                )
+            )
+        target = self._folder / str(proven.serving)
+        if not target.is_dir():
+            incoming = self._folder / _INCOMING
+            try:
+                fetch(self._store, proven, incoming)
+                (incoming / MODEL).rename(target)
+                shutil.rmtree(incoming)
+            except OSError as error:
+                raise ConfigurationError(
+                    Problem(
+                        f"the champion cannot be written to {self._folder}",
+                        received=str(error),
+                        expected="a folder that this process may write, with space for the model",
+                        fix="mount a volume there that is large enough",
+                    )
+                ) from error
+            log.info(
+                "%s has champion %d of %s, version %d",
+                target,
+                proven.champion.number,
+                self._model_name,
+                proven.champion.version,
+            )
+        self._remove_old(proven.serving)
+        return proven.serving
+
+    def follow(self, seconds: float, ended: threading.Event) -> None:
+        """Look for a new champion until `ended` is set; log what hinders it, each once.
+
+        Args:
+            seconds: Between two looks.
+            ended: Set to end.
+        """
+        told = ""
+        while not ended.wait(seconds):
+            try:
+                self.update()
+            except StepError as error:
+                if str(error) != told:
+                    log.error("the folder stays as it is: %s", error)
+                told = str(error)
+            else:
+                told = ""
+
+    def _remove_old(self, current: int) -> None:
+        """Remove the folders below the current one but the last of them."""
+        there = [int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()]
+        below = sorted((number for number in there if number < current), reverse=True)
+        for number in below[_KEPT - 1 :]:
+            shutil.rmtree(self._folder / str(number), ignore_errors=True)
