@@ -28,9 +28,9 @@ def is_placeholder(image: str) -> bool:
     return image.strip().partition("/")[0].partition(":")[0].lower().endswith(".invalid")
 
 
-# Every step but evaluate, the init container `setup` and the sidecar `uploader`.
+# Every step but evaluate and publish, the init container `setup` and the sidecar `uploader`.
 TOOLS = os.environ.get(TOOLS_VARIABLE) or tools_in(PLACEHOLDER)
-# evaluate, and the `tensorflow` container of a replica.
+# evaluate and publish, and the `tensorflow` container of a replica.
 TRAINER = os.environ.get(TRAINER_VARIABLE) or trainer_in(PLACEHOLDER)
 # The default of train_image, where it is not TRAINER: the image with the libraries for GPUs.
 TRAIN = os.environ.get(TRAIN_VARIABLE) or TRAINER

@@ -1,4 +1,4 @@
-"""Builds the Job whose one pod does the work of a step: prepare_data or evaluate.
+"""Builds the Job whose one pod does the work of a step: prepare_data, evaluate or publish.
 
 `pod.prepare` and `pod.evaluate` ask for it. The step itself only starts the Job, follows it and
 reads its result from the store, so its own pod stays small, wherever the work runs.
@@ -41,8 +41,9 @@ from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 
 log = logging.getLogger(__name__)
 
-# What the pod works on as JSON, and the uid of its Job, under which it stores its result.
+# What the pod works on as JSON, the uid of its Job, under which it stores its result, and its GPUs.
 INPUTS, JOB_UID = "KFP_TFJOB_STEP_INPUTS", "KFP_TFJOB_JOB_UID"
+GPUS = "EXPECTED_GPUS"
 NUMBER_LABEL = "kfp-tfjob/attempt"
 GRACE_SECONDS = 10  # a pod that is told to stop has nothing to save
 # Kubernetes ends the Job after its longest wait, work and image pulls, even if nobody follows it.
@@ -50,6 +51,7 @@ _SLACK_SECONDS = 900
 WORK_DIR = "/kfp-tfjob/work"
 _LONGEST_NAME = 50
 _STEPS = {"prepare": "prepare_data", "evaluate": "evaluate"}
+PUBLISH = "publish"  # judges in such a pod as evaluate does
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class StepJob:
         name: The key of `pod`: `prepare` or `evaluate`.
         settings: Of the pod, with their defaults.
         storage_secret: The name of the Secret with the keys of the store.
-        image: The image of the step.
+        image: The image of the pod.
     """
 
     name: str
@@ -89,6 +91,16 @@ class StepJob:
     def step(self) -> str:
         """The step, for instance `prepare_data`."""
         return _STEPS[self.name]
+
+    @property
+    def prefix(self) -> str:
+        """The first part of the names of its Jobs."""
+        return self.name
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of each pod."""
+        return getattr(self.settings, "gpus", 0)
 
     @property
     def task(self) -> str:
@@ -128,7 +140,7 @@ class StepJob:
         body = STEP_JOB.spec([Replica(self.role, self.pods, template)], self.ttl_seconds)
         limits = (self.settings.deadline_seconds, self.settings.pending_timeout_seconds)
         body["activeDeadlineSeconds"] = sum(limits) + _SLACK_SECONDS
-        name = dns_label(f"{self.name}-{run_id}", _LONGEST_NAME - len(suffix)) + suffix
+        name = dns_label(f"{self.prefix}-{run_id}", _LONGEST_NAME - len(suffix)) + suffix
         return {
             "apiVersion": STEP_JOB.api_version,
             "kind": STEP_JOB.name,
@@ -147,6 +159,8 @@ class StepJob:
             "memory": self.settings.memory,
             "ephemeral-storage": self.settings.ephemeral_storage,
         }
+        if self.gpus:
+            resources[str(getattr(self.settings, "gpu_resource", ""))] = str(self.gpus)
         # The user id of the pod has no home in the image.
         common = {
             MOUNT_VARIABLE: str(MOUNT),
@@ -178,7 +192,8 @@ class StepJob:
 
     def values(self, inputs: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables of the program."""
-        return {INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False)}
+        told = {INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False)}
+        return {**told, **({GPUS: str(self.gpus)} if self.gpus else {})}
 
     def references(self) -> list[dict[str, Any]]:
         """Return the variables whose values Kubernetes knows."""
@@ -194,13 +209,31 @@ class StepJob:
         return []
 
 
-def wanted(name: str, pod: Mapping[str, Any], storage_secret: str) -> StepJob | None:
+@dataclass(frozen=True)
+class SecondJudging(StepJob):
+    """The work of publish that a pod of its own may do: it judges the model once more."""
+
+    @property
+    def step(self) -> str:
+        """The step."""
+        return PUBLISH
+
+    @property
+    def prefix(self) -> str:
+        """The first part of the names of its Jobs: that of evaluate may still be there."""
+        return PUBLISH
+
+
+def wanted(
+    name: str, pod: Mapping[str, Any], storage_secret: str, step: str = ""
+) -> StepJob | None:
     """Return the Job that `pod` asks for; None to do the work in this process.
 
     Args:
         name: The key of `pod`: `prepare` or `evaluate`.
         pod: As in the form.
         storage_secret: As in the form.
+        step: The step, if it is not the one of that name: `publish` judges as evaluate does.
 
     Raises:
         ConfigurationError: `pod` is wrong.
@@ -209,6 +242,8 @@ def wanted(name: str, pod: Mapping[str, Any], storage_secret: str) -> StepJob | 
     if found and is_local():
         log.info("pod.%s has no effect in a local run", name)
         return None
+    if found and step == PUBLISH:
+        return SecondJudging(found.name, found.settings, found.storage_secret, found.image)
     return found
 
 
@@ -216,4 +251,5 @@ def of_options(name: str, pod: PodOptions, storage_secret: str) -> StepJob | Non
     """Return the Job that the typed form of `pod` asks for, or None."""
     settings = pod.own_pod(name)
     image = {"prepare": images.TOOLS, "evaluate": images.TRAINER}[name]
+    image = images.TRAIN if getattr(settings, "gpus", 0) else image
     return StepJob(name, settings, storage_secret.strip(), image) if settings else None

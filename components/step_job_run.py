@@ -77,7 +77,7 @@ def in_own_pod(
     Raises:
         ConfigurationError: `pod` is wrong.
     """
-    job = wanted(name, pod, storage_secret)
+    job = wanted(name, pod, storage_secret, step.name)
     if job is None:
         return None
     hide(secrets_in(pod))  # the pod has these variables, and its lines are printed

@@ -108,7 +108,12 @@ class Judged:
 
 
 def judge(
-    store: Store, layout: Layout, given: Given, folder: Path, also: Watchers | None = None
+    store: Store,
+    layout: Layout,
+    given: Given,
+    folder: Path,
+    gpus: int = 0,
+    also: Watchers | None = None,
 ) -> Judged:
     """Judge a model.
 
@@ -117,12 +122,14 @@ def judge(
         layout: Where the datasets and models are.
         given: The model, the dataset and the gate.
         folder: An empty folder for downloads and predictions; it must stay as long as the result.
+        gpus: How many GPUs the models may use; without any, they see none.
         also: Makes what else looks at the rows while they are scored.
 
     Raises:
+        ConfigurationError: There are fewer GPUs.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
-    load(gpus=0)  # the CPU is fast enough for scoring, and always available
+    _load(gpus)
     data = TestData.fetch(store, given.dataset, folder / "data")
     task = Task.of(data.schema)
     manifest = _fetched(store, given.model, folder / "run")
@@ -156,6 +163,29 @@ def judge(
     )
     verdict = build(decision, judged, measured, confidence, champion, rival)
     return Judged(verdict, decision, measured, task, data, challenger, opponent)
+
+
+def _load(gpus: int) -> None:
+    """Load TensorFlow; the CPU is fast enough for most models, and always available."""
+    load(gpus)
+    if not gpus:
+        return
+    import tensorflow as tf
+
+    found = tf.config.list_physical_devices("GPU")
+    for gpu in found:
+        tf.config.experimental.set_memory_growth(gpu, True)  # two models share it
+    if len(found) < gpus:
+        raise ConfigurationError(
+            Problem(
+                "evaluate does not see its GPUs",
+                received=f"{len(found)} GPUs",
+                expected=f"{gpus}, as pod.evaluate.gpus asks",
+                fix="compile the YAML with an image for GPUs (--gpu), and check"
+                " pod.evaluate.gpu_resource and the device plugin of the node",
+                path="pod.evaluate.gpus",
+            )
+        )
 
 
 def run_of(model: S3Address) -> S3Address:

@@ -229,6 +229,21 @@ class OwnPodSettings(CommonSettings):
     )
 
 
+class EvaluatePodSettings(OwnPodSettings):
+    """The settings of the pod that scores, which may have GPUs."""
+
+    gpus: int = option(
+        0,
+        "GPUs of the pod, for a model that is too slow or too large for CPUs; TensorFlow puts a"
+        " model on the first one, unless the model says otherwise.",
+        ge=0,
+        le=16,
+    )
+    gpu_resource: Key | None = option(
+        None, f"The resource name of these GPUs. Default: {DEFAULTS['gpu_resource']}."
+    )
+
+
 class AllSettings(PodSettings):
     """The settings of every pod, and those of the job."""
 
@@ -279,8 +294,10 @@ class PodOptions(Group):
         " no gpu_resource, shared_memory, volumes, grace_seconds or queue. With"
         " data_options.workers, these are the settings of each worker.",
     )
-    evaluate: OwnPodSettings = option(
-        OwnPodSettings(), "The same for evaluate, which scores on CPUs only."
+    evaluate: EvaluatePodSettings = option(
+        EvaluatePodSettings(),
+        "The same for evaluate, and for publish if it judges a model once more; with `gpus` on"
+        " GPUs, in the default image of the training.",
     )
 
     @pydantic.model_validator(mode="before")
@@ -318,9 +335,9 @@ class PodOptions(Group):
             return None
         shared = {key: getattr(self.all, key) for key in _FOR_EVERY_POD}
         given: OwnPodSettings = getattr(self, name)
-        own = {key: getattr(given, key) for key in OwnPodSettings.model_fields}
+        own = {key: getattr(given, key) for key in type(given).model_fields}
         known = {key: value for key, value in DEFAULTS.items() if key in own}
-        return OwnPodSettings.model_construct(**_merged(known, shared, own))
+        return type(given).model_construct(**_merged(known, shared, own))
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
         "launch_tfjob": "1Gi",
         "sync_output": "1Gi",
         "evaluate": "4Gi",
-        "publish": "1Gi",
+        "publish": "4Gi",  # it judges a model once more if another run was promoted meanwhile
         "finish": "1Gi",
     }.items()
 }
@@ -100,4 +100,4 @@ def resources_of(step: str) -> Mapping[str, str]:
         step: The name of its component; one of your own gets what most steps get.
     """
     compiled_in = json.loads(os.environ.get(VARIABLE) or "{}") or DEFAULTS
-    return compiled_in.get(step.replace("-", "_"), DEFAULTS["publish"])
+    return compiled_in.get(step.replace("-", "_"), DEFAULTS["finish"])

@@ -82,15 +82,10 @@ def is_second(verdict: Mapping[str, Any]) -> bool:
     return _AGAIN in verdict
 
 
-def as_second(verdict: Mapping[str, Any], winner: Champion) -> dict[str, Any]:
-    """Return a verdict as the second one.
-
-    Args:
-        verdict: The verdict against the new champion.
-        winner: Who was promoted after the first verdict.
-    """
-    because = {"number": winner.number, "version": winner.version, "run_id": winner.run_id}
-    return {**verdict, _AGAIN: because}
+def as_second(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a verdict as the second one; `again` names the champion that it met."""
+    met = verdict["champion"] or {}
+    return {**verdict, _AGAIN: {name: met.get(name) for name in ("number", "version", "run_id")}}
 
 
 def address_of(verdict: Mapping[str, Any], run: RunLayout) -> S3Address:

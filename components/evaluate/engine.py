@@ -49,6 +49,7 @@ def run(
     model_uri: str,
     gate: Mapping[str, Any],
     inputs_digest: str = "",
+    gpus: int = 0,
 ) -> Evaluation:
     """Judge the model of a run.
 
@@ -59,6 +60,7 @@ def run(
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         gate: As in the form.
         inputs_digest: From preflight; empty to leave no record of the run's inputs.
+        gpus: How many GPUs the models may use.
 
     Returns:
         The verdict; a model that is not good enough is not an error.
@@ -69,7 +71,7 @@ def run(
     """
     given = Given.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
-        judged = judge(step.store, step.layout, given, Path(scratch))
+        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
         model = judged.measured["model"]
         html = report.render(judged.verdict, judged.task, judged.measured)
         shown = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate.engine import Evaluation, run
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.step_job import JOB_UID
+from kfp_tfjob.components.step_job import GPUS, JOB_UID
 from kfp_tfjob.components.step_job_pod import work
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 
@@ -25,7 +25,7 @@ def evaluate(step: Step, inputs: Mapping[str, Any]) -> None:
         step: The run and its store.
         inputs: The arguments of `engine.run`.
     """
-    done = run(step, **inputs)
+    done = run(step, **inputs, gpus=int(os.environ.get(GPUS, 0)))
     shown = {
         "job_uid": os.environ[JOB_UID],
         "blessed": done.blessed,

@@ -144,9 +144,10 @@ def make_plan(
 
 def _own_pod(job: StepJob) -> str:
     settings, each = job.settings, "" if job.pods == 1 else " each"
+    gpus = f", {counted(job.gpus, 'GPU')}" if job.gpus else ""
     return (
         f"{job.step}: {counted(job.pods, 'pod')}, {settings.cpu} CPU, {settings.memory} of"
-        f" memory{each}, as a Job"
+        f" memory{gpus}{each}, as a Job"
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_STEPS = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "publish", "finish")
+_STEPS = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "finish")
 # What is started with each extra alone: the component of a step, or a program `python -m`.
-STEPS = {"tools": _STEPS, "trainer": ("evaluate",)}
+STEPS = {"tools": _STEPS, "trainer": ("evaluate", "publish")}
 PROGRAMS = {
     "tools": ("uploader.__main__", "components.launch_tfjob.setup"),
     "trainer": ("trainer.__main__", "trainer.check"),

@@ -82,7 +82,7 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     text, pipeline, platform = compiled(lambda: made(**REQUIRED[step]) and None, tmp_path)
     assert broken(text) == []
     (executor,) = pipeline["deploymentSpec"]["executors"].values()
-    image = TRAINER if step == "evaluate" else TOOLS
+    image = TRAINER if step in ("evaluate", "publish") else TOOLS
     assert executor["container"]["image"] == image
     assert {item["value"] for item in executor["container"]["env"]} == {TOOLS, TRAINER, TRAIN}
     (settings,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
