@@ -46,6 +46,10 @@ test-statistics: $(READY) ## simulate what the gate claims: coverage, equal mode
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadfile \
 		tests/unit/test_evaluate_statistics.py
 
+test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, kills at every write, on two S3 servers
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
+		tests/local/test_publish_race.py
+
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.components.images import TRAINER
 
 
-@dsl.component(base_image=TOOLS, install_kfp_package=False)
+@dsl.component(base_image=TRAINER, install_kfp_package=False)
 def publish(
     *,
     run_id: str,
@@ -18,10 +18,17 @@ def publish(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
+    storage_secret: str = "objstore-cred",
+    pod: dict = {},
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Outputs", [("version", int), ("version_uri", str), ("champion_uri", str)]):
+) -> NamedTuple(
+    "Outputs", [("version", int), ("version_uri", str), ("champion_uri", str), ("outcome", str)]
+):
     """Publish a blessed model as a new version and make it the champion.
+
+    If another run was promoted since the verdict, the model is judged once more. If it is not
+    blessed again, or loses again, nothing is published: the step succeeds, with empty outputs.
 
     Args:
         run_id: The id of the run.
@@ -32,27 +39,34 @@ def publish(
         task_key: The key of the evaluate that judged it.
         storage_endpoint: As in the form.
         storage_region: As in the form.
+        storage_secret: As in the form; for pod.evaluate.
+        pod: As in the form; with pod.evaluate, a pod of its own judges once more.
         model_card: The model card; the addresses of version and champion are its metadata.
         publish_summary: The result of the run, because a run that publishes ends with this step.
 
     Returns:
-        version: The number of the version.
+        version: The number of the version; 0 if nothing was published.
         version_uri: Where its files are.
         champion_uri: The record that makes it the champion.
+        outcome: `published`, `not_blessed` by the second verdict, or `lost_race`.
     """
     from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.publish.engine import run
     from kfp_tfjob.components.step import step
+    from kfp_tfjob.components.step_job_run import in_own_pod
     from kfp_tfjob.components.summary import summary
 
     storage = (storage_endpoint, storage_region)
     with step("publish", run_id, output_uri, *storage, task_key) as context:
         verdict = str(context.run.verdict)
-        done = run(context, model_name, model_uri, verdict, dataset_uri)
+        places = (storage_secret, output_uri, *storage)
+        elsewhere = in_own_pod(context, "evaluate", pod, *places)
+        again = elsewhere and (lambda: elsewhere({"dataset_uri": dataset_uri}))
+        done = run(context, model_name, model_uri, verdict, dataset_uri, again)
         with open(model_card.path, "w") as file:
             file.write(done.card)
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)
         with open(publish_summary.path, "w") as file:
             file.write(summary(context, model_name))
         tell_end(context, model_name)
-    return done.version, done.version_uri, done.champion_uri
+    return done.version, done.version_uri, done.champion_uri, done.outcome

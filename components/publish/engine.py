@@ -6,31 +6,41 @@
 4. The champion record is created under the number after the one the verdict was judged against.
    Of all runs judged against the same champion, only one can create it.
 5. The folder that model servers read gets the champion's SavedModel.
+
+A run that finds another champion than that of its verdict is judged once more. The second verdict
+is created, never replaced, and is in force for this try and for every retry. A run that loses again
+records that, and ends without a failure.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.components.publish.again import judge_again
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import versions
 from kfp_tfjob.registry.promotion import promote, surpassed
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, next_number, read_champion
+from kfp_tfjob.storage.champion import Champion, next_number, read_champion, read_record
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
     Problem,
     Problems,
+    SurpassedError,
 )
+from kfp_tfjob.storage.judged import LostRace, is_second, keep_lost_race, second_verdict
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MODEL,
@@ -43,29 +53,42 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.text import code, prose
 from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
+
+log = logging.getLogger(__name__)
+
+
+PUBLISHED, NOT_BLESSED = "published", "not_blessed"
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published version.
+    """What became of a blessed model.
 
     Attributes:
-        version: Its number, from 1.
+        outcome: `published`; `not_blessed` by the second verdict; or `lost_race`.
+        card: The model card, or what happened instead; Markdown.
+        version: The number of the version, from 1; 0 if nothing was published.
         version_uri: The directory of the version.
         champion_uri: The record that makes it the champion.
-        card: The model card, Markdown.
     """
 
-    version: int
-    version_uri: str
-    champion_uri: str
+    outcome: str
     card: str
+    version: int = 0
+    version_uri: str = ""
+    champion_uri: str = ""
 
 
 def run(
-    step: Step, model_name: str, model_uri: str, verdict_uri: str, dataset_uri: str
+    step: Step,
+    model_name: str,
+    model_uri: str,
+    verdict_uri: str,
+    dataset_uri: str,
+    again: Callable[[], object] | None = None,
 ) -> Published:
     """Publish the model of a run.
 
@@ -75,11 +98,11 @@ def run(
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was judged on.
+        again: Judges the model once more, and stores the second verdict; None to do it here.
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
         DataError: The model or the dataset is missing or damaged.
-        SurpassedError: Another run was promoted since the verdict.
     """
     wrong = Problems(check_model_name(model_name))
     dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
@@ -88,11 +111,45 @@ def run(
     if wrong or not (dataset and model and verdict):
         raise ConfigurationError(*wrong)
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
+    again = again or partial(judge_again, step, dataset_uri)
+    verdict = second_verdict(step.store, step.run) or verdict
+    while verdict["blessed"]:
+        try:
+            return _publish(step, verdict, verdict_uri, model, dataset)
+        except SurpassedError:
+            winner = read_record(step.store, step.layout, model_name, next_number(verdict))
+        if is_second(verdict):
+            lost = LostRace.to(winner, model_name)
+            keep_lost_race(step.store, step.run, lost)
+            log.warning("nothing is published: %s", lost.message)
+            return Published(lost.verdict, _nothing(model_name, lost.message))
+        log.info(
+            "version %d of run %s was promoted after the verdict: the model is judged once more",
+            winner.version,
+            winner.run_id,
+        )
+        again()
+        verdict = second_verdict(step.store, step.run)
+        assert verdict is not None  # it was just stored
+    reasons = "; ".join(verdict["reasons"])
+    log.info("nothing is published: %s", reasons)
+    return Published(NOT_BLESSED, _nothing(model_name, f"judged once more: {reasons}"))
+
+
+def _publish(
+    step: Step, verdict: dict[str, Any], verdict_uri: str, model: S3Address, dataset: S3Address
+) -> Published:
+    """Publish the model of the verdict in force.
+
+    Raises:
+        SurpassedError: Another run was promoted since that verdict.
+    """
+    model_name, number = verdict["model_name"], next_number(verdict)
     place = step.layout.model(model_name)
-    number = next_number(verdict)
     trained_by = verdict["run_id"], step.task_key
+    again = is_second(verdict)
     _require_unsurpassed(step, model_name, number, trained_by)
-    version = versions.claim(step.store, place, *trained_by)
+    version = versions.claim(step.store, place, *trained_by, again)
     champion = Champion(
         number=number,
         version=version,
@@ -102,7 +159,7 @@ def run(
         schema_digest=verdict["schema_digest"],
         dataset_digest=verdict["dataset_digest"],
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
-        verdict_uri=verdict_uri,
+        verdict_uri=str(step.run.second_verdict) if again else verdict_uri,
         task_key=step.task_key,
     )
     folder = place.version(version)
@@ -110,7 +167,12 @@ def run(
     champion = replace(champion, manifest_sha256=manifest.digest)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
-    return Published(version, champion.version_uri, str(place.champion(number)), card)
+    uris = champion.version_uri, str(place.champion(number))
+    return Published(PUBLISHED, card, version, *uris)
+
+
+def _nothing(model_name: str, why: str) -> str:
+    return f"# Not published: {code(model_name)}\n\n{prose(why)}.\n"
 
 
 def _verdict(step: Step, address: S3Address) -> dict[str, Any]:

@@ -1,12 +1,7 @@
 """evaluate and publish on the real store with real SavedModels: who becomes champion."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +15,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
@@ -326,73 +321,6 @@ def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
     assert "does not match its manifest" in verdict["champion"]["obstacle"]
 
 
-def test_of_two_publishers_one_wins(bench: Bench) -> None:
-    runs = ["left", "right-run"]
-    for run_id in runs:
-        bench.train(run_id, 0.1, packed)
-        done, _ = bench.evaluate(run_id)
-        assert done.blessed
-
-    def attempt(run_id: str) -> publish.Published | StepError:
-        try:
-            return bench.publish(run_id, Store())
-        except StepError as error:
-            return error
-
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(attempt, runs))
-    won = [result for result in results if isinstance(result, publish.Published)]
-    (lost,) = [result for result in results if isinstance(result, StepError)]
-    assert len(won) == 1
-    assert "another run was promoted to champion of pets after this one" in str(lost)
-    assert (lost.code, lost.verdict) == (6, "surpassed")  # 1 is for what was not foreseen
-    champion = read_champion(bench.store, bench.layout, MODEL)
-    assert champion is not None and champion.version == won[0].version
-    assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
-    # Judged again, the loser meets the new champion.
-    loser = next(run_id for run_id in runs if run_id != champion.run_id)
-    _, verdict = bench.evaluate(loser)
-    assert verdict["champion"]["run_id"] == champion.run_id
-
-
-_DIES = """
-import os, signal, sys
-from kfp_tfjob.components.publish import engine
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.store import Store
-
-class Dies(Store):
-    def write(self, address, data, content_type=""):
-        if address.name == "manifest.json":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().write(address, data, content_type)
-
-root, run_id, *rest = sys.argv[1:]
-engine.run(Step("publish", run_id, Layout.parse(root), Dies()), *rest)
-"""
-
-
-def test_a_publisher_killed_before_the_manifest_is_finished_by_its_retry(
-    bench: Bench, repository: Path
-) -> None:
-    bench.train("r1", 0.5, packed)
-    bench.evaluate("r1")
-    verdict = str(bench.layout.run("r1").evaluation / "verdict.json")
-    arguments = [MODEL, bench.model_uri("r1"), verdict, str(bench.dataset)]
-    command = [sys.executable, "-c", _DIES, str(bench.layout.root), "r1", *arguments]
-    killed = subprocess.run(command, cwd=repository, env=os.environ.copy(), capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    version = bench.layout.model(MODEL).version(1)
-    assert json.loads(bench.store.read(version / "claim.json")) == {"run_id": "r1"}
-    with pytest.raises(DataError):
-        bench.store.read_manifest(version / "manifest.json")
-    assert read_champion(bench.store, bench.layout, MODEL) is None
-    assert bench.publish("r1").version == 1
-    assert bench.store.read_manifest(version / "manifest.json").run_id == "r1"
-    assert read_champion(bench.store, bench.layout, MODEL) is not None
-
-
 def test_a_regression_with_columns_by_name(bench: Bench) -> None:
     bench.write_dataset("d2", "s2", "regression")
     bench.train("r1", 0.05, columns)
@@ -457,7 +385,7 @@ def test_the_component_hands_kfp_what_it_can_store(
     assert Path(summary.path).read_text().startswith(f"# Blessed: `{MODEL}`")
     assert f"verdict on {ROWS} test rows: blessed: " in capsys.readouterr().out
     card = dsl.Markdown(uri=str(tmp_path / "card.md"))
-    version, version_uri, champion_uri = publish_component.python_func(
+    version, version_uri, champion_uri, outcome = publish_component.python_func(
         **run,
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
@@ -465,7 +393,8 @@ def test_the_component_hands_kfp_what_it_can_store(
         model_card=card,
         publish_summary=summary,
     )
-    assert (version, version_uri) == (1, str(bench.layout.model(MODEL).version(1)))
+    assert (version, outcome) == (1, "published")
+    assert version_uri == str(bench.layout.model(MODEL).version(1))
     assert champion_uri == str(bench.layout.model(MODEL).champion(1))
     assert Path(card.path).read_text().startswith("# `pets`, version 1")
     assert card.metadata == {"version_uri": version_uri, "champion_uri": champion_uri}

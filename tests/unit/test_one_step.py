@@ -52,7 +52,12 @@ OUTPUTS = {
     },
     "sync_output": {"model_uri": "String", "output_digest": "String"},
     "evaluate": {"Output": "Boolean"},
-    "publish": {"version": "Integer", "version_uri": "String", "champion_uri": "String"},
+    "publish": {
+        "version": "Integer",
+        "version_uri": "String",
+        "champion_uri": "String",
+        "outcome": "String",
+    },
     "finish": {},
 }
 

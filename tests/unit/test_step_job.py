@@ -294,7 +294,7 @@ def test_secrets_in_the_variables_of_its_pod_are_hidden(monkeypatch) -> None:
 
     monkeypatch.setattr(masking, "_hidden", set())
     pod = {"all": {"env": {"API_TOKEN": "t0p-s3cret"}}, "prepare": {}}
-    step = SimpleNamespace(run_id="r", task_key="")
+    step = SimpleNamespace(name="prepare_data", run_id="r", task_key="")
     assert in_own_pod(step, "prepare", pod, "objstore-cred", "s3://b/o", "", "")
     assert masking.Mask()("a line with t0p-s3cret") == "a line with ******"
 

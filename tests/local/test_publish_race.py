@@ -1,0 +1,285 @@
+"""Publishers that race, and publishers that are killed: one champion, and always a readable one."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kfp_tfjob.components.outcome import of_end
+from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.publish.again import judge_again
+from kfp_tfjob.components.summary import summary
+from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.judged import lost_race, second_verdict
+from kfp_tfjob.storage.store import Store
+from tests.local.test_evaluate_publish import MODEL, Bench, packed
+from tests.local.test_evaluate_publish import rows as rows  # a fixture
+
+GATE = {"mode": "non_inferior", "margin": 0.5}  # each model passes, so only the race decides
+SERVERS = ["s3", "versitygw"]
+
+
+@pytest.fixture
+def bench(request, base, tmp_path, rows: SimpleNamespace, monkeypatch) -> Bench:  # noqa: F811
+    """A bench on the server of the parameter; on the first one without a parameter."""
+    server = request.getfixturevalue(getattr(request, "param", "s3"))
+    monkeypatch.setenv(MOUNT_VARIABLE, str(server.secret))
+    return Bench(Store(), base, tmp_path, rows)
+
+
+def prepare(bench: Bench, names: list[str]) -> None:
+    """Train a different model in each run, and bless all of them as the first one was."""
+    from kfp_tfjob.judging.model import exported_weights_sha256
+
+    for at, name in enumerate(names):
+        bench.train(name, 0.05 + 0.01 * at, packed)
+    done, first = bench.evaluate(names[0], **GATE)
+    assert done.blessed and first["champion"] is None
+    for name in names[1:]:
+        run = bench.layout.run(name)
+        verdict = first | {
+            "run_id": name,
+            "model_uri": bench.model_uri(name),
+            "model_digest": bench.store.read_manifest(run.manifest).digest,
+            "exported_weights_sha256": exported_weights_sha256(
+                bench.folder / name / "output" / "model"
+            ),
+        }
+        bench.store.write(run.verdict, json.dumps(verdict).encode())
+
+
+def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
+    """Publish all runs at once; those that lose are judged again, and then try at once again.
+
+    TensorFlow judges one after the other, as processes of their own would not.
+    """
+    judging = threading.Lock()
+    start, second = threading.Barrier(len(names)), threading.Barrier(len(names) - 1)
+
+    def attempt(name: str) -> publish.Published:
+        step = bench.step(name, Store())
+
+        def again() -> None:
+            with judging:
+                judge_again(step, str(bench.dataset))
+            second.wait()
+
+        arguments = (MODEL, bench.model_uri(name), str(step.run.verdict), str(bench.dataset))
+        start.wait()
+        return publish.run(step, *arguments, again)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(attempt, names), strict=True))
+
+
+def assert_one_champion(bench: Bench, found: dict[str, publish.Published]) -> None:
+    """Two records for two rounds; versions with their own numbers; whoever lost knows it."""
+    won = {name: one for name, one in found.items() if one.outcome == "published"}
+    lost = {name: one for name, one in found.items() if one.outcome == "lost_race"}
+    assert Counter(one.outcome for one in found.values()) == {
+        "published": 2,
+        "lost_race": len(found) - 2,
+    }
+    place = bench.layout.model(MODEL)
+    assert bench.store.numbers(place.champions) == [1, 2]
+    assert len({one.version for one in won.values()}) == 2
+    champion = read_champion(bench.store, bench.layout, MODEL)
+    assert champion is not None and champion.version_uri == won[champion.run_id].version_uri
+    second = second_verdict(bench.store, bench.layout.run(champion.run_id))
+    assert second is not None and second["champion"]["number"] == 1
+    assert champion.verdict_uri == str(bench.layout.run(champion.run_id).second_verdict)
+    proven = prove(bench.store, bench.layout, MODEL)
+    assert proven is not None and proven.verdict["again"]["number"] == 1
+    served = bench.store.numbers(place.serving)
+    assert served[-1] == proven.serving
+    for name, one in lost.items():
+        assert (one.version, one.version_uri, one.champion_uri) == (0, "", "")
+        record = lost_race(bench.store, bench.layout.run(name))
+        assert record is not None and (record.code, record.number) == (6, 2)
+        assert record.run_id == champion.run_id
+
+
+def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
+    names = ["one", "two!", "three"]
+    prepare(bench, names)
+    found = race(bench, names)
+    assert_one_champion(bench, found)
+    loser = next(name for name, one in found.items() if one.outcome == "lost_race")
+    step = bench.step(loser)
+    # A retry judges nothing again, and publishes nothing.
+    arguments = (MODEL, bench.model_uri(loser), str(step.run.verdict), str(bench.dataset))
+    assert publish.run(step, *arguments, pytest.fail) == found[loser]
+    shown = summary(step, MODEL)
+    assert shown.startswith("# Not published: `pets` lost the race\n")
+    assert "**Judged again:**" in shown
+    notice = of_end(step, MODEL)
+    assert (notice.outcome, notice.code, notice.verdict) == ("lost the race", 6, "lost_race")
+    assert notice.remedy.startswith("start the run again")
+    # A retry of the winner finds itself, and changes nothing.
+    winner = next(name for name, one in found.items() if one.version == 1)
+    before = bench.store.numbers(bench.layout.model(MODEL).versions)
+    assert bench.publish(winner) == found[winner]
+    assert bench.store.numbers(bench.layout.model(MODEL).versions) == before
+
+
+def test_a_second_verdict_may_refuse(bench: Bench) -> None:
+    prepare(bench, ["first"])
+    bench.train("twin", 0.05, packed)  # the same weights: the seed is the length of the name
+    bench.train("again", 0.05, packed)
+    verdict = json.loads(bench.store.read(bench.layout.run("first").verdict))
+    run = bench.layout.run("again")
+    verdict |= {
+        "run_id": "again",
+        "model_uri": bench.model_uri("again"),
+        "model_digest": bench.store.read_manifest(run.manifest).digest,
+    }
+    bench.store.write(run.verdict, json.dumps(verdict).encode())
+    assert bench.publish("first").outcome == "published"
+    done = bench.publish("again")
+    assert done.outcome == "not_blessed" and done.version == 0
+    assert "same model as champion 1" in done.card
+    assert "same model as champion 1" in summary(bench.step("again"), MODEL)
+    assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", SERVERS, indirect=True)
+def test_fifty_publishers_at_once(bench: Bench) -> None:
+    names = [f"run-{number:02d}{'x' * number}" for number in range(50)]
+    prepare(bench, names)
+    assert_one_champion(bench, race(bench, names))
+
+
+_KILLS = """
+import json, os, signal, sys, threading
+from kfp_tfjob.components.publish import engine
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+root, before, after, dataset, points = sys.argv[1:]
+layout = Layout.parse(root)
+lock = threading.Lock()
+
+
+class Dies(Store):
+    at, count = "", 0
+
+    def counted(self, address, change):
+        with lock:
+            Dies.count += 1
+            here = self.at in (str(Dies.count), address.key.removeprefix(place.base.key + "/"))
+        if here and not self.done:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = change()
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    def write(self, address, *given):
+        return self.counted(address, lambda: super(Dies, self).write(address, *given))
+
+    def create(self, address, *given):
+        return self.counted(address, lambda: super(Dies, self).create(address, *given))
+
+    def send(self, path, address, *given):
+        return self.counted(address, lambda: super(Dies, self).send(path, address, *given))
+
+    def delete(self, address):
+        return self.counted(address, lambda: super(Dies, self).delete(address))
+
+
+def publish(store, name, run_id):
+    global place
+    place = layout.model(name)
+    run = layout.run(run_id)
+    verdict = json.loads(store.read(run.verdict)) | {"model_name": name}
+    if run_id == after:
+        verdict["champion"] = {"number": 1}
+    address = S3Address.parse(f"{root}/verdicts/{name}-{run_id}.json")
+    store.write(address, json.dumps(verdict).encode())
+    Dies.count = 0
+    step = Step("publish", run_id, layout, store)
+    return engine.run(step, name, str(run.model), str(address), dataset)
+
+
+def killed(name, at, done):
+    child = os.fork()
+    if not child:
+        store = Dies()
+        store.at, store.done = at, done
+        publish(store, name, after)
+        os._exit(7)
+    return os.waitpid(child, 0)[1]
+
+
+if points == "all":
+    publish(Dies(), "all", before)
+    publish(Dies(), "all", after)
+    points = ",".join(map(str, range(1, Dies.count + 1)))
+for number, at in enumerate(points.split(",")):
+    for done in (False, True):
+        name = f"killed-{number}-{done}".lower()
+        publish(Dies(), name, before)
+        status = killed(name, at, done)
+        print(json.dumps([name, os.waitstatus_to_exitcode(status)]), flush=True)
+"""
+
+
+def killed(bench: Bench, repository: Path, points: str) -> Iterator[str]:
+    """Yield the name of a model whose second publisher was killed at each of some writes."""
+    prepare(bench, ["before", "after!"])
+    arguments = [str(bench.layout.root), "before", "after!", str(bench.dataset), points]
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLS, *arguments], cwd=repository, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    for name, code in lines:
+        assert code == -9, name
+        yield name
+
+
+def assert_readable(bench: Bench, name: str) -> None:
+    """The champion is the old or the new one; a retry makes it the new one, and serves it."""
+    champion = prove(bench.store, bench.layout, name)
+    assert champion is not None and champion.champion.run_id in ("before", "after!")
+    verdict = S3Address.parse(f"{bench.layout.root}/verdicts/{name}-after!.json")
+    arguments = (name, bench.model_uri("after!"), str(verdict), str(bench.dataset))
+    done = publish.run(bench.step("after!"), *arguments, pytest.fail)
+    assert done.outcome == "published"
+    champion = prove(bench.store, bench.layout, name)
+    assert champion is not None and champion.champion.run_id == "after!"
+    place = bench.layout.model(name)
+    assert bench.store.numbers(place.champions) == [1, 2]
+    assert bench.store.numbers(place.versions) == [1, 2]
+    assert bench.store.numbers(place.serving) == [1, 2]
+    bench.store.head(place.servable(2) / "saved_model.pb")
+
+
+def test_a_killed_publisher_leaves_a_readable_champion(bench: Bench, repository: Path) -> None:
+    models = list(killed(bench, repository, "champions/2.json"))
+    assert len(models) == 2
+    for name in models:
+        assert_readable(bench, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", SERVERS, indirect=True)
+def test_a_publisher_killed_at_every_write(bench: Bench, repository: Path) -> None:
+    count = 0
+    for name in killed(bench, repository, "all"):
+        assert_readable(bench, name)
+        count += 1
+    assert count >= 40
