@@ -23,7 +23,7 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
-from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES
@@ -53,6 +53,7 @@ _GROWTH = 3  # rows as numbers may take more room than as text or packed
 log = logging.getLogger(__name__)
 
 
+@spare()
 def run(
     step: Step,
     data_uri: str,

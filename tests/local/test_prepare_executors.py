@@ -1,7 +1,10 @@
 """Tasks in processes: order, errors, and processes that are killed."""
 
+import errno
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -121,7 +124,9 @@ def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
 
 def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None:
     executor = Processes(Recipe(str(tmp_path)), 2)
-    with pytest.raises(StepError, match="killed again and again.*Fix: raise pod.prepare.memory"):
+    with pytest.raises(
+        StepError, match="killed again and again.*SIGKILL.*Fix: raise pod.prepare.memory"
+    ):
         list(executor.map(f"{HERE}:die", [os.getpid()] * 4))
     executor.close()
 
@@ -135,3 +140,65 @@ def test_processes_fit_the_cores_the_memory_and_the_work(monkeypatch: pytest.Mon
     assert processes.count_for(100) == 5
     left["bytes"] = 1 << 20
     assert processes.count_for(100) == 1
+
+
+_STEP = """
+import os
+import sys
+import threading
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, spare
+
+if __name__ == "__main__":
+    with spare():
+        executor = Processes(Recipe(sys.argv[1]), 2)
+        print(executor._pool is not None)  # before any task
+        items = [[i, os.getpid()] for i in range(4)]
+        print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
+        executor.close()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    with spare():
+        print(Processes(Recipe(sys.argv[1]), 2)._pool is not None)
+"""
+
+
+def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(_STEP)
+    line = [sys.executable, tmp_path / "step.py", tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", ""], done.stderr
+    # Processes that were killed were replaced, by the server.
+    assert "a process of prepare_data was lost (SIGKILL)" in done.stderr
+
+
+def cannot_begin(environment: dict[str, str]) -> None:
+    raise RuntimeError("no")
+
+
+def test_processes_that_cannot_start_were_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_begin", cannot_begin)
+    executor = Processes(Recipe(str(tmp_path)), 2)
+    with pytest.raises(StepError) as raised:
+        list(executor.map(f"{HERE}:square", range(9)))
+    executor.close()
+    (problem,) = raised.value.problems
+    assert problem.what == "the processes of prepare_data cannot start"
+    assert problem.received.startswith("BrokenProcessPool")
+    assert "pod.prepare.cpu to 1" in problem.fix
+
+
+def test_a_fork_that_the_kernel_refuses_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(processes.ProcessPoolExecutor, "submit", refuse)
+    executor = Processes(Recipe(str(tmp_path)), 2)
+    with pytest.raises(StepError, match="cannot start. Received: BlockingIOError.*temporarily"):
+        list(executor.map(f"{HERE}:square", range(9)))
+    executor.close()

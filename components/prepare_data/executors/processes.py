@@ -1,5 +1,9 @@
 """Runs tasks in several processes of this machine; this process does its share of them.
 
+The first processes are forks of this one, which has imported everything that tasks need. Such a
+fork is safe only while no other thread may hold a lock, so `spare` makes them before the step
+begins. Otherwise, and later, they are forks of a server, which imports for half a second.
+
 A process that is killed costs its tasks: they run again, in new processes. If three are killed
 before another task is done, the step fails, because it is probably out of memory.
 """
@@ -11,12 +15,19 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import threading
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+import numpy  # noqa: F401 - it starts threads
+import pyarrow  # noqa: F401 - it starts threads
 
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
@@ -32,13 +43,31 @@ from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 
 _AHEAD = 2  # tasks of each process: one that runs, and one that waits for it
+_MANY = 1 << 20  # parts: the size of the source is not known yet
+_ENDING = 10  # seconds for a killed process to end
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
 _MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node
 _MEMORY = 400 << 20  # bytes of one process, with what it needs for a moment
 
+_TASKS = Path("/proc/self/task")
+
 log = logging.getLogger(__name__)
 _context: Context | None = None  # of a worker process
+
+
+def _threads() -> set[str]:
+    return {path.name for path in _TASKS.iterdir()} if _TASKS.is_dir() else set()
+
+
+# OpenBLAS and jemalloc start theirs when they are imported, and stop them for each fork.
+_OF_LIBRARIES = _threads() if threading.active_count() == 1 else set()
+
+
+def _may_fork() -> bool:
+    """Tell whether this process has no threads that could hold a lock."""
+    found = _threads()
+    return threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
 
 
 class Processes(Executor):
@@ -53,12 +82,11 @@ class Processes(Executor):
     def __init__(self, recipe: Recipe, count: int, store: Store | None = None) -> None:
         self.context = Context(recipe, store)
         self._others = count - 1
-        # A fork of this process could deadlock: its libraries have threads. The server that forks
-        # imports the tasks once, for all processes.
-        self._start = multiprocessing.get_context("forkserver")
-        self._start.set_forkserver_preload(["kfp_tfjob.components.prepare_data.tasks"])
         self._pool: ProcessPoolExecutor | None = None
+        self._processes: Mapping[int, Any] = {}
         self._lost = 0
+        if self._others > 0 and _spare and self._others <= _spare.count:
+            self._pool = _spare.take()
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item."""
@@ -76,9 +104,9 @@ class Processes(Executor):
                     number, item = waiting.popleft()
                     try:
                         running[self._submit(task, item)] = number
-                    except (BrokenProcessPool, EOFError, ConnectionError):
+                    except (BrokenProcessPool, EOFError, OSError) as error:
                         waiting.appendleft((number, item))
-                        self._again(running, waiting, items)
+                        self._again(running, waiting, items, error)
                 if waiting:
                     number, item = waiting.popleft()
                     done[number] = run_task(self.context, task, item)
@@ -87,8 +115,8 @@ class Processes(Executor):
                 for future in [one for one in running if one.done()]:
                     try:
                         answer = future.result()
-                    except BrokenProcessPool:
-                        self._again(running, waiting, items)
+                    except BrokenProcessPool as error:
+                        self._again(running, waiting, items, error)
                         break
                     done[running.pop(future)] = opened(answer)
                     self._lost = 0
@@ -104,30 +132,29 @@ class Processes(Executor):
         if self._pool:
             # Otherwise, this process could not end before them, which may read a large file, and
             # they would write into folders that are removed.
-            running = list((self._pool._processes or {}).values())
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                process.kill()
-            for process in running:
-                process.join()
+            _end(self._pool)
             self._pool = None
         self.context.close()
 
     def _submit(self, task: str, item: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._others,
-                self._start,
-                _open,
-                (self.context.recipe, str(self.context.folder), dict(os.environ)),
-            )
-        return self._pool.submit(_work, task, item)
+            server = multiprocessing.get_context("forkserver")
+            # It imports the tasks once, for all processes.
+            server.set_forkserver_preload(["kfp_tfjob.components.prepare_data.tasks"])
+            self._pool = ProcessPoolExecutor(self._others, server, _begin, (dict(os.environ),))
+        self._processes = self._pool._processes
+        return self._pool.submit(_work, self.context.recipe, self._folder, task, item)
+
+    @property
+    def _folder(self) -> str:
+        return str(self.context.folder)
 
     def _again(
         self,
         running: dict[Future[Any], int],
         waiting: deque[tuple[int, Any]],
         items: Sequence[Any],
+        error: Exception,
     ) -> None:
         """Prepare to run the tasks of a lost pool again.
 
@@ -137,18 +164,38 @@ class Processes(Executor):
         numbers = sorted(running.values())
         running.clear()
         waiting.extendleft((number, items[number]) for number in reversed(numbers))
-        self._pool = None
+        cause = self._cause(error)
+        self._pool, self._processes = None, {}
         self._lost += 1
         if self._lost >= _MOST_LOST:
-            raise StepError(
-                Problem(
-                    "the processes of prepare_data were killed again and again",
-                    expected="memory of about 350 MiB for each process",
-                    fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
-                    " of processes",
-                )
+            raise StepError(cause)
+        log.warning("a process of prepare_data was lost (%s); its tasks run again", cause.received)
+
+    def _cause(self, error: Exception) -> Problem:
+        """Return why processes were lost: they were killed, or could not start."""
+        killed = []
+        if isinstance(error, BrokenProcessPool):
+            processes = list(self._processes.values())
+            for process in processes:
+                process.join(_ENDING)
+            killed = [-process.exitcode for process in processes if (process.exitcode or 0) < 0]
+        if killed:
+            # When one is lost, the pool ends the others with SIGTERM.
+            number = min(killed, key=lambda number: number == signal.SIGTERM)
+            return Problem(
+                "the processes of prepare_data were killed again and again",
+                received=signal.Signals(number).name,
+                expected="memory of about 350 MiB for each process",
+                fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
+                " of processes",
             )
-        log.warning("a process of prepare_data was killed; its tasks run again")
+        return Problem(
+            "the processes of prepare_data cannot start",
+            received=f"{type(error).__name__}: {error}",
+            expected="processes beside this one",
+            fix="see the log before this line for the reason of a process, or set pod.prepare.cpu"
+            " to 1 to work in one process",
+        )
 
 
 def count_for(parts: int) -> int:
@@ -161,12 +208,71 @@ def count_for(parts: int) -> int:
     return max(1, min(available_cores(shared=_MOST_SHARED), fitting, parts))
 
 
-def _open(recipe: Recipe, folder: str, environment: dict[str, str]) -> None:
-    global _context
-    # The server that forks has the environment of the moment of its start, and outlives this pool.
-    os.environ.clear()
-    os.environ.update(environment)
-    _context = Context(recipe, within=folder)
+class _Spare:
+    """Forks of this process that have nothing to do yet."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = ProcessPoolExecutor(
+            count, multiprocessing.get_context("fork"), _begin
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
+            self._pool.submit(int)  # it forks now
+
+    def take(self) -> ProcessPoolExecutor | None:
+        pool, self._pool = self._pool, None
+        return pool
+
+    def end(self) -> None:
+        if pool := self.take():
+            _end(pool)
+
+
+_spare: _Spare | None = None
+
+
+@contextmanager
+def spare() -> Iterator[None]:
+    """Fork the processes for what follows, if that is safe now; end them if it needs none."""
+    global _spare
+    count = count_for(_MANY) - 1
+    if _spare or not count or not _may_fork():
+        yield
+        return
+    with suppress(OSError):  # those of the server will say why
+        _spare = _Spare(count)
+    try:
+        yield
+    finally:
+        if _spare:
+            _spare.end()
+        _spare = None
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Kill the processes of a pool."""
+    running = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in running:
+        process.kill()
+    for process in running:
+        process.join()
+
+
+def _begin(environment: dict[str, str] | None = None) -> None:
+    """Prepare a process for tasks.
+
+    Args:
+        environment: That of the step: the server that forks has the environment of the moment of
+            its start, and outlives a pool. None for a fork of the step.
+    """
+    # A fork has the handlers of the step, which ends its processes itself.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -178,6 +284,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(task: str, item: Any) -> dict[str, Any]:
-    assert _context is not None
+def _work(recipe: Recipe, folder: str, task: str, item: Any) -> dict[str, Any]:
+    global _context
+    if _context is None:
+        _context = Context(recipe, within=folder)
     return guarded(_context, task, item)
