@@ -6,7 +6,7 @@ It fails closed: a value that is missing, not a number or not comparable never p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from kfp_tfjob.judging.slice_checks import judge as judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import task_of
+from kfp_tfjob.options.metric_names import OWN, of_whole_model, task_of
 from kfp_tfjob.storage.words import counted
 
 
@@ -90,6 +90,7 @@ def decide(
     classes: list[str] | None = None,
     slices: Slices | None = None,
     more: Sequence[Check] = (),
+    whole: Mapping[str, float] | None = None,
 ) -> GateDecision:
     """Judge a challenger.
 
@@ -101,6 +102,7 @@ def decide(
         classes: The names of the classes.
         slices: The slices of the test rows.
         more: Checks of the test rows themselves.
+        whole: The metrics of the whole model: how it answers, and one's own.
     """
     model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
@@ -112,7 +114,9 @@ def decide(
         text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
         checks.append(Check("constant", False, text))
     checks += [
-        _threshold(name, threshold, options, model)
+        _of_whole(name, threshold, whole or {})
+        if of_whole_model(name)
+        else _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
     found: list[SliceResult] = []
@@ -197,6 +201,20 @@ def _why_unknown(metric: str, model: Measures) -> str:
                 f" {only}"
             )
     return "has no value on these test rows: not enough test data"
+
+
+def _of_whole(name: str, threshold: Threshold, known: Mapping[str, float]) -> Check:
+    """Check a metric that is not one of rows."""
+    limits = threshold.model_dump(exclude_none=True)
+    value = known.get(name, math.nan)
+    if not math.isfinite(value):
+        others = ", ".join(it for it in known if it.startswith(OWN)) or "none"
+        why = f"gate.evaluator returned no such number (its metrics: {others})"
+        text = f"{name} has no value: {why if name.startswith(OWN) else 'it was not measured'}"
+        return Check("threshold", False, text, name, threshold=limits)
+    passed = threshold.passes(value)
+    text = f"{name} {number(value)} is {'' if passed else 'not '}{threshold}"
+    return Check("threshold", passed, text, name, value, threshold=limits)
 
 
 def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Measures) -> Check:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
 from kfp_tfjob.judging.opponent import Opponent
@@ -22,6 +23,7 @@ from kfp_tfjob.judging.scoring import Watcher, score
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import GateOptions, parse_gate
+from kfp_tfjob.options.metric_names import BATCHES
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
@@ -35,6 +37,7 @@ from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
+_TIMED_ROWS = max(BATCHES)
 
 # Makes what else looks at the rows while they are scored.
 Watchers = Callable[[TestData, Task], Sequence[Watcher]]
@@ -96,6 +99,7 @@ class Judged:
         data: The test rows.
         challenger: The model.
         opponent: The champion; None if there is none.
+        serving: How the model answers, and its size.
     """
 
     verdict: dict[str, Any]
@@ -105,6 +109,7 @@ class Judged:
     data: TestData
     challenger: Scorer
     opponent: Opponent | None
+    serving: Serving
 
 
 def judge(
@@ -145,7 +150,11 @@ def judge(
     confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
     rival = opponent.rival(classes) if opponent else None
     ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
-    decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data))
+    some = next(data.batches(_TIMED_ROWS))
+    serving = measure(challenger.model, challenger_folder, some, gpus)
+    of_champion = opponent.serving(some, gpus) if opponent else None
+    wrong = _of_rows(data)
+    decision = decide(options, ours, trivial, rival, classes, slices, wrong, serving.metrics)
     measured = {
         who: Scored.of(one, confidence, classes)
         for who, one in _in_order(ours, rival, trivial).items()
@@ -161,8 +170,9 @@ def judge(
         schema_digest=data.schema["schema_digest"],
         gate=given.gate,
     )
-    verdict = build(decision, judged, measured, confidence, champion, rival)
-    return Judged(verdict, decision, measured, task, data, challenger, opponent)
+    about = (decision, judged, measured, confidence, champion, rival)
+    verdict = build(*about, serving, of_champion)
+    return Judged(verdict, decision, measured, task, data, challenger, opponent, serving)
 
 
 def _load(gpus: int) -> None:

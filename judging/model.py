@@ -27,12 +27,17 @@ class Scorer:
         task: What the model must predict.
         name: Its name in messages, for instance `the model`.
 
+    Attributes:
+        model: The loaded model.
+        folder: Its folder.
+
     Raises:
         DataError: The model cannot be loaded, or its signature does not match the task.
     """
 
     def __init__(self, folder: Path, task: Task, name: str) -> None:
-        self._model, self._task = ServedModel(folder, task, name), task
+        self.model, self.folder = ServedModel(folder, task, name), folder
+        self._task = task
 
     def predict(self, batch: Batch) -> Predictions:
         """Predict one batch of test rows.
@@ -48,7 +53,7 @@ class Scorer:
         Raises:
             DataError: The model failed, or its output does not match the task.
         """
-        return self._model.predict(batch.features)
+        return self.model.predict(batch.features)
 
     def predictions(self, batch: Batch, outputs: np.ndarray) -> Predictions:
         """Return what is kept of the outputs for a batch."""

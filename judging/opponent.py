@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.judging.gate import Rival
+from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.predictions import Collector, Predictions
@@ -77,7 +78,21 @@ class Opponent:
         """Score a batch as `Scorer.predict` does, unless the champion has already failed."""
         if self._scorer:
             with self._guarded():
-                self._rows.add(self._scorer.predict(batch))
+                outputs = self._scorer.outputs(batch)
+                self._rows.add(self._scorer.predictions(batch, outputs))
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """The loaded champion; None if it cannot be compared."""
+        return self._scorer
+
+    def serving(self, batch: Batch, gpus: int) -> Serving | None:
+        """Return how the champion answers; None if it cannot be compared."""
+        found: Serving | None = None
+        if self._scorer:
+            with self._guarded():
+                found = measure(self._scorer.model, self._scorer.folder, batch, gpus)
+        return found
 
     def rival(self, classes: list[str]) -> Rival:
         """Return the champion as the gate sees it, once all rows are scored.

@@ -15,6 +15,8 @@ from kfp_tfjob.options.metric_names import (
     ONLY_THRESHOLDS,
     PER_CLASS,
     REGRESSION,
+    SERVING,
+    of_whole_model,
     range_of,
     task_of,
 )
@@ -30,11 +32,20 @@ DEFAULT_GATE: dict[str, Any] = {
 
 
 def _known(metric: str, more: tuple[str, ...] = ()) -> str:
-    if task_of(metric):
+    if task_of(metric) or of_whole_model(metric):
         return metric
     each_class = tuple(f"{kind}/<class>" for kind in PER_CLASS)
     raise NotOneOfError(
-        metric, [*more, *CLASSIFICATION, *REGRESSION, "top_<k>_accuracy", *each_class]
+        metric,
+        [
+            *more,
+            *CLASSIFICATION,
+            *REGRESSION,
+            "top_<k>_accuracy",
+            *each_class,
+            *SERVING,
+            "own/<name>",
+        ],
     )
 
 
@@ -121,6 +132,8 @@ class Slice(Group):
     @classmethod
     def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
         _check_thresholds(thresholds)
+        if whole := next(filter(of_whole_model, thresholds), None):
+            raise ValueError(f"metrics of rows; {whole} belongs to the whole model")
         return thresholds
 
 
@@ -185,7 +198,12 @@ class GateOptions(Group):
         " it cannot be loaded: the step fails, or the model is treated as the first.",
     )
     thresholds: dict[str, Threshold] = option(
-        {}, 'Metric to {"min": number, "max": number}; the model must also meet each of them.'
+        {},
+        'Metric to {"min": number, "max": number}; the model must also meet each of them. Besides'
+        " the metrics: `model_mb`, the size of the SavedModel; `latency_p50_ms`, `latency_p95_ms`"
+        " and `latency_p99_ms`, the time of a call with one row on the machine of evaluate;"
+        " `batch_32_latency_p50_ms` and so on, with 32 rows; `own/<name>`, a metric of"
+        " `evaluator`.",
     )
     slices: list[Slice] = option(
         [],
@@ -200,7 +218,7 @@ class GateOptions(Group):
     def _primary(cls, metric: str) -> str:
         if metric == "auto":
             return metric
-        if _known(metric, ("auto",)) in ONLY_THRESHOLDS:
+        if _known(metric, ("auto",)) in ONLY_THRESHOLDS or of_whole_model(metric):
             raise ValueError(
                 f"a metric with a standard error; {metric} has none and can only have a threshold"
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEX
 from kfp_tfjob.trainer.pictures import ONE_PIXEL, PICTURE, PictureInput
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
+_OF_CLIENTS = ("serving_default", "serve")
 # The types in which a signature may take a raw column; the first is that of the own export.
 RAW_TYPES = {
     NUMBER: ("float64", "float32"),
@@ -115,10 +117,8 @@ class ServedModel:
                     fix="export the model with model.export(), or rename its signature",
                 )
             )
-        self._call = signatures[found]
-        inputs = dict(self._call.structured_input_signature[1])
-        feeding = self._feeding_raw if task.kinds else self._feeding
-        self._feed = feeding(found, inputs)
+        self._signature, self._call = found, signatures[found]
+        self._feed = self._fed(found)
 
     def predict(self, features: Any) -> np.ndarray:
         """Predict one batch.
@@ -142,6 +142,48 @@ class ServedModel:
         if self.task.name == "regression":
             return self._vector(values, rows)
         return self._probabilities(values, rows)
+
+    def calls(self, batches: Sequence[Any]) -> tuple[str, list[Callable[[], object]]]:
+        """Prepare calls as a client of a server makes them, so that they can be timed.
+
+        Args:
+            batches: The features of each call, as `predict` takes them.
+
+        Returns:
+            The signature: the default one, if it takes the columns of the data. Functions that call
+            it and wait for its outputs.
+
+        Raises:
+            DataError: The model failed; a prepared call raises it, too.
+        """
+        found, feed = self._signature, self._feed
+        for name in _OF_CLIENTS:
+            if name in self._loaded.signatures:
+                try:
+                    found, feed = name, self._fed(name)
+                    break
+                except DataError:
+                    continue  # it takes something else, for instance serialized rows
+        signature = self._loaded.signatures[found]
+
+        def prepared(features: Any) -> Callable[[], object]:
+            arguments = feed(features)
+
+            def call() -> object:
+                try:
+                    return [np.asarray(value) for value in signature(**arguments).values()]
+                except Exception as error:
+                    raise self._unusable("failed while it predicted", error) from error
+
+            return call
+
+        return found, [prepared(features) for features in batches]
+
+    def _fed(self, signature: str) -> Any:
+        """Return the function from features to the arguments of a signature."""
+        inputs = dict(self._loaded.signatures[signature].structured_input_signature[1])
+        feeding = self._feeding_raw if self.task.kinds else self._feeding
+        return feeding(signature, inputs)
 
     def _feeding(self, signature: str, inputs: dict[str, Any]) -> Any:
         """Return the function from packed rows to the arguments of the signature."""

@@ -21,16 +21,20 @@ _MOST_SLICES = 30
 
 
 def kfp_metrics(
-    scored: Mapping[str, Scored], slices: Sequence[SliceResult] = ()
+    scored: Mapping[str, Scored],
+    slices: Sequence[SliceResult] = (),
+    whole: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return the finite metrics; those of other models start with `champion_` or `baseline_`.
 
-    The primary metric of a slice is `slice/NAME/METRIC`; of many slices, the worst are there.
+    `whole` has how the model answers, and its size. The primary metric of a slice is
+    `slice/NAME/METRIC`; of many slices, the worst are there.
     """
     found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
     for who, one in scored.items():
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
         found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
+    found |= whole or {}
     found |= {
         short(name, _LONGEST_NAME): item.value for name, item in scored["model"].classes.items()
     }

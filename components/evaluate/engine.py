@@ -75,7 +75,7 @@ def run(
         model = judged.measured["model"]
         html = report.render(judged.verdict, judged.task, judged.measured)
         shown = (
-            kfp_metrics(judged.measured, judged.decision.slices),
+            kfp_metrics(judged.measured, judged.decision.slices, judged.serving.metrics),
             html,
             confusion(model.predictions, list(judged.task.classes)),
             roc(model.measures),

@@ -210,6 +210,16 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     copy = json.loads(bench.store.read(bench.layout.model(MODEL).champion_copy))
     assert copy["version"] == 2
 
+    # Both answered on this machine.
+    for of in (verdict, verdict["champion"]):
+        answered = of["serving"]
+        assert answered["bytes"] > 1000 and "cores" in answered["machine"]
+        assert answered["signature"] in ("serving_default", "serve_packed")
+        for calls, times in zip(
+            answered["calls"].values(), answered["latency_ms"].values(), strict=True
+        ):
+            assert calls >= 20 and 0 < times["p50"] <= times["p95"] <= times["p99"]
+
     # A worse one is refused, and so is a verdict of another run.
     bench.train("worse!", 2.0, packed)
     done, verdict = bench.evaluate("worse!")
@@ -227,6 +237,18 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert len(html) < 1_000_000
     assert "<b>owl" not in html and "&lt;b&gt;owl" in html
     assert "http" not in html.replace(str(bench.layout.root), "") and "<script" not in html
+
+
+def test_a_model_that_is_too_large_or_too_slow(bench: Bench) -> None:
+    bench.train("r1", 0.1, packed)
+    limits = {"model_mb": {"max": 0.001}, "batch_32_latency_p95_ms": {"max": 1e6}}
+    done, verdict = bench.evaluate("r1", thresholds=limits)
+    assert not done.blessed
+    (reason,) = verdict["reasons"]
+    assert reason.startswith("model_mb 0.0") and reason.endswith("is not at most 0.001")
+    checks = {check["metric"]: check["pass"] for check in verdict["checks"]}
+    assert checks["batch_32_latency_p95_ms"] is True
+    assert done.metrics["latency_p99_ms"] > 0 and done.metrics["model_mb"] > 0.001
 
 
 def test_another_schema_is_not_compared(bench: Bench) -> None:

@@ -255,6 +255,13 @@ def test_predictions_that_are_not_numbers_are_counted() -> None:
         ({"margin": -1}, "a number, 0 or more"),
         ({"primary_metric": "acuracy"}, "did you mean 'accuracy'?"),
         ({"thresholds": {"aux": {"min": 0.5}}}, "did you mean 'auc'?"),
+        ({"thresholds": {"latency_p95": {"max": 5}}}, "did you mean 'latency_p95_ms'?"),
+        ({"thresholds": {"model_mb": {"min": -2, "max": -1}}}, "limits that model_mb can meet"),
+        ({"primary_metric": "model_mb"}, "model_mb has none and can only have a threshold"),
+        (
+            {"slices": [{"column": "a", "thresholds": {"own/cost": {"max": 1}}}]},
+            "own/cost belongs to the whole model",
+        ),
         ({"thresholds": {"top_1_accuracy": {"min": 0.5}}}, "did you mean 'top_<k>_accuracy'?"),
         ({"primary_metric": "ece"}, "ece has none and can only have a threshold"),
         ({"margin": 0.1}, 'margin only with "mode": "non_inferior"'),

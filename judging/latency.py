@@ -1,0 +1,142 @@
+"""Measures how fast a model answers on this machine, and how large it is.
+
+The model runs in this process, so network and server are not part of the figures: they compare
+models, and a server is slower. The signature is the one that a client of a server calls.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.judging.rows import Batch
+from kfp_tfjob.options.metric_names import BATCHES, MODEL_SIZE, PERCENTILES, latency_name
+from kfp_tfjob.trainer.serving import ServedModel
+
+_WARM_UP = 5  # calls
+_CALLS, _SECONDS = 300, 0.5  # of each batch size: whichever ends first
+_LEAST_CALLS = 20
+_ROWS = 32  # test rows that are sent
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a model answers.
+
+    Attributes:
+        bytes: The size of its SavedModel.
+        machine: Where it was measured.
+        signature: Which signature was called.
+        calls: Measured calls by batch size.
+        latency_ms: By batch size, and by `p50`, `p95` and `p99`.
+    """
+
+    bytes: int
+    machine: str
+    signature: str
+    calls: Mapping[int, int]
+    latency_ms: Mapping[int, Mapping[str, float]]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures by the names that thresholds have."""
+        found = {MODEL_SIZE: self.bytes / 1e6}
+        for rows, by_percentile in self.latency_ms.items():
+            found |= {latency_name(rows, name): value for name, value in by_percentile.items()}
+        return found
+
+
+def measure(model: ServedModel, folder: Path, batch: Batch, gpus: int = 0) -> Serving:
+    """Measure a model.
+
+    Args:
+        model: The loaded model.
+        folder: Its SavedModel.
+        batch: Some test rows; few are repeated.
+        gpus: How many GPUs it may use.
+
+    Raises:
+        DataError: The model failed.
+    """
+    rows = _rows_of(batch.features)
+    signature = ""
+    latency: dict[int, dict[str, float]] = {}
+    calls: dict[int, int] = {}
+    for size in BATCHES:
+        starts = range(0, _ROWS, size)
+        chosen = [np.arange(start, start + size) % rows for start in starts]
+        signature, prepared = model.calls([_chosen(batch.features, it) for it in chosen])
+        taken = _timed(prepared)
+        values = np.percentile(np.array(taken) * 1000, list(PERCENTILES.values()))
+        latency[size] = dict(zip(PERCENTILES, map(float, values), strict=True))
+        calls[size] = len(taken)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Serving(size, machine(gpus), signature, calls, latency)
+
+
+def machine(gpus: int = 0) -> str:
+    """Return the machine in words: processor, cores that this process may use, GPU."""
+    names = [_processor(), f"{len(os.sched_getaffinity(0))} cores"] if _has_affinity() else []
+    names = names or [_processor(), f"{os.cpu_count()} cores"]
+    if gpus:
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")
+        names += [
+            tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+            for gpu in found[:1]
+        ]
+    return ", ".join(names)
+
+
+def _has_affinity() -> bool:
+    return hasattr(os, "sched_getaffinity")
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for text in file:
+                name, _, value = text.partition(":")
+                if name.strip() == "model name":
+                    return " ".join(value.split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _timed(prepared: list[Callable[[], object]]) -> list[float]:
+    """Return the seconds of each call."""
+    for at in range(_WARM_UP):
+        prepared[at % len(prepared)]()
+    taken: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while len(taken) < _CALLS and (len(taken) < _LEAST_CALLS or time.perf_counter() < end):
+        call = prepared[len(taken) % len(prepared)]
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def _rows_of(features: Any) -> int:
+    column = next(iter(features.values())) if isinstance(features, Mapping) else features
+    return int(column.shape[0])
+
+
+def _chosen(features: Any, rows: np.ndarray) -> Any:
+    """Return some rows of what `ServedModel.predict` takes."""
+    import tensorflow as tf
+
+    if isinstance(features, Mapping):
+        return {name: _chosen(column, rows) for name, column in features.items()}
+    if isinstance(features, np.ndarray):
+        return features[rows]
+    return tf.gather(features, rows)
