@@ -1,0 +1,29 @@
+"""A request that is refused, and what the client is told."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from kfp_tfjob.storage.errors import DataError, Problem, StepError, first
+
+_SHOWN = 20  # problems of one request
+
+
+class RefusedRequest(DataError):
+    """A request that cannot be answered; the client has to change it.
+
+    Args:
+        *problems: Everything that is wrong with it.
+        status: The status of the answer.
+    """
+
+    def __init__(self, *problems: Problem, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(*first(problems, _SHOWN, "problems are in this request"))
+        self.status = status
+
+
+def answer(error: StepError) -> dict[str, Any]:
+    """Return the body of the answer: `error` for people, `problems` for programs."""
+    problems = [it if isinstance(it, Problem) else Problem(it) for it in error.problems]
+    return {"error": str(error), "problems": [problem.parts for problem in problems]}

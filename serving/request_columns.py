@@ -1,0 +1,402 @@
+"""Reads the rows of a request into the columns that the model takes.
+
+A request names the raw columns of the training data, as the table had them: a number, true or
+false, a text, a date in ISO 8601, the bytes of a picture in base64. null is a gap, and so is an
+empty text. A column that is missing, foreign or of another type is refused by name: a model
+answers any input, so a mistake would be an answer that looks right.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.serving.refusal import RefusedRequest
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.trainer.coding import (
+    BOOLEAN,
+    CATEGORY,
+    DATE,
+    FALSE_TEXTS,
+    NO_DATE,
+    NUMBER,
+    TEXT,
+    TRUE_TEXTS,
+    Coding,
+)
+from kfp_tfjob.trainer.pictures import PICTURE
+from kfp_tfjob.trainer.serving import Task
+
+# How a value of each kind is written in JSON.
+WRITTEN = {
+    NUMBER: "a number",
+    BOOLEAN: "true or false",
+    CATEGORY: "a text",
+    TEXT: "a text",
+    DATE: "a text with a date in ISO 8601, such as 2026-11-22 or 2026-11-22T08:30:00Z",
+    PICTURE: 'the bytes of a JPEG or PNG file in base64, as a text or {"b64": TEXT}',
+}
+_EXAMPLES = {NUMBER: 0.5, BOOLEAN: True, CATEGORY: "a", TEXT: "a", DATE: "2026-11-22"}
+_EXAMPLES[PICTURE] = {"b64": "..."}
+_NUMBERS = {int, float}
+_HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+_SHOWN = 5  # problems of one column, names in a list
+# The path of a value: a column and the number of its row, from 0.
+Where = Callable[[str, int], str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a request.
+
+    Attributes:
+        count: The number of rows, at least 1.
+        features: What `ServedModel.predict` takes: (rows, columns) float32 of packed rows; else by
+            column a (rows,) array of the first of its RAW_TYPES.
+    """
+
+    count: int
+    features: Any
+
+    def part(self, rows: slice) -> Any:
+        """Return the features of some rows."""
+        if isinstance(self.features, np.ndarray):
+            return self.features[rows]
+        return {name: values[rows] for name, values in self.features.items()}
+
+
+class RequestColumns:
+    """The columns that requests for a model must have.
+
+    Args:
+        schema: The content of schema.json.
+
+    Attributes:
+        task: What the model predicts, from what.
+        kinds: The kind of each column by name, in the order of the table.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.task = Task.of(dict(schema))
+        packed = not self.task.kinds
+        kinds = (NUMBER,) * len(self.task.features) if packed else self.task.kinds
+        self.kinds = dict(zip(self.task.features, kinds, strict=True))
+        self._label = str(schema["label"]["name"])
+        self._full = _without_gaps(schema)
+
+    def example(self) -> dict[str, Any]:
+        """Return one row as a request has it."""
+        return {name: _EXAMPLES[kind] for name, kind in self.kinds.items()}
+
+    def of_rows(self, rows: Any) -> Rows:
+        """Read `instances` of a request in V1: one object by row.
+
+        Raises:
+            RefusedRequest: It has no rows, or a row lacks a column, has another, or a wrong value.
+        """
+        if not isinstance(rows, list) or not rows:
+            raise RefusedRequest(
+                Problem(
+                    "the request has no rows",
+                    received=f"instances: {_shown(rows)}",
+                    expected="a list with one object for each row",
+                    fix=self._fix(),
+                    path="instances",
+                )
+            )
+        self._refuse_names(rows)
+        given = {name: [row[name] for row in rows] for name in self.kinds}
+        return self.of_columns(given, lambda name, row: f"instances[{row}].{name}")
+
+    def of_columns(self, columns: Mapping[str, Sequence[Any]], where: Where) -> Rows:
+        """Read the values of the columns.
+
+        Args:
+            columns: The values of every column, as JSON or numpy has them; of equal length.
+            where: Returns the path of a value.
+
+        Raises:
+            RefusedRequest: A column is missing or foreign, or a value is not of its kind.
+        """
+        self._refuse_columns(columns)
+        wrong: list[Problem] = []
+        found = {}
+        for name, kind in self.kinds.items():
+            values, problems = _READERS[kind](columns[name], kind)
+            wrong += self._described(name, kind, columns[name], problems, where)
+            if not problems and name in self._full:
+                wrong += self._gaps(name, kind, values, where)
+            found[name] = values
+        if wrong:
+            raise RefusedRequest(*wrong)
+        count = len(next(iter(found.values())))
+        if self.task.kinds:
+            return Rows(count, found)
+        packed = np.stack([found[name] for name in self.kinds], axis=1).astype(np.float32)
+        return Rows(count, packed)
+
+    def _refuse_names(self, rows: list[Any]) -> None:
+        """Refuse rows that are no objects, or whose columns are not those of the model."""
+        wanted = self.kinds.keys()
+        strange = [at for at, row in enumerate(rows) if not isinstance(row, dict)]
+        if strange:
+            at = strange[0]
+            raise RefusedRequest(
+                Problem(
+                    f"{counted(len(strange), 'row')} of the request"
+                    f" {'is no object' if len(strange) == 1 else 'are no objects'}",
+                    received=f"instances[{at}]: {_shown(rows[at])}",
+                    expected="an object with each column by its name",
+                    fix=self._fix(),
+                    path=f"instances[{at}]",
+                )
+            )
+        if all(row.keys() == wanted for row in rows):
+            return
+        missing = {name: at for at, row in enumerate(rows) for name in wanted - row.keys()}
+        foreign = {name: at for at, row in enumerate(rows) for name in row.keys() - wanted}
+        raise self._other_columns(missing, foreign, lambda at: f"instances[{at}]")
+
+    def _refuse_columns(self, columns: Mapping[str, Any]) -> None:
+        if columns.keys() == self.kinds.keys():
+            return
+        missing = dict.fromkeys(self.kinds.keys() - columns.keys(), 0)
+        foreign = dict.fromkeys(columns.keys() - self.kinds.keys(), 0)
+        raise self._other_columns(missing, foreign, lambda at: "inputs")
+
+    def _other_columns(
+        self, missing: Mapping[str, int], foreign: Mapping[str, int], where: Callable[[int], str]
+    ) -> RefusedRequest:
+        """Return the refusal of missing and foreign columns, each with a place where it is so."""
+        wrong = [
+            Problem(
+                f"the column {name!r} is missing",
+                received=f"no {name!r} in {where(missing[name])}",
+                expected=f"{WRITTEN[self.kinds[name]]}, or null for a gap"
+                if name not in self._full
+                else WRITTEN[self.kinds[name]],
+                fix=f"add {name!r} to every row",
+                path=name,
+            )
+            for name in self.kinds
+            if name in missing
+        ]
+        for name, at in foreign.items():
+            near = get_close_matches(name, missing, 1)
+            wrong.append(
+                Problem(
+                    f"{name!r} is the label, which the model predicts"
+                    if name == self._label
+                    else f"the model has no column {name!r}",
+                    received=f"{name!r} in {where(at)}",
+                    expected=f"the columns {listed(self.kinds, _SHOWN)}",
+                    fix=f"rename it to {near[0]!r}" if near else f"remove {name!r}",
+                    path=name,
+                    suggestion=near[0] if near else "",
+                )
+            )
+        return RefusedRequest(*wrong)
+
+    def _described(
+        self,
+        name: str,
+        kind: str,
+        values: Sequence[Any],
+        problems: Iterable[tuple[int, str]],
+        where: Where,
+    ) -> list[Problem]:
+        """Describe the wrong values of a column, the first few of them."""
+        found = list(problems)
+        wrong = [
+            Problem(
+                f"the column {name!r} has a value that is {what}",
+                received=f"{where(name, row)}: {_shown(values[row])}",
+                expected=WRITTEN[kind] + ("" if name in self._full else ", or null for a gap"),
+                fix=f"send {name!r} as the training data has it: type {kind}",
+                path=where(name, row),
+            )
+            for row, what in found[:_SHOWN]
+        ]
+        if len(found) > _SHOWN:
+            wrong.append(Problem(f"{len(found) - _SHOWN:,} more values of {name!r} are like these"))
+        return wrong
+
+    def _gaps(self, name: str, kind: str, values: np.ndarray, where: Where) -> list[Problem]:
+        """Describe a gap in a column that must have none."""
+        gaps = values == NO_DATE if kind == DATE else _empty(values, kind)
+        rows = np.flatnonzero(gaps)
+        if not len(rows):
+            return []
+        return [
+            Problem(
+                f"the column {name!r} has {counted(len(rows), 'gap')}, and the model knows no gaps"
+                " in it",
+                received=f"{where(name, int(rows[0]))}: null or empty",
+                expected=WRITTEN[kind],
+                fix=f"fill it in, or train with a rule for {name!r} in data_options.missing",
+                path=where(name, int(rows[0])),
+            )
+        ]
+
+    def _fix(self) -> str:
+        example = ", ".join(f'"{name}": ...' for name in [*self.kinds][:3])
+        more = ", ..." if len(self.kinds) > 3 else ""
+        return f'send {{"instances": [{{{example}{more}}}]}}'
+
+
+def _without_gaps(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns whose gaps a model refuses, or would answer with nonsense."""
+    names = [feature["name"] for feature in schema["features"]]
+    if "coding" not in schema:
+        return frozenset(names)
+    return frozenset(
+        it.name
+        for it in Coding.of_schema(schema).features
+        if it.kind in (NUMBER, BOOLEAN, DATE) and (it.missing is None or it.missing.value is None)
+    )
+
+
+def _empty(values: np.ndarray, kind: str) -> np.ndarray:
+    return np.isnan(values) if kind == NUMBER else values == b""
+
+
+def _numbers(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """Return float64, NaN for a gap, and the rows of what is no number."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        found = values.astype(np.float64)
+        return found, [(int(row), "infinite") for row in np.flatnonzero(np.isinf(found))]
+    types = set(map(type, values))
+    if not types <= {*_NUMBERS, type(None)}:
+        wrong = [
+            (row, f"{_named(value)} instead of a number")
+            for row, value in enumerate(values)
+            if value is not None and type(value) not in _NUMBERS
+        ]
+        return np.zeros(0), wrong
+    try:
+        plain = [np.nan if value is None else value for value in values]
+        found = np.array(plain if type(None) in types else values, np.float64)
+    except OverflowError:
+        return np.zeros(0), [
+            (row, "too large for a number")
+            for row, value in enumerate(values)
+            if isinstance(value, int) and abs(value) > 1 << 1023
+        ]
+    return found, [(int(row), "infinite") for row in np.flatnonzero(np.isinf(found))]
+
+
+def _booleans(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """Return b"true", b"false", or b"" for a gap."""
+    if isinstance(values, np.ndarray) and values.dtype == bool:
+        return np.where(values, b"true", b"false").astype(object), []
+    found, wrong = [], []
+    for row, value in enumerate(values):
+        text = _text(value)
+        word = text.strip().lower() if text is not None else None
+        if value is True or word in TRUE_TEXTS:
+            found.append(b"true")
+        elif value is False or word in FALSE_TEXTS:
+            found.append(b"false")
+        elif value is None or word == "":
+            found.append(b"")
+        else:
+            wrong.append((row, f"{_named(value)} instead of true or false"))
+    return np.array(found, object), wrong
+
+
+def _texts(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """Return UTF-8, b"" for a gap."""
+    found, wrong = np.empty(len(values), object), []
+    for row, value in enumerate(values):
+        try:
+            if value is None:
+                found[row] = b""
+            elif isinstance(value, str):
+                found[row] = value.encode()
+            elif isinstance(value, bytes) and value.decode() is not None:
+                found[row] = value
+            else:
+                wrong.append((row, f"{_named(value)} instead of a text"))
+        except UnicodeError:
+            wrong.append((row, "not UTF-8"))
+    return found, wrong
+
+
+def _dates(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """Return microseconds since 1970, UTC; NO_DATE for a gap."""
+    import pyarrow as pa
+
+    from kfp_tfjob.components import dates
+
+    texts = [_text(value) for value in values]
+    wrong = [
+        (row, f"{_named(value)} instead of a date")
+        for row, (value, text) in enumerate(zip(values, texts, strict=True))
+        if text is None and value is not None
+    ]
+    if wrong:
+        return np.zeros(0, np.int64), wrong
+    found, good = dates.parse_all(pa.array([text.strip() if text else "" for text in texts]))
+    wrong = [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
+    return found, wrong
+
+
+def _pictures(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """Return the bytes of the files."""
+    found, wrong = np.empty(len(values), object), []
+    for row, value in enumerate(values):
+        if isinstance(value, dict) and value.keys() == {"b64"}:
+            value = value["b64"]
+        data = value if isinstance(value, bytes) and value.startswith(_HEADS) else b""
+        text = _text(value)
+        if not data and text:
+            try:
+                data = base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):
+                wrong.append((row, "not base64"))
+                continue
+        if not data.startswith(_HEADS):
+            wrong.append((row, "no JPEG or PNG"))
+        found[row] = data
+    return found, wrong
+
+
+_READERS: dict[str, Callable[[Sequence[Any], str], tuple[np.ndarray, list[tuple[int, str]]]]] = {
+    NUMBER: _numbers,
+    BOOLEAN: _booleans,
+    CATEGORY: _texts,
+    TEXT: _texts,
+    DATE: _dates,
+    PICTURE: _pictures,
+}
+
+
+def _text(value: Any) -> str | None:
+    """Return a text, also one that came as bytes; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return None
+
+
+def _named(value: Any) -> str:
+    """Return what a value of JSON is called."""
+    if isinstance(value, bool | np.bool_):
+        return "true or false"
+    if isinstance(value, int | float | np.number):
+        return "a number"
+    if isinstance(value, str | bytes):
+        return "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.80}"
