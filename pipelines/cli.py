@@ -25,6 +25,7 @@ from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run
 from kfp_tfjob.pipelines.commands.runs import runs
 from kfp_tfjob.pipelines.commands.schedule import schedule
+from kfp_tfjob.pipelines.commands.serve import serve
 from kfp_tfjob.pipelines.commands.submit import submit
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
 from kfp_tfjob.pipelines.commands.watch import watch
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 _HERE = (run, explain, compile_, tensorboard, render, lint)
-_MODELS = (monitor, follow)
+_MODELS = (serve, monitor, follow)
 _ON_KUBEFLOW = (
     install,
     doctor,

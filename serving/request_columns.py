@@ -77,19 +77,30 @@ class RequestColumns:
 
     Args:
         schema: The content of schema.json.
+        arguments: The argument of each column in the signature of the model, if it says so. A
+            request that names these instead of the columns is read, too, because it is what
+            TensorFlow Serving takes.
 
     Attributes:
         task: What the model predicts, from what.
         kinds: The kind of each column by name, in the order of the table.
     """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any], arguments: Mapping[str, str] | None = None
+    ) -> None:
         self.task = Task.of(dict(schema))
         packed = not self.task.kinds
         kinds = (NUMBER,) * len(self.task.features) if packed else self.task.kinds
         self.kinds = dict(zip(self.task.features, kinds, strict=True))
         self._label = str(schema["label"]["name"])
         self._full = _without_gaps(schema)
+        columns = {argument: name for name, argument in (arguments or {}).items()}
+        self._columns = {it: name for it, name in columns.items() if it not in self.kinds}
+
+    def column(self, name: str) -> str:
+        """Return the column that a name of a request means: its own, or that of the argument."""
+        return self._columns.get(name, name)
 
     def example(self) -> dict[str, Any]:
         """Return one row as a request has it."""
@@ -111,7 +122,7 @@ class RequestColumns:
                     path="instances",
                 )
             )
-        self._refuse_names(rows)
+        rows = self._refuse_names(rows)
         given = {name: [row[name] for row in rows] for name in self.kinds}
         return self.of_columns(given, lambda name, row: f"instances[{row}].{name}")
 
@@ -142,8 +153,8 @@ class RequestColumns:
         packed = np.stack([found[name] for name in self.kinds], axis=1).astype(np.float32)
         return Rows(count, packed)
 
-    def _refuse_names(self, rows: list[Any]) -> None:
-        """Refuse rows that are no objects, or whose columns are not those of the model."""
+    def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
+        """Return rows by column, or refuse those that are no objects or have other columns."""
         wanted = self.kinds.keys()
         strange = [at for at, row in enumerate(rows) if not isinstance(row, dict)]
         if strange:
@@ -159,7 +170,10 @@ class RequestColumns:
                 )
             )
         if all(row.keys() == wanted for row in rows):
-            return
+            return rows
+        rows = [{self.column(name): value for name, value in row.items()} for row in rows]
+        if all(row.keys() == wanted for row in rows):
+            return rows
         missing = {name: at for at, row in enumerate(rows) for name in wanted - row.keys()}
         foreign = {name: at for at, row in enumerate(rows) for name in row.keys() - wanted}
         raise self._other_columns(missing, foreign, lambda at: f"instances[{at}]")
@@ -341,11 +355,9 @@ def _dates(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int
         for row, (value, text) in enumerate(zip(values, texts, strict=True))
         if text is None and value is not None
     ]
-    if wrong:
-        return np.zeros(0, np.int64), wrong
     found, good = dates.parse_all(pa.array([text.strip() if text else "" for text in texts]))
-    wrong = [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
-    return found, wrong
+    wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
+    return found, sorted(wrong)
 
 
 def _pictures(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:

@@ -1,0 +1,81 @@
+"""Writes the predictions of a model as answers in V1 and V2.
+
+V1 has the form of TensorFlow Serving, so a client need not change if that server takes over: of a
+classification, one object by row with `probabilities` and `class`; of a regression, one number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.trainer.serving import Task
+
+PROBABILITIES, CLASS, PREDICTION = "probabilities", "class", "prediction"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output tensor of V2.
+
+    Attributes:
+        name: Its name.
+        datatype: `FP32` or `BYTES`.
+        shape: Its size in each dimension.
+        data: Its values in row-major order.
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any]
+
+
+def outputs_of(task: Task) -> list[dict[str, Any]]:
+    """Return the outputs of a model as its metadata in V2 lists them; -1 is the number of rows."""
+    if not task.classes:
+        return [{"name": PREDICTION, "datatype": "FP32", "shape": [-1]}]
+    return [
+        {"name": PROBABILITIES, "datatype": "FP32", "shape": [-1, len(task.classes)]},
+        {"name": CLASS, "datatype": "BYTES", "shape": [-1]},
+    ]
+
+
+def predictions(task: Task, values: np.ndarray) -> list[Any]:
+    """Return `predictions` of an answer in V1.
+
+    Args:
+        task: What the model predicts.
+        values: (rows, classes) probabilities, or (rows,) values of a regression.
+    """
+    if not task.classes:
+        return _plain(values)
+    return [
+        {PROBABILITIES: row, CLASS: name}
+        for row, name in zip(_plain(values), _names(task, values), strict=True)
+    ]
+
+
+def tensors(task: Task, values: np.ndarray) -> list[Output]:
+    """Return the outputs of an answer in V2."""
+    shape = list(values.shape)
+    if not task.classes:
+        return [Output(PREDICTION, "FP32", shape, _plain(values))]
+    return [
+        Output(PROBABILITIES, "FP32", shape, _plain(values.reshape(-1))),
+        Output(CLASS, "BYTES", shape[:1], _names(task, values)),
+    ]
+
+
+def _names(task: Task, values: np.ndarray) -> list[str]:
+    return [task.classes[at] for at in values.argmax(axis=1).tolist()]
+
+
+def _plain(values: np.ndarray) -> list[Any]:
+    """Return numbers as JSON has them; null for one that is not finite."""
+    plain = values.astype(np.float32).tolist()
+    if np.isfinite(values).all():
+        return plain
+    return np.where(np.isfinite(values), values, None).tolist()

@@ -1,0 +1,157 @@
+"""Follows the champion of a model: a new one takes over when it is proven, loaded and warm.
+
+The one that answers is replaced by one assignment. A request keeps the champion it began with, so
+none is lost, and the old one leaves memory with its last request. A champion that cannot be proven
+or loaded never answers: the one before it continues, and the log and a metric say so.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.metrics import Metrics
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+# A champion that was refused is tried again: a person may repair it, or a copy be incomplete.
+_TRY_AGAIN = 60  # seconds
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Holds the champion that answers.
+
+    Args:
+        store: The store.
+        layout: Where the models are.
+        model_name: The model.
+        metrics: Where to show what happens.
+
+    Attributes:
+        current: The champion that answers; None before `start`.
+    """
+
+    def __init__(self, store: Store, layout: Layout, model_name: str, metrics: Metrics) -> None:
+        self._store, self._layout, self._model_name = store, layout, model_name
+        self._metrics = metrics
+        self.current: LoadedModel | None = None
+        self._refused = (0, 0.0)  # the number of a champion, and when to try it again
+        self._away = False
+        self._said = ""
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Load the champion that the model has now.
+
+        Raises:
+            ConfigurationError: The model has no champion.
+            DataError: It cannot be proven, or it cannot be loaded.
+            StoreUnavailableError: The store is away.
+        """
+        proven = prove(self._store, self._layout, self._model_name)
+        if proven is None:
+            raise ConfigurationError(
+                Problem(
+                    f"the model {self._model_name} has no champion",
+                    received=f"no record below {self._layout.model(self._model_name).champions}",
+                    expected="a run that published a model with this name",
+                    fix="compare the name and the folder with `kfp-tfjob models list`, or start"
+                    " a run",
+                )
+            )
+        self._take(LoadedModel.of(self._store, proven))
+
+    def follow(self, seconds: float) -> None:
+        """Look for a new champion from now on, in a thread.
+
+        Args:
+            seconds: Between two looks.
+        """
+        self._thread = threading.Thread(target=self._loop, args=[seconds], name="follow")
+        self._thread.daemon = True  # a download must not hold up the end of the server
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to look for new champions."""
+        self._end.set()
+
+    def look(self, clock: Callable[[], float] = time.monotonic) -> bool:
+        """Look once for a new champion, and let it take over.
+
+        Returns:
+            Whether one took over.
+        """
+        try:
+            return self._look(clock)
+        except DataError as error:  # of the record itself
+            self._say(str(error))
+        except StepError as error:
+            if not self._away:
+                log.warning("the store cannot be read; the champion stays. %s", error)
+            self._away = True
+        except Exception:
+            log.exception("looking for a new champion failed; the one that answers stays")
+        return False
+
+    def _look(self, clock: Callable[[], float]) -> bool:
+        assert self.current is not None
+        newest = read_champion(self._store, self._layout, self._model_name)
+        self._metrics.reached()
+        if self._away:
+            log.warning("the store can be read again")
+            self._away = False
+        number = newest.number if newest else 0
+        if number < self.current.champion.number:
+            self._say(
+                f"champion {self.current.champion.number} answers, and the newest record in the"
+                f" store is {number}: records were deleted. The champion stays"
+            )
+        if number <= self.current.champion.number:
+            return False
+        refused, again = self._refused
+        if number == refused and clock() < again:
+            return False
+        try:
+            proven = prove(self._store, self._layout, self._model_name)
+            if proven is None or proven.champion.number < number:
+                return False
+            self._take(LoadedModel.of(self._store, proven))
+            return True
+        except DataError as error:
+            self._metrics.refused(number)
+            if number != refused:
+                log.error(
+                    "champion %d is refused, champion %d continues to answer. %s",
+                    number,
+                    self.current.champion.number,
+                    error,
+                )
+            self._refused = number, clock() + _TRY_AGAIN
+        return False
+
+    def _take(self, loaded: LoadedModel) -> None:
+        switched, self.current = self.current is not None, loaded
+        self._metrics.answers(loaded.champion.number, loaded.champion.version, switched)
+        self._metrics.reached()
+        self._said = ""
+
+    def _loop(self, seconds: float) -> None:
+        while not self._end.wait(seconds):
+            if self.look():
+                gc.collect()  # the functions of a SavedModel refer to each other
+
+    def _say(self, text: str) -> None:
+        """Log something once."""
+        if text != self._said:
+            log.error("%s", text)
+        self._said = text

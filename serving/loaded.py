@@ -1,0 +1,104 @@
+"""A champion that answers: its SavedModel in memory, and the columns that requests must have."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from kfp_tfjob.judging.model import exported_weights_sha256
+from kfp_tfjob.registry.chain import Proven, fetch
+from kfp_tfjob.serving.request_columns import RequestColumns, Rows
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import MODEL, SCHEMA
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer import signature_columns
+from kfp_tfjob.trainer.serving import ServedModel
+
+# Rows that a model predicts at once, so a large request needs little memory beside its own.
+_AT_ONCE = 4096
+# The rows of the calls before the first request: TensorFlow compiles and allocates in them.
+_WARM_UP = (1, 1, 2, 8, 32, 1)
+
+log = logging.getLogger(__name__)
+
+
+class LoadedModel:
+    """A champion in memory.
+
+    Args:
+        champion: Its record.
+        folder: Its files, as `registry.chain.fetch` leaves them; not needed afterwards.
+        model_name: The name of the model.
+
+    Raises:
+        DataError: The schema, the weights or the signature are not those of the champion.
+    """
+
+    def __init__(self, champion: Champion, folder: Path, model_name: str) -> None:
+        name = f"version {champion.version} of {model_name}"
+        schema = json.loads((folder / SCHEMA).read_bytes())
+        if schema.get("schema_digest") != champion.schema_digest:
+            raise DataError(
+                Problem(
+                    f"{SCHEMA} of {name} is not the one of the champion",
+                    received=str(schema.get("schema_digest")),
+                    expected=champion.schema_digest,
+                    fix="roll back to another version with `kfp-tfjob models rollback`",
+                )
+            )
+        self.champion, self.model_name = champion, model_name
+        self.columns = RequestColumns(schema, signature_columns.read(folder / MODEL))
+        digest = exported_weights_sha256(folder / MODEL)
+        if digest != champion.exported_weights_sha256:
+            raise DataError(
+                Problem(
+                    f"the weights of {name} are not those that were judged",
+                    received=digest,
+                    expected=champion.exported_weights_sha256,
+                    fix="roll back to another version with `kfp-tfjob models rollback`",
+                )
+            )
+        self._model = ServedModel(folder / MODEL, self.columns.task, name)
+
+    @classmethod
+    def of(cls, store: Store, proven: Proven) -> LoadedModel:
+        """Fetch a proven champion, load it, and warm it up.
+
+        Raises:
+            DataError: It is damaged, or it does not answer.
+        """
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="serve-", ignore_cleanup_errors=True) as scratch:
+            fetch(store, proven, Path(scratch))
+            loaded = cls(proven.champion, Path(scratch), proven.model_name)
+        for rows in _WARM_UP:
+            loaded._model.predict(loaded.columns.task.example(rows))
+        log.info(
+            "champion %d of %s, version %d of run %s, answers after %.1f s",
+            loaded.champion.number,
+            loaded.model_name,
+            loaded.champion.version,
+            loaded.champion.run_id,
+            time.monotonic() - began,
+        )
+        return loaded
+
+    def predict(self, rows: Rows) -> np.ndarray:
+        """Predict the rows of a request.
+
+        Returns:
+            (rows, classes) float32 probabilities, or (rows,) values of a regression.
+
+        Raises:
+            DataError: The model failed.
+        """
+        if rows.count <= _AT_ONCE:
+            return self._model.predict(rows.features)
+        parts = range(0, rows.count, _AT_ONCE)
+        return np.concatenate([self._model.predict(rows.part(slice(at, at + _AT_ONCE))) for at in parts])

@@ -1,0 +1,74 @@
+"""The Prometheus metrics of the server, at /metrics beside those of kserve.
+
+All have the label `model_name`. A rate of requests is
+`sum(rate(kfp_tfjob_requests_total{model_name="digits"}[1m]))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_REQUESTS = Counter(
+    "kfp_tfjob_requests",
+    "Requests for predictions, by protocol (v1, v2) and status",
+    ["model_name", "protocol", "code"],
+)
+_LATENCY = Histogram(
+    "kfp_tfjob_request_seconds",
+    "From the first byte of a request for predictions to the last one of its answer",
+    ["model_name", "protocol"],
+    buckets=_SECONDS,
+)
+_ROWS = Counter("kfp_tfjob_rows", "Rows predicted", ["model_name"])
+_CHAMPION = Gauge("kfp_tfjob_champion_number", "The champion that answers", ["model_name"])
+_VERSION = Gauge("kfp_tfjob_model_version", "The version of that champion", ["model_name"])
+_SWITCHES = Counter("kfp_tfjob_champion_switches", "Champions that took over from another one", ["model_name"])
+_REFUSED = Gauge(
+    "kfp_tfjob_champion_refused",
+    "The newest champion, if it cannot be proven or loaded; 0 if it answers",
+    ["model_name"],
+)
+_REACHED = Gauge(
+    "kfp_tfjob_store_reached_timestamp_seconds",
+    "When the newest champion was last read from the store",
+    ["model_name"],
+)
+_SAMPLED = Counter("kfp_tfjob_sampled_rows", "Rows of requests kept in the store", ["model_name"])
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of one model."""
+
+    model_name: str
+
+    def answered(self, protocol: str, code: int, seconds: float) -> None:
+        """Count a request."""
+        _REQUESTS.labels(self.model_name, protocol, str(code)).inc()
+        _LATENCY.labels(self.model_name, protocol).observe(seconds)
+
+    def predicted(self, rows: int) -> None:
+        """Count predicted rows."""
+        _ROWS.labels(self.model_name).inc(rows)
+
+    def answers(self, number: int, version: int, switched: bool) -> None:
+        """Show the champion that answers from now on; `switched`: instead of another one."""
+        _CHAMPION.labels(self.model_name).set(number)
+        _VERSION.labels(self.model_name).set(version)
+        _SWITCHES.labels(self.model_name).inc(switched)
+        self.refused(0)
+
+    def refused(self, number: int) -> None:
+        """Show the champion that was refused; 0 for none."""
+        _REFUSED.labels(self.model_name).set(number)
+
+    def reached(self) -> None:
+        """Show that the store was reached just now."""
+        _REACHED.labels(self.model_name).set_to_current_time()
+
+    def sampled(self, rows: int) -> None:
+        """Count the rows of a sample that was stored."""
+        _SAMPLED.labels(self.model_name).inc(rows)

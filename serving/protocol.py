@@ -1,0 +1,250 @@
+"""The champion as a model of kserve: requests in V1 and V2 become rows, and predictions answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve.errors import InvalidInput
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.model_repository_extension import ModelRepositoryExtension
+
+from kfp_tfjob.serving import answers, tensors
+from kfp_tfjob.serving.follower import Follower
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.metrics import Metrics
+from kfp_tfjob.serving.refusal import RefusedRequest
+from kfp_tfjob.serving.request_columns import Rows
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.pictures import PICTURE
+
+VERSION_HEADER = "x-model-version"
+# Is told of every answered request: the model, its rows and its predictions.
+Watcher = Callable[[LoadedModel, Rows, np.ndarray], None]
+
+
+class ChampionModel(Model):
+    """The model that kserve serves under its name.
+
+    Args:
+        name: The name of the model.
+        follower: Holds the champion that answers.
+        metrics: Counts the rows.
+        threads: Requests that are computed at once.
+        watcher: Is told of every answered request; None for nobody.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        follower: Follower,
+        metrics: Metrics,
+        threads: int,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._follower = follower
+        super().__init__(name, return_response_headers=True)
+        self._metrics, self._watcher = metrics, watcher
+        # The event loop stays free for health checks while TensorFlow computes.
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a champion that answers."""
+        return self._follower.current is not None
+
+    @ready.setter
+    def ready(self, value: bool) -> None:
+        """Ignore what kserve believes: only the follower knows."""
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The champion that answers."""
+        assert self._follower.current is not None
+        return self._follower.current
+
+    def validate(self, payload: Any) -> Any:
+        """Leave the checks to `predict`, which says what is wrong."""
+        return payload
+
+    async def predict(
+        self,
+        payload: Any,
+        headers: dict[str, str] | None = None,
+        response_headers: dict[str, str] | None = None,
+    ) -> Any:
+        """Answer one request.
+
+        Raises:
+            RefusedRequest: It does not have the columns of the model.
+            InvalidInput: The same in gRPC, where kserve knows only its own errors.
+        """
+        loaded = self.loaded  # of the whole request, whatever takes over meanwhile
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
+        except RefusedRequest as error:
+            if isinstance(payload, InferRequest) and payload.from_grpc:
+                raise InvalidInput(str(error)) from error
+            raise
+        if response_headers is not None:
+            response_headers[VERSION_HEADER] = str(loaded.champion.version)
+        return answer
+
+    def get_input_types(self) -> list[dict[str, Any]]:
+        """Return the inputs for the metadata of V2."""
+        return tensors.inputs_of(self.loaded.columns)
+
+    def get_output_types(self) -> list[dict[str, Any]]:
+        """Return the outputs for the metadata of V2."""
+        return answers.outputs_of(self.loaded.columns.task)
+
+    def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
+        """Return the answer to a request; runs in a thread of the pool."""
+        columns = loaded.columns
+        if isinstance(payload, InferRequest):
+            wanted = self._outputs(loaded, payload)
+            rows = tensors.read(columns, payload.inputs)
+        else:
+            rows = columns.of_rows(_instances(payload))
+        values = _predicted(loaded, rows)
+        self._metrics.predicted(rows.count)
+        if self._watcher:
+            self._watcher(loaded, rows, values)
+        if not isinstance(payload, InferRequest):
+            return {"predictions": answers.predictions(columns.task, values)}
+        return InferResponse(
+            response_id=payload.id or uuid.uuid4().hex,
+            model_name=self.name,
+            model_version=str(loaded.champion.version),
+            infer_outputs=[
+                InferOutput(it.name, it.shape, it.datatype, it.data)
+                for it in answers.tensors(columns.task, values)
+                if it.name in wanted
+            ],
+        )
+
+    def _outputs(self, loaded: LoadedModel, request: InferRequest) -> set[str]:
+        """Return the outputs that a request in V2 asks for."""
+        there = {it["name"] for it in answers.outputs_of(loaded.columns.task)}
+        asked = {it.name for it in request.request_outputs or ()}
+        if not asked <= there:
+            raise RefusedRequest(
+                Problem(
+                    "the model has no such output",
+                    received=", ".join(sorted(asked - there)),
+                    expected=", ".join(sorted(there)),
+                    fix="ask for one of these, or leave `outputs` out",
+                    path="outputs",
+                )
+            )
+        return asked or there
+
+
+def _instances(payload: Any) -> Any:
+    """Return the rows of a request in V1."""
+    if isinstance(payload, bytes):  # curl -d without a content type of its own
+        try:
+            payload = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise RefusedRequest(
+                Problem(
+                    "the request is not JSON",
+                    received=f"{error}",
+                    expected='{"instances": [{COLUMN: VALUE, ...}, ...]}',
+                    fix="send JSON with the header Content-Type: application/json",
+                )
+            ) from error
+    if isinstance(payload, dict) and "instances" in payload:
+        return payload["instances"]
+    received = f"keys {sorted(map(str, payload))[:8]}" if isinstance(payload, dict) else "no object"
+    raise RefusedRequest(
+        Problem(
+            "the request has no rows",
+            received=received,
+            expected='{"instances": [{COLUMN: VALUE, ...}, ...]}',
+            fix="send each row as an object in the list `instances`",
+            path="instances",
+        )
+    )
+
+
+def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
+    try:
+        return loaded.predict(rows)
+    except DataError as error:
+        if PICTURE in loaded.columns.kinds.values():  # a damaged picture
+            raise RefusedRequest(
+                *(it if isinstance(it, Problem) else Problem(it) for it in error.problems)
+            ) from error
+        raise
+
+
+class Champions(ModelRepository):
+    """The models of the server: one, which requests can neither load nor unload."""
+
+    def unload(self, name: str) -> None:
+        """Keep the model: kserve unloads it at SIGTERM, before the last requests are answered."""
+
+
+class NoLoading(ModelRepositoryExtension):
+    """Refuses to load and unload models by request: the server follows the champion."""
+
+    async def load(self, model_name: str) -> None:
+        """Refuse."""
+        raise self._refusal("load", model_name)
+
+    async def unload(self, model_name: str) -> None:
+        """Refuse."""
+        raise self._refusal("unload", model_name)
+
+    def _refusal(self, what: str, model_name: str) -> RefusedRequest:
+        return RefusedRequest(
+            Problem(
+                f"requests do not {what} models here",
+                received=f"{what} {model_name}",
+                expected="the champion, which the server follows by itself",
+                fix="publish another model, or use `kfp-tfjob models rollback`",
+            ),
+            status=HTTPStatus.FORBIDDEN,
+        )
+
+
+class ChampionPlane(DataPlane):
+    """Answers about the server and the model."""
+
+    async def ready(self) -> bool:
+        """Tell whether the model answers."""
+        return all(model.ready for model in self.model_registry.get_models().values())
+
+    async def model_metadata(self, model_name: str) -> dict[str, Any]:
+        """Return the metadata of V2, with the version that answers."""
+        found = await super().model_metadata(model_name)
+        version = str(self.get_model_from_registry(model_name).loaded.champion.version)
+        return found | {"versions": [version], "platform": "tensorflow_savedmodel"}
+
+    def decode_inference_request(self, body: Any, headers: dict[str, str], model_name: str) -> Any:
+        """Read a request in V2; kserve's own errors for bytes that are no tensors say little.
+
+        Raises:
+            RefusedRequest: It cannot be read.
+        """
+        try:
+            return super().decode_inference_request(body, headers, model_name)
+        except Exception as error:
+            raise RefusedRequest(
+                Problem(
+                    "the request is not one of the Open Inference Protocol",
+                    received=f"{type(error).__name__}: {error!s:.200}",
+                    expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
+                    ' "data": [...]}, ...]}',
+                    fix="send each column as an input, pictures as base64 in JSON",
+                )
+            ) from error

@@ -1,0 +1,180 @@
+"""Starts kserve's ModelServer for the champion of one model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import warnings
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from kfp_tfjob.serving.refusal import RefusedRequest, answer
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How to serve.
+
+    Attributes:
+        port: Of HTTP.
+        grpc_port: Of gRPC; 0 for none.
+        poll_seconds: Between two looks for a new champion.
+        max_request_mb: The largest body of a request, in 10^6 bytes.
+        threads: Requests that are computed at once; 0 for one by core.
+        grace_seconds: How long requests may last after SIGTERM.
+    """
+
+    port: int = 8080
+    grpc_port: int = 0
+    poll_seconds: float = 10
+    max_request_mb: float = 32
+    threads: int = 0
+    grace_seconds: int = 30
+
+
+def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions) -> None:
+    """Serve the champion of a model until SIGTERM or Ctrl-C.
+
+    Raises:
+        ConfigurationError: kserve is missing, the port is taken, or there is no champion.
+        DataError: The champion cannot be proven or loaded.
+        StoreUnavailableError: The store is away.
+    """
+    ConfigurationError.raise_if(check_model_name(model_name))
+    _load_kserve()
+    from kserve import ModelServer
+
+    from kfp_tfjob.serving.follower import Follower
+    from kfp_tfjob.serving.metrics import Metrics
+    from kfp_tfjob.serving.protocol import ChampionModel, ChampionPlane, Champions, NoLoading
+
+    for port in filter(None, (options.port, options.grpc_port)):
+        _check_port(port)
+    metrics = Metrics(model_name)
+    follower = Follower(store, layout, model_name, metrics)
+    follower.start()
+    follower.follow(options.poll_seconds)
+    threads = options.threads or len(os.sched_getaffinity(0))
+    model = ChampionModel(model_name, follower, metrics, threads)
+    champions = Champions()
+    server = ModelServer(
+        http_port=options.port,
+        grpc_port=options.grpc_port,
+        enable_grpc=bool(options.grpc_port),
+        registered_models=champions,
+        enable_latency_logging=False,
+        grace_period=options.grace_seconds,
+    )
+    server.dataplane = ChampionPlane(model_registry=champions)
+    server.model_repository_extension = NoLoading(model_registry=champions)
+    _prepare(options, metrics)
+    log.warning("%s is served at http://0.0.0.0:%d", model_name, options.port)
+    try:
+        server.start([model])
+    finally:
+        follower.stop()
+
+
+def _load_kserve() -> None:
+    """Import kserve, without letting it read the arguments of this program.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    for name in ("kserve", "kserve.trace", "uvicorn"):  # before kserve would add handlers
+        logging.getLogger(name).addFilter(_without_traces)
+    logging.getLogger("kserve.trace").setLevel(logging.WARNING)
+    try:
+        import kserve.model_server  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            Problem(
+                "the server is not installed",
+                received=f"no module {error.name}",
+                expected="kfp-tfjob with the extra `serve`",
+                fix="pip install 'kfp-tfjob[serve]' into an environment of its own: kserve and"
+                " the extra `local` need different versions of psutil",
+            )
+        ) from error
+    finally:
+        sys.argv = arguments
+
+
+def _without_traces(record: logging.LogRecord) -> bool:
+    """Log what clients did wrong in one line, and errors of the server with their trace."""
+    from kserve import errors
+
+    known = (errors.InvalidInput, errors.ModelNotFound, errors.ModelNotReady)
+    if record.exc_info and isinstance(record.exc_info[1], (*known, NotImplementedError)):
+        record.msg, record.args = "refused: %s", (str(record.exc_info[1])[:500],)
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return True
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError as error:
+            raise ConfigurationError(
+                Problem(
+                    "the server cannot listen",
+                    received=f"port {port}: {error.strerror}",
+                    expected="a free port",
+                    fix="choose another one with --port",
+                    path="--port",
+                )
+            ) from error
+
+
+def _prepare(options: ServerOptions, metrics: Any) -> None:
+    """Add the limits and the errors of this project to the application of kserve."""
+    from fastapi import Request
+    from fastapi.exceptions import FastAPIDeprecationWarning, RequestValidationError
+    from fastapi.responses import JSONResponse
+    from kserve.model_server import app
+
+    from kfp_tfjob.serving.limits import Limits
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RefusedRequest)
+        return JSONResponse(answer(error), error.status)
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, DataError)
+        log.error("%s", error)
+        return JSONResponse(answer(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    async def malformed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        wrong = [
+            Problem(
+                f"the request is not one of the Open Inference Protocol: {item['msg']}",
+                received=".".join(map(str, item["loc"])),
+                expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
+                ' "data": [...]}, ...]}',
+                fix="send each column as an input, as JSON with the header"
+                " Content-Type: application/json",
+            )
+            for item in error.errors()
+            if "bytes" not in item["loc"]  # the other form of a body that kserve tries
+        ]
+        return JSONResponse(answer(RefusedRequest(*wrong)), HTTPStatus.BAD_REQUEST)
+
+    warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)  # of kserve's code
+    app.add_exception_handler(RefusedRequest, refused)
+    app.add_exception_handler(DataError, failed)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_middleware(Limits, most=int(options.max_request_mb * 1e6), metrics=metrics)
