@@ -101,4 +101,6 @@ class LoadedModel:
         if rows.count <= _AT_ONCE:
             return self._model.predict(rows.features)
         parts = range(0, rows.count, _AT_ONCE)
-        return np.concatenate([self._model.predict(rows.part(slice(at, at + _AT_ONCE))) for at in parts])
+        return np.concatenate(
+            [self._model.predict(rows.part(slice(at, at + _AT_ONCE))) for at in parts]
+        )

@@ -25,7 +25,9 @@ _LATENCY = Histogram(
 _ROWS = Counter("kfp_tfjob_rows", "Rows predicted", ["model_name"])
 _CHAMPION = Gauge("kfp_tfjob_champion_number", "The champion that answers", ["model_name"])
 _VERSION = Gauge("kfp_tfjob_model_version", "The version of that champion", ["model_name"])
-_SWITCHES = Counter("kfp_tfjob_champion_switches", "Champions that took over from another one", ["model_name"])
+_SWITCHES = Counter(
+    "kfp_tfjob_champion_switches", "Champions that took over from another one", ["model_name"]
+)
 _REFUSED = Gauge(
     "kfp_tfjob_champion_refused",
     "The newest champion, if it cannot be proven or loaded; 0 if it answers",

@@ -8,8 +8,6 @@ answers any input, so a mistake would be an answer that looks right.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.serving.column_values import READERS
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import counted, listed
@@ -24,11 +23,9 @@ from kfp_tfjob.trainer.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,
-    FALSE_TEXTS,
     NO_DATE,
     NUMBER,
     TEXT,
-    TRUE_TEXTS,
     Coding,
 )
 from kfp_tfjob.trainer.pictures import PICTURE
@@ -45,8 +42,6 @@ WRITTEN = {
 }
 _EXAMPLES = {NUMBER: 0.5, BOOLEAN: True, CATEGORY: "a", TEXT: "a", DATE: "2026-11-22"}
 _EXAMPLES[PICTURE] = {"b64": "..."}
-_NUMBERS = {int, float}
-_HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 _SHOWN = 5  # problems of one column, names in a list
 # The path of a value: a column and the number of its row, from 0.
 Where = Callable[[str, int], str]
@@ -70,6 +65,12 @@ class Rows:
         if isinstance(self.features, np.ndarray):
             return self.features[rows]
         return {name: values[rows] for name, values in self.features.items()}
+
+    def values(self, row: int) -> list[Any]:
+        """Return the values of one row, in the order of the columns."""
+        if isinstance(self.features, np.ndarray):
+            return self.features[row].tolist()
+        return [values[row] for values in self.features.values()]
 
 
 class RequestColumns:
@@ -140,7 +141,7 @@ class RequestColumns:
         wrong: list[Problem] = []
         found = {}
         for name, kind in self.kinds.items():
-            values, problems = _READERS[kind](columns[name], kind)
+            values, problems = READERS[kind](columns[name])
             wrong += self._described(name, kind, columns[name], problems, where)
             if not problems and name in self._full:
                 wrong += self._gaps(name, kind, values, where)
@@ -279,135 +280,6 @@ def _without_gaps(schema: Mapping[str, Any]) -> frozenset[str]:
 
 def _empty(values: np.ndarray, kind: str) -> np.ndarray:
     return np.isnan(values) if kind == NUMBER else values == b""
-
-
-def _numbers(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """Return float64, NaN for a gap, and the rows of what is no number."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-        found = values.astype(np.float64)
-        return found, [(int(row), "infinite") for row in np.flatnonzero(np.isinf(found))]
-    types = set(map(type, values))
-    if not types <= {*_NUMBERS, type(None)}:
-        wrong = [
-            (row, f"{_named(value)} instead of a number")
-            for row, value in enumerate(values)
-            if value is not None and type(value) not in _NUMBERS
-        ]
-        return np.zeros(0), wrong
-    try:
-        plain = [np.nan if value is None else value for value in values]
-        found = np.array(plain if type(None) in types else values, np.float64)
-    except OverflowError:
-        return np.zeros(0), [
-            (row, "too large for a number")
-            for row, value in enumerate(values)
-            if isinstance(value, int) and abs(value) > 1 << 1023
-        ]
-    return found, [(int(row), "infinite") for row in np.flatnonzero(np.isinf(found))]
-
-
-def _booleans(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """Return b"true", b"false", or b"" for a gap."""
-    if isinstance(values, np.ndarray) and values.dtype == bool:
-        return np.where(values, b"true", b"false").astype(object), []
-    found, wrong = [], []
-    for row, value in enumerate(values):
-        text = _text(value)
-        word = text.strip().lower() if text is not None else None
-        if value is True or word in TRUE_TEXTS:
-            found.append(b"true")
-        elif value is False or word in FALSE_TEXTS:
-            found.append(b"false")
-        elif value is None or word == "":
-            found.append(b"")
-        else:
-            wrong.append((row, f"{_named(value)} instead of true or false"))
-    return np.array(found, object), wrong
-
-
-def _texts(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """Return UTF-8, b"" for a gap."""
-    found, wrong = np.empty(len(values), object), []
-    for row, value in enumerate(values):
-        try:
-            if value is None:
-                found[row] = b""
-            elif isinstance(value, str):
-                found[row] = value.encode()
-            elif isinstance(value, bytes) and value.decode() is not None:
-                found[row] = value
-            else:
-                wrong.append((row, f"{_named(value)} instead of a text"))
-        except UnicodeError:
-            wrong.append((row, "not UTF-8"))
-    return found, wrong
-
-
-def _dates(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """Return microseconds since 1970, UTC; NO_DATE for a gap."""
-    import pyarrow as pa
-
-    from kfp_tfjob.components import dates
-
-    texts = [_text(value) for value in values]
-    wrong = [
-        (row, f"{_named(value)} instead of a date")
-        for row, (value, text) in enumerate(zip(values, texts, strict=True))
-        if text is None and value is not None
-    ]
-    found, good = dates.parse_all(pa.array([text.strip() if text else "" for text in texts]))
-    wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
-    return found, sorted(wrong)
-
-
-def _pictures(values: Sequence[Any], kind: str) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """Return the bytes of the files."""
-    found, wrong = np.empty(len(values), object), []
-    for row, value in enumerate(values):
-        if isinstance(value, dict) and value.keys() == {"b64"}:
-            value = value["b64"]
-        data = value if isinstance(value, bytes) and value.startswith(_HEADS) else b""
-        text = _text(value)
-        if not data and text:
-            try:
-                data = base64.b64decode(text, validate=True)
-            except (binascii.Error, ValueError):
-                wrong.append((row, "not base64"))
-                continue
-        if not data.startswith(_HEADS):
-            wrong.append((row, "no JPEG or PNG"))
-        found[row] = data
-    return found, wrong
-
-
-_READERS: dict[str, Callable[[Sequence[Any], str], tuple[np.ndarray, list[tuple[int, str]]]]] = {
-    NUMBER: _numbers,
-    BOOLEAN: _booleans,
-    CATEGORY: _texts,
-    TEXT: _texts,
-    DATE: _dates,
-    PICTURE: _pictures,
-}
-
-
-def _text(value: Any) -> str | None:
-    """Return a text, also one that came as bytes; None for anything else."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return None
-
-
-def _named(value: Any) -> str:
-    """Return what a value of JSON is called."""
-    if isinstance(value, bool | np.bool_):
-        return "true or false"
-    if isinstance(value, int | float | np.number):
-        return "a number"
-    if isinstance(value, str | bytes):
-        return "a text"
-    return "a list" if isinstance(value, list) else "an object"
 
 
 def _shown(value: Any) -> str:

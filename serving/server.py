@@ -31,6 +31,8 @@ class ServerOptions:
         max_request_mb: The largest body of a request, in 10^6 bytes.
         threads: Requests that are computed at once; 0 for one by core.
         grace_seconds: How long requests may last after SIGTERM.
+        sample_rows: The most rows of requests that are kept in the store, a minute; 0 for none.
+        sample_without: Columns that are not kept.
     """
 
     port: int = 8080
@@ -39,6 +41,8 @@ class ServerOptions:
     max_request_mb: float = 32
     threads: int = 0
     grace_seconds: int = 30
+    sample_rows: int = 0
+    sample_without: tuple[str, ...] = ()
 
 
 def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions) -> None:
@@ -56,6 +60,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     from kfp_tfjob.serving.follower import Follower
     from kfp_tfjob.serving.metrics import Metrics
     from kfp_tfjob.serving.protocol import ChampionModel, ChampionPlane, Champions, NoLoading
+    from kfp_tfjob.serving.sampler import Sampler
 
     for port in filter(None, (options.port, options.grpc_port)):
         _check_port(port)
@@ -64,7 +69,12 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     follower.start()
     follower.follow(options.poll_seconds)
     threads = options.threads or len(os.sched_getaffinity(0))
-    model = ChampionModel(model_name, follower, metrics, threads)
+    sampler = (
+        Sampler(store, layout, options.sample_rows, options.sample_without, metrics)
+        if options.sample_rows
+        else None
+    )
+    model = ChampionModel(model_name, follower, metrics, threads, sampler and sampler.add)
     champions = Champions()
     server = ModelServer(
         http_port=options.port,
@@ -78,10 +88,14 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     server.model_repository_extension = NoLoading(model_registry=champions)
     _prepare(options, metrics)
     log.warning("%s is served at http://0.0.0.0:%d", model_name, options.port)
+    if sampler:
+        sampler.start()
     try:
         server.start([model])
     finally:
         follower.stop()
+        if sampler:
+            sampler.stop()
 
 
 def _load_kserve() -> None:

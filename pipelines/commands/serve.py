@@ -2,22 +2,92 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from kfp_tfjob.pipelines.commands.store import with_models
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.commands.store import Models
 
 
 @click.command()
-@click.argument("model")
-@click.option("--output-uri")
-@click.option("--endpoint", default="")
-@click.option("--port", default=8080)
-@click.option("--poll-seconds", type=float, default=10)
-@click.option("--max-request-mb", type=float, default=32)
-@click.option("--grpc-port", type=int, default=0)
-def serve(model, output_uri, endpoint, **given):
-    """Shim."""
-    from kfp_tfjob.serving.server import ServerOptions, serve as start
-    from kfp_tfjob.storage.layout import Layout
-    from kfp_tfjob.storage.store import Store
-    import logging
-    logging.getLogger("kfp_tfjob").setLevel(logging.INFO)
-    start(Store(endpoint), Layout.parse(output_uri), model, ServerOptions(**given))
+@click.argument("model", metavar="MODEL")
+@with_models
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8080,
+    show_default=True,
+    help="of HTTP: predictions, health and metrics",
+)
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="of the Open Inference Protocol in gRPC [default: none]",
+)
+@click.option(
+    "--poll-seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=10,
+    show_default=True,
+    help="between two looks for a new champion",
+)
+@click.option(
+    "--max-request-mb",
+    type=click.FloatRange(0.001, 1024),
+    default=32,
+    show_default=True,
+    help="the largest request; a larger one is answered with 413",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 256),
+    default=0,
+    metavar="N",
+    help="requests that are computed at once [default: one by core]",
+)
+@click.option(
+    "--grace-seconds",
+    type=click.IntRange(0, 3600),
+    default=30,
+    show_default=True,
+    help="how long open requests may last after SIGTERM",
+)
+@click.option(
+    "--sample-rows",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    metavar="N",
+    help="keep this many rows of requests a minute in the store, for `kfp-tfjob monitor`"
+    " [default: none]",
+)
+@click.option(
+    "--sample-without",
+    multiple=True,
+    metavar="COLUMN",
+    help="a column that the sample leaves out; may be repeated",
+)
+def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
+    """Answer requests with the champion of a model.
+
+    The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
+    Protocol, /v2/models/MODEL/infer. A request names the raw columns of the training data. The
+    server loads only a champion that the records in the store prove, follows it when another model
+    is promoted, and loses no request meanwhile. /v2/health/ready tells whether it answers, and
+    /metrics has the metrics for Prometheus.
+
+    It needs the extra `serve`, in an environment of its own. Press Ctrl-C to stop.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks about the machine
+    from kfp_tfjob.serving.server import ServerOptions
+    from kfp_tfjob.serving.server import serve as start
+
+    logging.getLogger("kfp_tfjob.serving").setLevel(logging.INFO)
+    options = ServerOptions(sample_without=sample_without, **given)
+    start(place.store, place.layout, model, options)

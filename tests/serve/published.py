@@ -37,6 +37,7 @@ class Publisher:
         self.store, self.layout, self.folder = store, Layout(base), folder
         self._datasets: dict[str, S3Address] = {}
         self._runs = 0
+        self._before_promotion: Callable[[S3Address], None] | None = None
 
     def pets(self, noise: float = 0.3, **gate: Any) -> int:
         """Publish a model of numbers without gaps; returns its version.
@@ -55,6 +56,24 @@ class Publisher:
         other = np.random.default_rng(self._runs).normal(size=weights.shape)
         found = weights + noise * other
         return self._publish(PETS, lambda folder: _packed(found.astype(np.float32), folder), gate)
+
+    def pets_unseen(self, which: Callable[[S3Address], S3Address]) -> Damaged:
+        """Publish the next model of numbers with a damaged file; no server sees it whole.
+
+        Args:
+            which: Returns the address of the file, below that of the version.
+        """
+        damaged: list[Damaged] = []
+
+        def before(version: S3Address) -> None:
+            damaged.append(Damaged(self.store, which(version)))
+
+        self._before_promotion = before
+        try:
+            self.pets()
+        finally:
+            self._before_promotion = None
+        return damaged[0]
 
     def people(self, **gate: Any) -> int:
         """Publish a model of columns of every kind with gaps; returns its version."""

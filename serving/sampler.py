@@ -1,0 +1,173 @@
+"""Keeps a bounded sample of the requests in the store, for `kfp-tfjob monitor`.
+
+Of all rows of one interval and one version, each has the same chance to be kept (algorithm R). A
+file is written in a thread of its own, when the interval ends and at the end of the server, so no
+request waits for the store. If the store is away, the sample of that interval is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.metrics import Metrics
+from kfp_tfjob.serving.request_columns import Rows
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.trainer.coding import BOOLEAN, DATE, NO_DATE, NUMBER
+from kfp_tfjob.trainer.pictures import PICTURE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INTERVAL = 60.0  # seconds
+
+log = logging.getLogger(__name__)
+
+
+class Sampler:
+    """Collects rows of requests and stores them.
+
+    Args:
+        store: The store.
+        layout: Where the models are.
+        rows: The most rows of an interval.
+        left_out: Columns that are not stored; pictures never are.
+        metrics: Counts the rows that were stored.
+        interval: In seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        rows: int,
+        left_out: Sequence[str],
+        metrics: Metrics,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._store, self._layout, self._most = store, layout, rows
+        self._left_out, self._metrics, self._interval = frozenset(left_out), metrics, interval
+        self._lock = threading.Lock()
+        self._reservoirs: dict[int, _Reservoir] = {}  # by the number of the champion
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="sample", daemon=True)
+        self._unknown: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Store samples from now on, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Store what is left."""
+        self._end.set()
+        if self._thread.ident:
+            self._thread.join()
+        self.flush()
+
+    def add(self, loaded: LoadedModel, rows: Rows, predictions: np.ndarray) -> None:
+        """Give the rows of an answered request their chance."""
+        now = datetime.now(UTC)
+        number = loaded.champion.number
+        with self._lock:
+            if number not in self._reservoirs:
+                self._reservoirs[number] = _Reservoir(loaded, self._most, now)
+            self._reservoirs[number].add(rows, predictions, now)
+
+    def flush(self) -> None:
+        """Store what was collected, a file by champion."""
+        with self._lock:
+            full, self._reservoirs = self._reservoirs, {}
+        for reservoir in full.values():
+            try:
+                self._put(reservoir)
+            except StepError as error:
+                kept = counted(len(reservoir.rows), "row")
+                log.warning("a sample of %s is lost: it could not be stored. %s", kept, error)
+            except Exception:
+                log.exception("a sample of requests could not be written")
+
+    def _put(self, reservoir: _Reservoir) -> None:
+        from kfp_tfjob.serving import requests_sample
+
+        loaded = reservoir.loaded
+        kinds = loaded.columns.kinds
+        if unknown := self._left_out - kinds.keys() - self._unknown:
+            log.warning("no column %s to leave out of samples", listed(sorted(unknown), 8))
+            self._unknown |= unknown
+        left_out = [it for it in kinds if it in self._left_out or kinds[it] == PICTURE]
+        kept = sorted(reservoir.rows, key=lambda row: row[0])
+        names = list(kinds)
+        columns = {
+            name: _column([row[1][at] for row in kept], kinds[name])
+            for at, name in enumerate(names)
+            if name not in left_out
+        }
+        champion = loaded.champion
+        about = requests_sample.About(
+            model=loaded.model_name,
+            version=champion.version,
+            champion=champion.number,
+            schema_digest=champion.schema_digest,
+            began=reservoir.began.isoformat(),
+            ended=datetime.now(UTC).isoformat(),
+            rows=reservoir.seen,
+            left_out=tuple(left_out),
+        )
+        requests_sample.put(
+            self._store,
+            self._layout.model(loaded.model_name),
+            columns,
+            [row[0] for row in kept],
+            [np.atleast_1d(row[2]).tolist() for row in kept],
+            about,
+        )
+        self._metrics.sampled(len(kept))
+
+    def _loop(self) -> None:
+        while not self._end.wait(self._interval):
+            self.flush()
+
+
+class _Reservoir:
+    """The rows of one interval and one champion that were kept so far."""
+
+    def __init__(self, loaded: LoadedModel, most: int, began: datetime) -> None:
+        self.loaded, self._most, self.began = loaded, most, began
+        self.seen = 0
+        # When it came, its values in the order of the columns, and its prediction.
+        self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
+
+    def add(self, rows: Rows, predictions: np.ndarray, now: datetime) -> None:
+        for at in range(rows.count):
+            self.seen += 1
+            place = len(self.rows) if len(self.rows) < self._most else random.randrange(self.seen)
+            if place >= self._most:
+                continue
+            row = now, rows.values(at), predictions[at].copy()
+            self.rows[place : place + 1] = [row]
+
+
+def _column(values: list[Any], kind: str) -> pa.Array:
+    """Return values as the model took them as a column of a table; null is a gap."""
+    import pyarrow as pa
+
+    if kind == NUMBER:
+        return pa.array([None if np.isnan(value) else value for value in values], pa.float64())
+    if kind == DATE:
+        whole = [None if value == NO_DATE else int(value) for value in values]
+        return pa.array(whole, pa.timestamp("us", "UTC"))
+    if kind == BOOLEAN:
+        return pa.array(
+            [{b"true": True, b"false": False}.get(value) for value in values], pa.bool_()
+        )
+    return pa.array([value.decode() if value else None for value in values], pa.string())

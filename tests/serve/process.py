@@ -1,0 +1,91 @@
+"""Servers as processes, in the environment that has kserve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from tests.serve.environment import ROOT, python
+
+START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ServerProcess:
+    """`kfp-tfjob serve` as a process.
+
+    Args:
+        model: The name of the model.
+        output: output_uri.
+        secret: The folder of the keys of the store.
+        folder: For its log.
+        more: More options of the command.
+        port: Of HTTP; 0 for any.
+    """
+
+    def __init__(
+        self, model: str, output: str, secret: Path, folder: Path, *more: str, port: int = 0
+    ) -> None:
+        self.model, self.port = model, port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = folder / f"{model}-{self.port}.log"
+        words = ["-m", "kfp_tfjob.pipelines", "serve", model, "--output", output]
+        words += ["--port", str(self.port), "--poll-seconds", "0.5", *more]
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        with open(self._log, "ab") as log:
+            self.process = subprocess.Popen(
+                [python(), *words],
+                stdout=log,
+                stderr=log,
+                env=kept | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)},
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def ready(self) -> ServerProcess:
+        """Wait until it answers."""
+        until = time.monotonic() + START
+        while not self.is_ready():
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < until, self.log
+            time.sleep(0.1)
+        return self
+
+    def is_ready(self) -> bool:
+        """Tell whether it answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5) as reply:
+                return reply.status == 200
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def wait(self) -> int:
+        """Return its exit code."""
+        return self.process.wait(START)
+
+    def stop(self) -> int:
+        """Send SIGTERM; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()

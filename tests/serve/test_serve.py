@@ -1,0 +1,315 @@
+"""The server as a process, over HTTP and gRPC, with a real S3 server behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import threading
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.trainer.coding import NO_DATE
+from kfp_tfjob.trainer.serving import ServedModel, Task
+from kfp_tfjob.uploader import pull
+from tests.serve.conftest import Start, get, post
+from tests.serve.environment import python
+from tests.serve.process import ServerProcess, free_port
+from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
+
+pytestmark = pytest.mark.slow
+PET = dict.fromkeys(COLUMNS, 0.5)
+PERSON = {"age": 30, "job": "nurse", "city": None, "signed up": "2012-03-01T10:00+02:00"}
+PERSON |= {"member": True, "note": "x"}
+
+
+def served(publisher: Publisher, name: str, folder: Path) -> ServedModel:
+    """The champion as TensorFlow loads it, without the server."""
+    champion = read_champion(publisher.store, publisher.layout, name)
+    assert champion
+    pull(publisher.store, S3Address.parse(champion.version_uri), folder)
+    schema = json.loads((folder / "schema.json").read_bytes())
+    return ServedModel(folder / "model", Task.of(schema), name)
+
+
+def people(folder: Path, rows: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Test rows as JSON has them, and as the model takes them."""
+    table = parquet.read_table(folder / "test.parquet").slice(0, rows)
+    raw = {name: table[name].to_pylist() for name in table.column_names if name != "income"}
+    epoch = datetime(1970, 1, 1)
+
+    def plain(name: str, value: Any) -> Any:
+        if name == "age":
+            return None if np.isnan(value) else value
+        if name == "signed up":
+            date = epoch + timedelta(microseconds=value) if value != NO_DATE else None
+            return date and date.isoformat() + "Z"
+        return {"true": True, "false": False, "": None}.get(value, value)
+
+    json_rows = [{name: plain(name, raw[name][at]) for name in raw} for at in range(rows)]
+    arrays = {name: np.array(values) for name, values in raw.items()}
+    return json_rows, {
+        name: values if values.dtype.kind in "fi" else values.astype(object)
+        for name, values in arrays.items()
+    }
+
+
+def test_every_protocol_answers_like_the_model(
+    publisher: Publisher, start: Start, tmp_path: Path
+) -> None:
+    grpc = free_port()
+    server = start(PEOPLE, "--grpc-port", str(grpc)).ready()
+    rows, raw = people(publisher.folder / PEOPLE, 200)
+    expected = served(publisher, PEOPLE, tmp_path / "people").predict(raw)
+
+    v1 = post(f"{server.url}/v1/models/people:predict", {"instances": rows})
+    assert (v1.status, v1.version) == (200, "1")
+    found = [row["probabilities"] for row in v1.body["predictions"]]
+    np.testing.assert_array_equal(np.array(found, np.float32), expected)
+    names = [("low", "high")[at] for at in expected.argmax(1)]
+    assert [row["class"] for row in v1.body["predictions"]] == names
+
+    metadata = json.loads(get(f"{server.url}/v2/models/people"))
+    assert metadata["versions"] == ["1"] and metadata["platform"] == "tensorflow_savedmodel"
+    types = {item["name"]: item["datatype"] for item in metadata["inputs"]}
+    inputs = [
+        {"name": name, "datatype": kind, "shape": [200], "data": [row[name] for row in rows]}
+        for name, kind in types.items()
+    ]
+    url = f"{server.url}/v2/models/people/infer"
+    v2 = post(url, {"id": "7", "inputs": inputs})
+    assert (v2.status, v2.body["id"], v2.body["model_version"]) == (200, "7", "1")
+    outputs = {item["name"]: item for item in v2.body["outputs"]}
+    found = np.array(outputs["probabilities"]["data"], np.float32)
+    np.testing.assert_array_equal(found.reshape(200, 2), expected)
+    assert outputs["class"]["data"] == names
+    one = post(url, {"inputs": inputs, "outputs": [{"name": "class"}]})
+    assert [item["name"] for item in one.body["outputs"]] == ["class"]
+
+    # The binary extension: the tensors follow the JSON.
+    raws = [_bytes(kind, [row[name] for row in rows]) for name, kind in types.items()]
+    heads = [
+        {k: v for k, v in item.items() if k != "data"}
+        | {"parameters": {"binary_data_size": len(data)}}
+        for item, data in zip(inputs, raws, strict=True)
+    ]
+    head = json.dumps({"inputs": heads}).encode()
+    binary = post(url, head + b"".join(raws), Inference_Header_Content_Length=str(len(head)))
+    assert binary.status == 200, binary.body
+    data = binary.body["outputs"][0]["data"]
+    # A gap of a boolean cannot be sent in binary; it is false there.
+    told = np.array([row["member"] is not None for row in rows])
+    np.testing.assert_array_equal(np.array(data, np.float32).reshape(200, 2)[told], expected[told])
+
+    script = f"""
+import asyncio, json
+from kserve import InferenceGRPCClient, InferInput, InferRequest
+async def main():
+    client = InferenceGRPCClient(url="127.0.0.1:{grpc}")
+    inputs = []
+    for name, kind, data in json.loads({json.dumps(_grpc(types, PERSON))!r}):
+        inputs.append(InferInput(name, [1], kind, data))
+    print((await client.infer(InferRequest("people", inputs))).outputs[0].data)
+    try:
+        await client.infer(InferRequest("people", inputs[1:]))
+    except Exception as error:
+        print(error)
+asyncio.run(main())
+"""
+    client = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120)
+    person = PERSON | {"city": "city 1"}
+    same = post(f"{server.url}/v1/models/people:predict", {"instances": [person]})
+    first = same.body["predictions"][0]["probabilities"][0]
+    assert f"{first:.5f}"[:6] in client.stdout, client.stdout + client.stderr
+    assert "'age' is missing" in client.stdout + client.stderr
+
+    metrics = get(f"{server.url}/metrics")
+    assert 'kfp_tfjob_requests_total{code="200",model_name="people",protocol="v1"} 2.0' in metrics
+    assert 'kfp_tfjob_champion_number{model_name="people"} 1.0' in metrics
+    assert 'request_predict_seconds_count{model_name="people"}' in metrics
+    assert json.loads(get(f"{server.url}/v2/health/live")) == {"live": True}
+    assert json.loads(get(f"{server.url}/v1/models/people")) == {"name": "people", "ready": True}
+
+
+def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start) -> None:
+    server = start(PETS).ready()
+    v1, v2 = f"{server.url}/v1/models/pets:predict", f"{server.url}/v2/models/pets/infer"
+    missing = {name: 1 for name in COLUMNS[1:]}
+    cases: list[tuple[str, Any, int, str]] = [
+        (v1, {"instances": [PET, missing]}, 400, "the column 'column 0' is missing"),
+        (v1, {"instances": [PET | {"extra": 1}]}, 400, "the model has no column 'extra'"),
+        (v1, {"instances": [PET | {"column 3": "1"}]}, 400, "'column 3' has a value that is a text"),
+        (v1, {"instances": [PET | {"column 3": None}]}, 400, "'column 3' has 1 gap"),
+        (v1, {"instances": []}, 400, "no rows"),
+        (v1, {"rows": [PET]}, 400, "no rows"),
+        (v1, [PET], 400, "no rows"),
+        (v1, b"{", 400, "Unrecognized request format"),
+        (v1, b'{"instances": [{"column 0": NaN}]}', 400, "Unrecognized request format"),
+        (v1.replace("pets", "dogs"), {"instances": [PET]}, 404, "dogs does not exist"),
+        (v2, {"inputs": []}, 400, "'column 0' is missing"),
+        (v2, {"inputs": "x"}, 400, "Open Inference Protocol"),
+        (v2, b"{", 400, "Open Inference Protocol"),
+        (v2, {"inputs": [{"name": "column 0", "shape": [1], "datatype": "BYTES", "data": ["a"]}]},
+         400, "data type that does not fit a number"),
+        (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "do not unload"),
+        (f"{server.url}/v2/repository/models/pets/load", {}, 403, "do not load"),
+    ]  # fmt: skip
+    for url, body, status, said in cases:
+        reply = post(url, body)
+        assert reply.status == status and said in reply.body["error"], (body, reply)
+    # Many rows are predicted in parts.
+    many = post(v1, {"instances": [PET] * 10_000})
+    assert many.status == 200 and len(many.body["predictions"]) == 10_000
+    assert post(v1, {"instances": [PET]}).status == 200
+    assert "Traceback" not in server.log
+
+    before = _memory(server)
+    for body in (b" " * 100_000_000, _pieces(100)):
+        reply = _send(server, "/v1/models/pets:predict", body)
+        assert reply[0] == 413 and "at most 32.0 MB" in reply[1], reply
+    assert _memory(server) - before < 60e6
+    assert post(v1, {"instances": [PET]}).status == 200
+
+
+def test_the_champion_is_followed_and_no_request_is_lost(
+    publisher: Publisher, start: Start
+) -> None:
+    server = start(PETS).ready()
+    url = f"{server.url}/v1/models/pets:predict"
+    replies: list[Any] = []
+    end = threading.Event()
+
+    def ask() -> None:
+        while not end.is_set():
+            replies.append(post(url, {"instances": [PET]}))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    first = post(url, {"instances": [PET]}).version
+    version = str(publisher.pets())
+    _until(lambda: post(url, {"instances": [PET]}).version == version, server)
+
+    # A newer champion that is damaged never answers; repaired, it does.
+    champion = read_champion(publisher.store, publisher.layout, PETS)
+    assert champion
+    damaged = publisher.pets_unseen(lambda version: version / "model" / "saved_model.pb")
+    _until(lambda: f"champion {champion.number + 1} is refused" in server.log, server)
+    number = champion.number + 1
+    assert f'champion_refused{{model_name="pets"}} {number}.0' in get(f"{server.url}/metrics")
+    assert post(url, {"instances": [PET]}).version == version
+    damaged.repair()
+    newest = str(publisher.pets())
+    _until(lambda: post(url, {"instances": [PET]}).version == newest, server)
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert {reply.status for reply in replies} == {200}
+    assert {reply.version for reply in replies} == {first, version, newest}
+    assert 'champion_refused{model_name="pets"} 0.0' in get(f"{server.url}/metrics")
+
+
+def test_open_requests_are_answered_after_sigterm(publisher: Publisher, start: Start) -> None:
+    server = start(PETS).ready()
+    statuses: list[int] = []
+    body = {"instances": [PET] * 50_000}
+
+    def ask() -> None:
+        statuses.append(post(f"{server.url}/v1/models/pets:predict", body).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    _until(lambda: "kfp_tfjob_rows_total" in get(f"{server.url}/metrics"), server)
+    time.sleep(0.3)
+    assert server.stop() == 0, server.log
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 4
+    assert "Traceback" not in server.log
+
+
+def test_requests_are_sampled(publisher: Publisher, start: Start) -> None:
+    from kfp_tfjob.serving import requests_sample
+
+    options = ["--sample-rows", "20", "--sample-without", "note", "--sample-without", "job"]
+    server = start(PEOPLE, *options).ready()
+    rows, _ = people(publisher.folder / PEOPLE, 100)
+    for part in (rows[:10], rows[10:]):
+        reply = post(f"{server.url}/v1/models/people:predict", {"instances": part})
+        assert reply.status == 200
+    assert server.stop() == 0
+    place = publisher.layout.model(PEOPLE)
+    files = [it.address for it in publisher.store.list(place.requests_of(1))]
+    assert len(files) == 1
+    sample = requests_sample.get(publisher.store, files[0])
+    assert (sample.rows, sample.about.rows, sample.about.version) == (20, 100, 1)
+    assert set(sample.columns) == {"age", "city", "signed up", "member"}
+    assert sample.about.left_out == ("job", "note")
+    ages = sample.columns["age"].to_pylist()
+    assert set(ages) <= {row["age"] for row in rows}
+    assert all(len(it) == 2 for it in sample.predictions.to_pylist())
+
+
+def test_what_cannot_be_served_is_said(publisher: Publisher, start: Start) -> None:
+    busy = start(PETS).ready()
+    cases = [
+        (start("nobody"), 2, "the model nobody has no champion"),
+        (start("no/name"), 2, "model_name is not valid"),
+        (start(PETS, port=busy.port), 2, "the server cannot listen"),
+        (start(PETS, output="s3://no-such-bucket/x"), 2, "no-such-bucket"),
+    ]
+    for server, code, said in cases:
+        assert server.wait() == code, server.log
+        assert said in server.log and "Fix: " in server.log, server.log
+        assert "Traceback" not in server.log
+
+
+def _bytes(kind: str, values: list[Any]) -> bytes:
+    if kind == "BYTES":
+        texts = [(value or "").encode() for value in values]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    if kind == "BOOL":
+        return np.array([bool(value) for value in values]).tobytes()
+    return np.array([np.nan if value is None else value for value in values]).tobytes()
+
+
+def _grpc(types: dict[str, str], person: dict[str, Any]) -> list[list[Any]]:
+    return [[name, kind, [person[name] or "city 1"]] for name, kind in types.items()]
+
+
+def _memory(server: ServerProcess) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1000
+
+
+def _pieces(count: int) -> Any:
+    return (b" " * 1_000_000 for _ in range(count))
+
+
+def _send(server: ServerProcess, path: str, body: Any) -> tuple[int, str]:
+    """Send a large body, with its length or in pieces, whatever the server answers meanwhile."""
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", path, body, {"content-type": "application/json"})
+    reply = connection.getresponse()
+    return reply.status, reply.read().decode()
+
+
+def _until(condition: Any, server: ServerProcess, seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert server.process.poll() is None and time.monotonic() < until, server.log
+        time.sleep(0.05)

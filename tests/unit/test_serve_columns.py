@@ -1,0 +1,204 @@
+"""The columns of requests: what is read, and what is refused with the names."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.serving.answers import predictions, tensors
+from kfp_tfjob.serving.refusal import RefusedRequest, answer
+from kfp_tfjob.serving.request_columns import RequestColumns
+from kfp_tfjob.serving.tensors import inputs_of, read
+from kfp_tfjob.trainer.coding import NO_DATE
+from kfp_tfjob.trainer.pictures import ONE_PIXEL
+
+MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
+FAIL = {"missing": {"rule": "fail", "value": None}}
+SCHEMA = {
+    "task": "classification",
+    "features": [
+        {"name": "age", "type": "float32"},
+        {"name": "job", "type": "category"},
+        {"name": "signed up", "type": "date"},
+        {"name": "member", "type": "boolean"},
+        {"name": "note", "type": "text"},
+        {"name": "height", "type": "float32"},
+    ],
+    "label": {"name": "income", "classes": ["low", "high"]},
+    "coding": [
+        MEDIAN,
+        {"vocabulary": ["nurse"], "dictionary": ["nurse"]},
+        {"missing": {"rule": "median", "value": 5}, "origin": 0},
+        {"missing": {"rule": "most_frequent", "value": 1}},
+        {"bins": 8},
+        FAIL,
+    ],
+}
+NUMBERS = {
+    "task": "regression",
+    "features": [{"name": "a", "type": "float32"}, {"name": "b c", "type": "float32"}],
+    "label": {"name": "y"},
+}
+ROW = {
+    "age": 30,
+    "job": "nurse",
+    "signed up": "2012-03-01T10:00+02:00",
+    "member": True,
+    "note": "häh",
+    "height": 1.5,
+}
+
+
+class Tensor:
+    def __init__(self, name: str, datatype: str, data: Any, shape: list[int] | None = None) -> None:
+        self.name, self.datatype, self.data = name, datatype, data
+        self.shape = [len(data)] if shape is None else shape
+
+    def as_numpy(self) -> np.ndarray:
+        return np.array(self.data)
+
+
+def problems(schema: dict[str, Any], rows: Any) -> list[str]:
+    with pytest.raises(RefusedRequest) as refused:
+        RequestColumns(schema).of_rows(rows)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_rows_are_read_with_their_gaps() -> None:
+    gaps = {name: None for name in ROW} | {"height": 0, "note": "", "member": "No"}
+    rows = RequestColumns(SCHEMA).of_rows([ROW, gaps])
+    assert rows.count == 2
+    found = {name: values.tolist() for name, values in rows.features.items()}
+    assert found["age"][0] == 30 and np.isnan(found["age"][1])
+    assert found["job"] == [b"nurse", b""]
+    assert found["signed up"] == [1_330_588_800_000_000, NO_DATE]
+    assert found["member"] == [b"true", b"false"]
+    assert found["note"] == ["häh".encode(), b""]
+    assert rows.features["age"].dtype == np.float64
+    assert rows.features["signed up"].dtype == np.int64
+
+
+def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
+    rows = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"}).of_rows([{"b c": 2, "a": 1.5}])
+    assert rows.features.tolist() == [[1.5, 2.0]] and rows.features.dtype == np.float32
+    # The names of the signature's arguments are read, too.
+    rows = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"}).of_rows([{"b_c": 2, "a": 1.5}])
+    assert rows.features.tolist() == [[1.5, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"age": "30"}, "'age' has a value that is a text instead of a number"),
+        ({"age": True}, "'age' has a value that is true or false instead of a number"),
+        ({"age": [1]}, "'age' has a value that is a list instead of a number"),
+        ({"age": 10**400}, "'age' has a value that is too large for a float32"),
+        ({"age": float("inf")}, "'age' has a value that is too large"),
+        ({"job": 5}, "'job' has a value that is a number instead of a text"),
+        ({"note": {"a": 1}}, "'note' has a value that is an object instead of a text"),
+        ({"note": "\ud800"}, "'note' has a value that is not UTF-8"),
+        ({"signed up": "2012-02-31"}, "'signed up' has a value that is no date"),
+        ({"signed up": "yesterday"}, "'signed up' has a value that is no date"),
+        ({"signed up": 1330588800}, "'signed up' has a value that is a number instead of a date"),
+        ({"member": 1}, "'member' has a value that is a number instead of true or false"),
+        ({"member": "perhaps"}, "'member' has a value that is a text instead of true or false"),
+        ({"height": None}, "'height' has 1 gap, and the model knows no gaps in it"),
+        ({"income": "low"}, "'income' is the label, which the model predicts"),
+        ({"shoe size": 5}, "the model has no column 'shoe size'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(change: dict[str, Any], said: str) -> None:
+    found = problems(SCHEMA, [ROW, ROW | change])
+    assert len(found) == 1, found
+    assert said in found[0] and "instances[1]" in found[0] and "Fix: " in found[0]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    wrong = dict(ROW) | {"job": 1, "hieght": 2}
+    del wrong["height"]
+    found = problems(SCHEMA, [wrong])
+    assert [it for it in found if "'height' is missing" in it]
+    assert [it for it in found if "no column 'hieght'" in it and "rename it to 'height'" in it]
+    both = problems(SCHEMA, [ROW | {"job": 1, "age": "x"}])
+    assert len(both) == 2
+    many = problems(SCHEMA, [ROW | {"age": "x"}] * 100)
+    assert len(many) == 6 and "95 more values of 'age'" in many[-1]
+
+
+@pytest.mark.parametrize("rows", [[], None, {}, "x", 5, [1], [[1, 2]], [None]])
+def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
+    assert problems(SCHEMA, rows)
+
+
+def test_a_gap_is_refused_where_there_was_none_in_training() -> None:
+    assert "'a' has 1 gap" in problems(NUMBERS, [{"a": None, "b c": 1}])[0]
+    # A float64 that float32 does not hold would be infinite.
+    assert "too large" in problems(NUMBERS, [{"a": 1e300, "b c": 1}])[0]
+
+
+def test_pictures_come_in_base64() -> None:
+    import base64
+
+    schema = {
+        "task": "classification",
+        "features": [{"name": "picture", "type": "picture"}],
+        "picture": {"height": 4, "width": 4, "channels": 1},
+        "label": {"name": "class", "classes": ["a", "b"]},
+    }
+    text = base64.b64encode(ONE_PIXEL).decode()
+    rows = RequestColumns(schema).of_rows([{"picture": {"b64": text}}, {"picture": text}])
+    assert rows.features["picture"].tolist() == [ONE_PIXEL] * 2
+    assert "not base64" in problems(schema, [{"picture": "%%%"}])[0]
+    assert "no JPEG or PNG" in problems(schema, [{"picture": "aGFsbG8="}])[0]
+    assert problems(schema, [{"picture": None}])
+
+
+def test_tensors_are_read_by_name() -> None:
+    columns = RequestColumns(NUMBERS)
+    rows = read(columns, [Tensor("b c", "INT64", [3, 4]), Tensor("a", "FP64", [[1], [2]], [2, 1])])
+    assert rows.features.tolist() == [[1, 3], [2, 4]]
+    assert inputs_of(columns)[0] == {"name": "a", "datatype": "FP64", "shape": [-1]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([("a", "FP64", [1])], "'b c' is missing"),
+        ([("a", "FP64", [1]), ("b c", "FP64", [1]), ("z", "FP64", [1])], "no column 'z'"),
+        ([("a", "BYTES", ["1"]), ("b c", "FP64", [1])], "data type that does not fit a number"),
+        ([("a", "FP64", [1, 2]), ("b c", "FP64", [1])], "the same number of rows"),
+        ([("a", "FP64", []), ("b c", "FP64", [])], "the same number of rows"),
+        ([("a", "FP64", [1]), ("a", "FP64", [1]), ("b c", "FP64", [1])], "there twice"),
+        ([("a", "FP64", ["x"]), ("b c", "FP64", [1])], "a text instead of a number"),
+        ([], "'a' is missing"),
+    ],
+)
+def test_wrong_tensors_are_refused_by_name(inputs: list[Any], said: str) -> None:
+    with pytest.raises(RefusedRequest, match=said):
+        read(RequestColumns(NUMBERS), [Tensor(*it) for it in inputs])
+
+
+def test_a_tensor_has_one_value_by_row() -> None:
+    with pytest.raises(RefusedRequest, match="one value by row"):
+        read(RequestColumns(NUMBERS), [Tensor("a", "FP64", [1, 2], [1, 2])])
+
+
+def test_answers_have_the_form_of_tensorflow_serving() -> None:
+    task = RequestColumns(SCHEMA).task
+    values = np.array([[0.25, 0.75], [np.nan, 0.5]], np.float32)
+    found = predictions(task, values[:1])
+    assert found == [{"probabilities": [0.25, 0.75], "class": "high"}]
+    json.dumps(predictions(task, values), allow_nan=False)
+    assert predictions(RequestColumns(NUMBERS).task, np.array([1.5])) == [1.5]
+    probabilities, classes = tensors(task, values[:1])
+    assert (probabilities.shape, probabilities.data) == ([1, 2], [0.25, 0.75])
+    assert (classes.shape, classes.data) == ([1], ["high"])
+
+
+def test_a_refusal_is_for_people_and_for_programs() -> None:
+    with pytest.raises(RefusedRequest) as refused:
+        RequestColumns(NUMBERS).of_rows([{"a": "x", "b c": 1}])
+    body = answer(refused.value)
+    assert body["error"].startswith("the column 'a'")
+    assert body["problems"][0]["fix"].startswith("send 'a'")
