@@ -159,6 +159,7 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
     from fastapi.exceptions import FastAPIDeprecationWarning, RequestValidationError
     from fastapi.responses import JSONResponse
     from kserve.model_server import app
+    from starlette.exceptions import HTTPException
 
     from kfp_tfjob.serving.limits import Limits
 
@@ -187,8 +188,20 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
         ]
         return JSONResponse(answer(RefusedRequest(*wrong)), HTTPStatus.BAD_REQUEST)
 
+    async def other(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        wrong = Problem(
+            f"{request.method} {request.url.path} cannot be answered",
+            received=str(error.detail),
+            expected="POST /v1/models/MODEL:predict with JSON, or POST /v2/models/MODEL/infer with"
+            " JSON, or with Content-Type: application/octet-stream for tensors in binary",
+            fix="compare the address, the method and the content type",
+        )
+        return JSONResponse(answer(RefusedRequest(wrong)), error.status_code)
+
     warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)  # of kserve's code
     app.add_exception_handler(RefusedRequest, refused)
     app.add_exception_handler(DataError, failed)
     app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, other)
     app.add_middleware(Limits, most=int(options.max_request_mb * 1e6), metrics=metrics)

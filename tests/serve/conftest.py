@@ -57,7 +57,7 @@ def post(url: str, body: Any, **headers: str) -> Reply:
     """Send a request; `body` is JSON, or bytes as they are."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url, data, {"content-type": "application/json"} | named)
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | named)
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             version = reply.headers.get("x-model-version")

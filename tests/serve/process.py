@@ -41,7 +41,7 @@ class ServerProcess:
     ) -> None:
         self.model, self.port = model, port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = folder / f"{model}-{self.port}.log"
+        self._log = folder / f"serve-{self.port}.log"
         words = ["-m", "kfp_tfjob.pipelines", "serve", model, "--output", output]
         words += ["--port", str(self.port), "--poll-seconds", "0.5", *more]
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}

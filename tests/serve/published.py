@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_record
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.coding import Coding
@@ -37,7 +40,6 @@ class Publisher:
         self.store, self.layout, self.folder = store, Layout(base), folder
         self._datasets: dict[str, S3Address] = {}
         self._runs = 0
-        self._before_promotion: Callable[[S3Address], None] | None = None
 
     def pets(self, noise: float = 0.3, **gate: Any) -> int:
         """Publish a model of numbers without gaps; returns its version.
@@ -57,23 +59,13 @@ class Publisher:
         found = weights + noise * other
         return self._publish(PETS, lambda folder: _packed(found.astype(np.float32), folder), gate)
 
-    def pets_unseen(self, which: Callable[[S3Address], S3Address]) -> Damaged:
-        """Publish the next model of numbers with a damaged file; no server sees it whole.
-
-        Args:
-            which: Returns the address of the file, below that of the version.
-        """
-        damaged: list[Damaged] = []
-
-        def before(version: S3Address) -> None:
-            damaged.append(Damaged(self.store, which(version)))
-
-        self._before_promotion = before
-        try:
-            self.pets()
-        finally:
-            self._before_promotion = None
-        return damaged[0]
+    def roll_back(self, model_name: str, version: int) -> Champion:
+        """Make an earlier version the champion again."""
+        numbers = self.store.numbers(self.layout.model(model_name).champions)
+        records = [read_record(self.store, self.layout, model_name, it) for it in numbers]
+        old = next(it for it in records if it.version == version)
+        again = replace(old, number=numbers[-1] + 1, action=ROLLBACK, why="a test", by="a test")
+        return promote(self.store, self.layout, model_name, again)
 
     def people(self, **gate: Any) -> int:
         """Publish a model of columns of every kind with gaps; returns its version."""

@@ -103,7 +103,9 @@ def test_every_protocol_answers_like_the_model(
         for item, data in zip(inputs, raws, strict=True)
     ]
     head = json.dumps({"inputs": heads}).encode()
-    binary = post(url, head + b"".join(raws), Inference_Header_Content_Length=str(len(head)))
+    named = {"Content_Type": "application/octet-stream"}
+    named["Inference_Header_Content_Length"] = str(len(head))
+    binary = post(url, head + b"".join(raws), **named)
     assert binary.status == 200, binary.body
     data = binary.body["outputs"][0]["data"]
     # A gap of a boolean cannot be sent in binary; it is false there.
@@ -147,7 +149,7 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
     cases: list[tuple[str, Any, int, str]] = [
         (v1, {"instances": [PET, missing]}, 400, "the column 'column 0' is missing"),
         (v1, {"instances": [PET | {"extra": 1}]}, 400, "the model has no column 'extra'"),
-        (v1, {"instances": [PET | {"column 3": "1"}]}, 400, "'column 3' has a value that is a text"),
+        (v1, {"instances": [PET | {"column 3": "1"}]}, 400, "'column 3' has a value that is a"),
         (v1, {"instances": [PET | {"column 3": None}]}, 400, "'column 3' has 1 gap"),
         (v1, {"instances": []}, 400, "no rows"),
         (v1, {"rows": [PET]}, 400, "no rows"),
@@ -160,6 +162,9 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         (v2, b"{", 400, "Open Inference Protocol"),
         (v2, {"inputs": [{"name": "column 0", "shape": [1], "datatype": "BYTES", "data": ["a"]}]},
          400, "data type that does not fit a number"),
+        (v2, b"\xff\xfe", 400, "Open Inference Protocol"),
+        (f"{server.url}/v3/models", {}, 404, "cannot be answered"),
+        (v1.replace(":predict", ""), {}, 405, "cannot be answered"),
         (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "do not unload"),
         (f"{server.url}/v2/repository/models/pets/load", {}, 403, "do not load"),
     ]  # fmt: skip
@@ -199,15 +204,16 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     version = str(publisher.pets())
     _until(lambda: post(url, {"instances": [PET]}).version == version, server)
 
-    # A newer champion that is damaged never answers; repaired, it does.
-    champion = read_champion(publisher.store, publisher.layout, PETS)
-    assert champion
-    damaged = publisher.pets_unseen(lambda version: version / "model" / "saved_model.pb")
-    _until(lambda: f"champion {champion.number + 1} is refused" in server.log, server)
-    number = champion.number + 1
+    # A newer champion that is damaged never answers.
+    place = publisher.layout.model(PETS)
+    graph = place.version(1) / "model" / "saved_model.pb"
+    whole = publisher.store.read(graph)
+    publisher.store.write(graph, whole[:-1] + b"x")
+    number = publisher.roll_back(PETS, 1).number
+    _until(lambda: f"champion {number} is refused" in server.log, server)
     assert f'champion_refused{{model_name="pets"}} {number}.0' in get(f"{server.url}/metrics")
     assert post(url, {"instances": [PET]}).version == version
-    damaged.repair()
+    publisher.store.write(graph, whole)
     newest = str(publisher.pets())
     _until(lambda: post(url, {"instances": [PET]}).version == newest, server)
     end.set()
