@@ -87,7 +87,10 @@ def apis() -> dict[tuple[str, str], str]:
 
 
 def request(arguments: list[str]) -> None:
-    """Compare a request of curl with KFP's API: its path, its method, and the model of its body."""
+    """Compare a request of curl with KFP's API: its path, its method, and the model of its body.
+
+    A request to a server of a model has the keys of V1 or V2.
+    """
     import kfp_server_api
 
     verb, body, url = "", "", ""
@@ -103,6 +106,12 @@ def request(arguments: list[str]) -> None:
         elif not word.startswith("-"):
             url = word
     verb = verb or ("POST" if body else "GET")
+    if served := re.search(r"(/v[12]/models/[\w.$-]+)(:predict|/infer|/ready)?$", url):
+        # tests/serve sends such requests to the server itself.
+        key = {":predict": "instances", "/infer": "inputs"}.get(served[2])
+        assert verb == ("POST" if key else "GET"), f"{verb} {url}"
+        assert not key or isinstance(json.loads(body)[key], list), f"{url} has no {key}"
+        return
     path = "/apis" + url.replace("$API/", "/apis/v2beta1/").partition("/apis")[2]
     path = urlsplit(path).path
     if path == "/apis/v2beta1/pipelines/upload":
