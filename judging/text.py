@@ -15,6 +15,21 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4f}" if size < 100 else f"{value:,.1f}"
 
 
+def difference(value: float | None, of: float | None) -> str:
+    """Return a difference with its sign, and with the decimals that `number` gives the metric.
+
+    Args:
+        value: The difference; a dash if it is unknown.
+        of: One of both values.
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    shown = number(value)
+    if of is not None and 0.01 <= abs(of) < 100 and abs(value) < 100:
+        shown = f"{value:.4f}"
+    return f"+{shown}" if value > 0 else shown
+
+
 def rough(value: float) -> str:
     """Return a number with two digits."""
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.2g}"

@@ -153,6 +153,32 @@ def edge_value(edge: float | str) -> float:
     return float((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
+class ReportOptions(Group):
+    """What the report of an evaluation shows besides the verdict."""
+
+    rows: list[str] = option(
+        [],
+        "Columns of the test rows with the greatest errors that the report may show, for instance"
+        ' `["age", "city"]`; `["picture"]` shows small copies of pictures. Without any, it shows no'
+        " rows, because everyone who sees the run can read its report.",
+    )
+    worst: int = option(10, "How many of these rows the report shows.", ge=1, le=50)
+    importance_seconds: float = option(
+        20.0,
+        "The most seconds for measuring which columns matter to the model, on 2,000 test rows;"
+        " 0 measures nothing.",
+        ge=0,
+        le=3600,
+    )
+
+    @pydantic.field_validator("rows")
+    @classmethod
+    def _columns(cls, rows: list[str]) -> list[str]:
+        if any(not name for name in rows) or len(set(rows)) < len(rows):
+            raise ValueError("names of columns, each once")
+        return rows
+
+
 class GateOptions(Group):
     """The keys of `gate`."""
 
@@ -211,6 +237,10 @@ class GateOptions(Group):
         ' `["city", {"column": "age", "edges": [30, 50]}]`.'
         " The model must not be worse than the champion in any slice, beyond chance: by more than"
         " the margin of the mode, with Holm's correction for the number of slices.",
+    )
+
+    report: ReportOptions = option(
+        ReportOptions(), "What the report of the evaluation shows besides the verdict."
     )
 
     @pydantic.field_validator("primary_metric")

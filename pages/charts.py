@@ -3,28 +3,25 @@
 They are drawn by hand because no library fits. matplotlib takes more than a second to import and
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB
 each, so the 200 histograms of a dataset's page would be 3.7 MB, and it has no confusion matrix.
-svg.py, drawsvg and svgwrite only write elements, which ElementTree does as well.
+The packages svg.py, drawsvg and svgwrite only write elements, which ElementTree does as well.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from kfp_tfjob.storage.text import line, short
+from kfp_tfjob.pages.svg import add, drawing, markup
+from kfp_tfjob.storage.text import short
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
 _WIDTH, _LEFT, _RIGHT = 420, 58, 14
 _TOP, _BOTTOM = 28, 46  # the legend is above the lines
 _TALL, _FLAT = 360, 250
-_MOST_NAME = 16  # characters of a class beside a confusion matrix
-_MOST_IN_TIP = 40  # characters of a class in the tooltip of a cell: there may be 900 cells
 _MOST_IN_LEGEND = 24
-_SMALL, _SMALL_HEIGHT = 160, 36  # of a plot in the row of a table
 
 Point = tuple[float, float]
 
@@ -75,18 +72,21 @@ def precision_recall(curves: Mapping[str, Iterable[Point]], share: float) -> Mar
     return plot.markup()
 
 
-def calibration(curves: Mapping[str, Sequence[Point]]) -> Markup:
+def calibration(
+    curves: Mapping[str, Sequence[Point]], weights: Mapping[str, Sequence[float]]
+) -> Markup:
     """Draw how often a prediction comes true, by its probability.
 
     Args:
         curves: Points (mean probability, share that came true) by name.
+        weights: The share of the rows behind each point, by name: the size of its dot.
     """
     most = max((max(point) for points in curves.values() for point in points), default=1.0)
     ends = (0.0, most if 0 < most < 0.5 else 1.0)  # rare classes have small probabilities
     plot = _Plot("Calibration", ends, ends, _TALL)
     plot.axes("predicted probability", "share that came true")
     plot.line([(0, 0), (ends[1], ends[1])], "line dashed c")
-    plot.lines(curves, dots=True)
+    plot.lines(curves, weights)
     return plot.markup()
 
 
@@ -98,7 +98,7 @@ def residuals(predicted: Sequence[float], errors: Sequence[float]) -> Markup:
     plot.line([(plot.x[0], 0), (plot.x[1], 0)], "line dashed c")
     for point in zip(predicted, errors, strict=True):
         x, y = plot.at(*point)
-        _add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
+        add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
     return plot.markup()
 
 
@@ -110,7 +110,7 @@ def scatter(true: Sequence[float], predicted: Sequence[float]) -> Markup:
     plot.line([(ends[0], ends[0]), (ends[1], ends[1])], "line dashed c")
     for point in zip(true, predicted, strict=True):
         x, y = plot.at(*point)
-        _add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
+        add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
     return plot.markup()
 
 
@@ -128,103 +128,68 @@ def histogram(title: str, what: str, edges: Sequence[float], counts: Sequence[in
     bottom = plot.at(0, 0)[1]
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         (x, y), (right, _) = plot.at(low, count), plot.at(high, count)
-        bar = _add(
+        bar = add(
             plot.svg, "rect", x=x, y=y, width=max(right - x - 1, 1), height=bottom - y, class_="dot"
         )
-        _add(bar, "title", f"{count} rows from {low:.4g} to {high:.4g}")
+        add(bar, "title", f"{count} rows from {low:.4g} to {high:.4g}")
     return plot.markup()
 
 
-def confusion_matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Markup:
-    """Draw counts; a row is a true class, and the shade of a cell is its share of the row.
+def each_class(others: Iterable[Sequence[Point]], named: Mapping[str, Iterable[Point]]) -> Markup:
+    """Draw the ROC curve of every class, one against the rest.
 
     Args:
-        names: The names of the classes.
-        counts: One row for each true class, one column for each predicted class.
+        others: Curves as thin lines, points (false positive rate, true positive rate).
+        named: Curves with a color and a name.
     """
-    cell = 34 if len(names) <= 12 else 20
-    left, top = 130, 106
-    size = cell * len(names)
-    svg = _svg("Confusion matrix", left + size + 50, top + size + 8)
-    _add(svg, "text", "predicted class", x=left + size / 2, y=14, text_anchor="middle")
-    _add(svg, "text", "true class", x=6, y=top - 8)
-    for i, (name, row) in enumerate(zip(names, counts, strict=True)):
-        middle = (i + 0.5) * cell
-        label = short(name, _MOST_NAME)
-        _add(svg, "text", label, x=left - 6, y=top + middle + 4, text_anchor="end")
-        x, y = left + middle + 4, top - 6
-        _add(svg, "text", label, x=x, y=y, transform=f"rotate(-50 {x:g} {y:g})")
-        for j, (other, count) in enumerate(zip(names, row, strict=True)):
-            share = count / max(sum(row), 1)
-            box = _add(
-                svg,
-                "rect",
-                x=left + j * cell,
-                y=top + i * cell,
-                width=cell - 1,
-                height=cell - 1,
-                class_="fill" if i == j else "fill b",
-                fill_opacity=f"{0.05 + 0.9 * share:.2f}",
-            )
-            tip = f"{short(name, _MOST_IN_TIP)} predicted as {short(other, _MOST_IN_TIP)}"
-            _add(box, "title", f"{tip}: {count} ({share:.1%})")
-            if count and cell >= 30:
-                x, y = left + (j + 0.5) * cell, top + middle + 4
-                shown = tick(count) if count >= 10_000 else str(count)
-                side = {"class_": "on"} if share > 0.5 else {}
-                _add(svg, "text", shown, x=x, y=y, text_anchor="middle", **side)
-    return _markup(svg)
+    plot = _Plot("ROC curves of the classes", (0, 1), (0, 1), _TALL)
+    plot.axes("false positive rate", "true positive rate")
+    plot.line([(0, 0), (1, 1)], "line dashed c")
+    for points in others:
+        plot.line(points, "line thin c")
+    plot.lines(named)
+    return plot.markup()
 
 
-def bars(counts: Sequence[int]) -> Markup:
-    """Draw a histogram for the row of a table."""
-    svg = _svg("histogram", _SMALL, _SMALL_HEIGHT)
-    width, most = _SMALL / len(counts), max(*counts, 1)
-    heights = (_SMALL_HEIGHT * count / most for count in counts)
-    path = "".join(
-        f"M{i * width:.4g} {_SMALL_HEIGHT}v-{height:.3g}h{width - 1:.3g}v{height:.3g}z"
-        for i, height in enumerate(heights)
-        if height
-    )
-    _add(svg, "path", d=path, class_="fill")
-    return _markup(svg)
-
-
-def compare(bars: Sequence[int], lines: Mapping[str, Sequence[int]]) -> Markup:
-    """Draw the shares of some rows in bins, and those of others in the same bins as lines.
+def shares(
+    title: str, what: str, edges: Sequence[float], series: Mapping[str, Sequence[float]]
+) -> Markup:
+    """Draw histograms over each other, each as shares of its own rows.
 
     Args:
-        bars: Rows by bin; the bars are these.
-        lines: Other rows by bin, by the class of the line in style.css: `b` or `c`.
+        title: The title of the plot.
+        what: The name of the horizontal axis.
+        edges: The edges of the bins, one more than values of a series.
+        series: The shares by the name of the line.
     """
-    svg = _svg("rows by bin", _SMALL, _SMALL_HEIGHT)
-    all_of = [_shares(counts) for counts in (bars, *lines.values())]
-    most = max(max(shares, default=0) for shares in all_of) or 1
-    width = _SMALL / max(len(bars), 1)
-    drawn = [[_SMALL_HEIGHT * (1 - share / most) for share in shares] for shares in all_of]
-    gap = 1 if width >= 4 else 0
-    path = "".join(
-        f"M{i * width:.4g} {_SMALL_HEIGHT}V{top:.3g}h{width - gap:.3g}V{_SMALL_HEIGHT}z"
-        for i, top in enumerate(drawn[0])
-        if top < _SMALL_HEIGHT
-    )
-    _add(svg, "path", d=path, class_="soft")
-    for name, tops in zip(lines, drawn[1:], strict=True):
-        steps = "".join(f"V{max(top, 0.8):.3g}h{width:.4g}" for top in tops)
-        _add(svg, "path", d=f"M0 {_SMALL_HEIGHT}{steps}", class_=f"line {name}")
-    return _markup(svg)
+    most = max((max(values) for values in series.values()), default=0) or 1
+    plot = _Plot(title, (edges[0], edges[-1]), (0, most), _FLAT)
+    plot.axes(what, "share of rows")
+    for values, style in zip(series.values(), _CLASSES, strict=False):
+        ends = [(edges[0], 0.0)], [(edges[-1], 0.0)]
+        plot.area([*ends[0], *_stairs(edges, values), *ends[1]], f"faint {style}")
+    plot.lines({name: _stairs(edges, values) for name, values in series.items()})
+    return plot.markup()
 
 
-def _shares(counts: Sequence[int]) -> list[float]:
-    total = sum(counts) or 1
-    return [count / total for count in counts]
+def cumulative(series: Mapping[str, Sequence[Point]], most: float) -> Markup:
+    """Draw the share of rows whose error is at most some size.
+
+    Args:
+        series: Points (error, share) by name.
+        most: The largest error that is drawn.
+    """
+    plot = _Plot("Share of rows by error", (0, most or 1), (0, 1), _FLAT)
+    plot.axes("absolute error, at most", "share of rows")
+    plot.lines({who: [(min(x, most), y) for x, y in points] for who, points in series.items()})
+    return plot.markup()
 
 
-def bar(share: float) -> Markup:
-    """Draw a share, 0 to 1, for the row of a table."""
-    svg = _svg("share", _SMALL, 12)
-    _add(svg, "rect", width=_SMALL * share, height=12, class_="fill")
-    return _markup(svg)
+def _stairs(edges: Sequence[float], values: Sequence[float]) -> list[Point]:
+    steps: list[Point] = []
+    for value, low, high in zip(values, edges[:-1], edges[1:], strict=True):
+        steps += [(low, value), (high, value)]
+    return steps
 
 
 @dataclass
@@ -237,7 +202,7 @@ class _Plot:
     height: int
 
     def __post_init__(self) -> None:
-        self.svg = _svg(self.title, _WIDTH, self.height)
+        self.svg = drawing(self.title, _WIDTH, self.height)
 
     def at(self, x: float, y: float) -> Point:
         """Return where a point is drawn."""
@@ -253,50 +218,75 @@ class _Plot:
         Args:
             x: Name of the horizontal axis.
             y: Name of the vertical axis.
-            ticks: Numbers on the horizontal axis; if empty, its ends and its middle.
+            ticks: Numbers on the horizontal axis; if empty, round ones.
         """
-        for value in (self.y[0], _middle(self.y), self.y[1]):
+        for value in _ticks(self.y):
             left, here = self.at(self.x[0], value)
-            _add(self.svg, "line", x1=left, x2=_WIDTH - _RIGHT, y1=here, y2=here, class_="grid")
-            _add(self.svg, "text", tick(value), x=left - 6, y=here + 4, text_anchor="end")
-        for value in ticks or (self.x[0], _middle(self.x), self.x[1]):
+            add(self.svg, "line", x1=left, x2=_WIDTH - _RIGHT, y1=here, y2=here, class_="grid")
+            add(self.svg, "text", tick(value), x=left - 6, y=here + 4, text_anchor="end")
+        for value in ticks or _ticks(self.x):
             here, bottom = self.at(value, self.y[0])
-            _add(self.svg, "text", tick(value), x=here, y=bottom + 16, text_anchor="middle")
+            add(self.svg, "text", tick(value), x=here, y=bottom + 16, text_anchor="middle")
         middle = self.at(_middle(self.x), _middle(self.y))
-        _add(self.svg, "text", x, x=middle[0], y=self.height - 8, text_anchor="middle")
+        add(self.svg, "text", x, x=middle[0], y=self.height - 8, text_anchor="middle")
         turn = f"rotate(-90 12 {middle[1]:g})"
         if y:
-            _add(self.svg, "text", y, x=12, y=middle[1], text_anchor="middle", transform=turn)
+            add(self.svg, "text", y, x=12, y=middle[1], text_anchor="middle", transform=turn)
 
-    def lines(self, series: Mapping[str, Iterable[Point]], dots: bool = False) -> None:
-        """Draw lines of different colors and their legend, and a dot for each point if asked."""
+    def lines(
+        self,
+        series: Mapping[str, Iterable[Point]],
+        weights: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Draw lines of different colors and their legend, and dots of these weights if asked."""
         left = _LEFT
         for index, (name, points) in enumerate(series.items()):
             color = _CLASSES[index % len(_CLASSES)]
             points = list(points)
-            self.line(points, f"line {color}")
-            for x, y in (self.at(*point) for point in points if dots):
-                _add(self.svg, "circle", cx=x, cy=y, r=3, class_=f"fill {color}")
-            _add(self.svg, "rect", x=left, y=9, width=14, height=3, class_=f"fill {color}")
+            self.line(points, f"line {color}" if weights is None else f"line light {color}")
+            for point, weight in zip(points, weights[name] if weights else (), strict=False):
+                x, y = self.at(*point)
+                radius = 1.8 + 6.5 * math.sqrt(weight)
+                add(self.svg, "circle", cx=x, cy=y, r=radius, class_=f"fill {color}")
+            add(self.svg, "rect", x=left, y=9, width=14, height=3, class_=f"fill {color}")
             label = short(name, _MOST_IN_LEGEND)
-            _add(self.svg, "text", label, x=left + 20, y=14)
+            add(self.svg, "text", label, x=left + 20, y=14)
             left += 44 + 6 * len(label)
 
     def line(self, points: Iterable[Point], style: str) -> None:
         """Draw a line, and a dot if there is only one point."""
         places = [self.at(*point) for point in points]
         shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        _add(self.svg, "polyline", points=shown, class_=style)
+        add(self.svg, "polyline", points=shown, class_=style)
         if len(places) == 1:
             (x, y) = places[0]
-            _add(self.svg, "circle", cx=x, cy=y, r=3, class_=style.replace("line", "fill"))
+            add(self.svg, "circle", cx=x, cy=y, r=3, class_=style.replace("line", "fill"))
+
+    def area(self, points: Iterable[Point], style: str) -> None:
+        """Fill the area within points."""
+        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*point) for point in points))
+        add(self.svg, "polyline", points=shown, class_=style)
 
     def markup(self) -> Markup:
-        return _markup(self.svg)
+        """Return the drawing."""
+        return markup(self.svg)
 
 
 def _middle(ends: tuple[float, float]) -> float:
     return ends[0] / 2 + ends[1] / 2  # the sum may be too large for a float
+
+
+def _ticks(ends: tuple[float, float]) -> list[float]:
+    """Return four to seven round numbers between the ends, or the ends if there are none."""
+    low, high = ends
+    size = high / 2 - low / 2
+    if not (math.isfinite(size) and size > 0) or size < 1e-9 * max(abs(low), abs(high)):
+        return [low, high]
+    raw = size / 2.5
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)] or [low, high]
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -315,25 +305,3 @@ def _whole(first: float, last: float) -> Sequence[float]:
     step = max(-(-(last - first) // 5), 1)
     inner = [number for number in range(first, last, step) if last - number >= step / 2]
     return [*inner, last]
-
-
-def _svg(label: str, width: float, height: float) -> ElementTree.Element:
-    svg = ElementTree.Element("svg", viewBox=f"0 0 {width:g} {height:g}", role="img")
-    svg.attrib |= {"width": f"{width:g}", "height": f"{height:g}", "aria-label": line(label)}
-    return svg
-
-
-def _add(
-    parent: ElementTree.Element, tag: str, text: str = "", **attributes: Any
-) -> ElementTree.Element:
-    """Add an element; `text_anchor` is the attribute `text-anchor`, `class_` is `class`."""
-    child = ElementTree.SubElement(parent, tag)
-    for name, value in attributes.items():
-        shown = value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
-        child.set(name.rstrip("_").replace("_", "-"), shown)
-    child.text = line(text) or None
-    return child
-
-
-def _markup(svg: ElementTree.Element) -> Markup:
-    return Markup(ElementTree.tostring(svg, encoding="unicode"))

@@ -12,6 +12,7 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.details import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.storage.trained import Trained, remember
@@ -71,9 +72,12 @@ def run(
     """
     given = Given.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
-        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
+        gathering = Gathering(given.options)
+        judged = judge(step.store, step.layout, given, Path(scratch), gpus, gathering.watchers)
         model = judged.measured["model"]
-        html = report.render(judged.verdict, judged.task, judged.measured)
+        root = str(step.layout.root)
+        details = gathering.finish(judged)
+        html = report.render(judged.verdict, judged.task, judged.measured, details, root)
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices, judged.serving.metrics),
             html,

@@ -2,47 +2,116 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kfp_tfjob.components.evaluate.plots import plots
+from markupsafe import Markup
+
+from kfp_tfjob.components.evaluate.changes import BASELINE, Gain, changes
+from kfp_tfjob.components.evaluate.details import Details
+from kfp_tfjob.components.evaluate.plots import confusions, curves
 from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.text import chance, number, rough
+from kfp_tfjob.judging.text import chance, difference, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
+from kfp_tfjob.pages import small
+from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
+from kfp_tfjob.storage.words import sized
+from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
 
 _MOST_SLICES = 100
+_MOST_COLUMNS = 25
+_FACTS = {
+    "run_id": "run",
+    "model_uri": "model",
+    "model_digest": "SHA-256 of the manifest of its run",
+    "exported_weights_sha256": "SHA-256 of its weights",
+    "dataset_uri": "dataset",
+    "dataset_digest": "digest of the dataset",
+    "schema_digest": "digest of its schema",
+}
+
+
+class _Tile(NamedTuple):
+    name: str
+    value: str
+    note: str = ""
+    style: str = ""
 
 
 class _Class(NamedTuple):
     name: str
     rows: int
     measured: list[Measured]
+    champion: float
+    drawn: Markup
 
 
-def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored]) -> str:
+class _Column(NamedTuple):
+    name: str
+    value: str
+    interval: str
+    drawn: Markup
+
+
+def render(
+    verdict: Mapping[str, Any],
+    task: Task,
+    scored: Mapping[str, Scored],
+    details: Details | None = None,
+    output_uri: str = "",
+) -> str:
     """Return the report as HTML, below 1 MB and without external references.
 
     Args:
         verdict: The content of verdict.json.
         task: What the model must predict.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
+        details: What the report shows of single rows and columns.
+        output_uri: Where runs are, to judge the model again.
     """
+    details = details or Details()
+    changed = changes(scored, verdict["confidence"], list(task.classes))
+    champion = verdict["champion"] or {}
+    columns = _columns(details.importances)
     return fill(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict['model_name']}",
         verdict=verdict,
-        scored=scored,
-        plots=plots(task, scored),
-        classes=_classes(task, scored["model"]),
+        confidence=f"{verdict['confidence'] * 100:g} %",
+        against=changed.against,
+        changed=changed,
+        tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
+        baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
+        same_weights=champion.get("exported_weights_sha256") == verdict["exported_weights_sha256"],
+        serving=verdict.get("serving"),
+        champion_serving=champion.get("serving"),
+        confusions=confusions(task, scored, changed),
+        curves=curves(task, scored),
+        classes=_classes(task, scored, changed.against),
         kinds=PER_CLASS,
+        details=details,
+        columns=columns[:_MOST_COLUMNS],
+        more_columns=len(columns[_MOST_COLUMNS:]),
+        pairs=changed.pairs if len(task.classes) > MOST_WITH_NUMBERS else [],
+        slice_drawn=_slice_drawing(verdict),
+        pictures=task.kinds == (PICTURE,),
+        facts=_facts(verdict),
+        gate=_dictionary(verdict["gate"], lambda value: json.dumps(value, ensure_ascii=False)),
+        again=_again(verdict, output_uri),
         number=number,
+        difference=difference,
         rough=rough,
         chance=chance,
+        sized=sized,
+        percent=lambda share: f"{share:.1%}",
+        parts=small.stacked,
         interval=_interval,
         finite=math.isfinite,
         threshold=_threshold,
@@ -50,19 +119,145 @@ def render(verdict: Mapping[str, Any], task: Task, scored: Mapping[str, Scored])
     )
 
 
-def _classes(task: Task, model: Scored) -> list[_Class]:
+def _primary(
+    verdict: Mapping[str, Any], scored: Mapping[str, Scored], gains: Sequence[Gain]
+) -> Gain:
+    """Return the primary metric of both models; of one without a value, only its name."""
+    metric = verdict["primary_metric"]
+    nothing = Measured(math.nan, math.nan, math.nan)
+    known = {gain.metric: gain for gain in gains}
+    if metric in known:
+        return known[metric]
+    model = scored["model"].classes.get(metric, nothing)
+    against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
+    other = scored[against].classes.get(metric, nothing)
+    return Gain(metric, model, other, model.value - other.value, math.nan, math.nan)
+
+
+def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[_Tile]:
+    """Yield the numbers that one looks for first."""
+    model, other = primary.model, primary.other
+    yield _Tile(primary.metric, number(model.value), _interval(model.low, model.high))
+    yield _Tile(against, number(other.value), _interval(other.low, other.high))
+    yield _Tile(
+        "gain", primary.text, primary.bounds, "" if primary.style == "quiet" else primary.style
+    )
+    judged = [it for it in verdict["slices"] if it["state"] != "insufficient"]
+    if judged:
+        failed = sum(it["state"] == "fail" for it in judged)
+        note = f"of {len(judged):,} with enough rows"
+        yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
+    if serving := verdict.get("serving"):
+        for size, times in list(serving["latency_ms"].items())[:1]:
+            note = f"95 % within {rough(times['p95'])} ms"
+            yield _Tile(f"latency, {_rows(size)}", f"{rough(times['p50'])} ms", note)
+        yield _Tile("size of the model", sized(serving["bytes"]))
+
+
+def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Class]:
+    model = scored["model"]
     if not model.classes or not isinstance(model.predictions, ClassPredictions):
         return []
     support = model.predictions.confusion().sum(axis=1).tolist()
+    theirs = {} if against == BASELINE else scored[against].classes
+    found = []
+    for name, rows in zip(task.classes, support, strict=True):
+        each = [model.classes[f"{kind}/{name}"] for kind in PER_CLASS]
+        f1, other = each[-1], theirs.get(f"f1/{name}")
+        champion = math.nan if other is None else other.value
+        drawn = small.estimate(f1.value, (f1.low, f1.high), (0.0, 1.0), champion)
+        found.append(_Class(name, rows, each, champion, drawn))
+    return found
+
+
+def _slice_drawing(verdict: Mapping[str, Any]) -> Any:
+    """Return the function that draws a slice, on one scale for all."""
+    ends = _ends(
+        value
+        for it in verdict["slices"][:_MOST_SLICES]
+        for value in (it["value"], it["champion"], *it["interval"])
+    )
+    everyone = verdict["metrics"].get(verdict["primary_metric"])
+
+    def draw(it: Mapping[str, Any]) -> Markup:
+        mark = everyone if it["champion"] is None else it["champion"]
+        style = "bad" if it["state"] == "fail" else ""
+        interval = (_known(it["interval"][0]), _known(it["interval"][1]))
+        return small.estimate(_known(it["value"]), interval, ends, _known(mark), style)
+
+    return draw
+
+
+def _columns(found: Importances | None) -> list[_Column]:
+    """Put the importances in words, all with as many digits and on one scale."""
+    if found is None:
+        return []
+    drawn = list(found.columns.values())[:_MOST_COLUMNS]
+    ends = _ends([0.0, *(end for it in drawn for end in (it.value, it.low, it.high))])
+    most = max(abs(end) for end in ends)
+    digits = min(max(2 - math.floor(math.log10(most)), 0), 12) if most > 0 else 0
     return [
-        _Class(name, rows, [model.classes[f"{kind}/{name}"] for kind in PER_CLASS])
-        for name, rows in zip(task.classes, support, strict=True)
+        _Column(
+            name,
+            f"{it.value:,.{digits}f}",
+            f"{it.low:,.{digits}f} to {it.high:,.{digits}f}",
+            small.amount(it.value, (it.low, it.high), ends) if place < _MOST_COLUMNS else Markup(),
+        )
+        for place, (name, it) in enumerate(found.columns.items())
     ]
+
+
+def _ends(values: Iterable[float | None]) -> tuple[float, float]:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return min(known, default=0.0), max(known, default=1.0)
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = [(words, str(verdict[name])) for name, words in _FACTS.items()]
+    if champion := verdict["champion"]:
+        whose = f"version {champion['version']} of run {champion['run_id']}"
+        found.append(("champion", whose))
+        found.append(("SHA-256 of its weights", champion["exported_weights_sha256"]))
+    return found
+
+
+def _again(verdict: Mapping[str, Any], output_uri: str) -> list[str]:
+    """Return the lines of a program that judges the model again."""
+    base = output_uri or verdict["model_uri"].partition("/runs/")[0]
+    names = ("dataset_uri", "model_name", "model_uri")
+    gate = _dictionary(verdict["gate"], repr)
+    return [
+        "from kfp_tfjob.components.evaluate.engine import run",
+        "from kfp_tfjob.components.step import step",
+        "",
+        *(f"{name} = {verdict[name]!r}" for name in names),
+        f"gate = {gate[0]}",
+        *gate[1:],
+        f'with step("evaluate", {verdict["run_id"] + "-again"!r}, {base!r}) as again:',
+        "    found = run(again, dataset_uri, model_name, model_uri, gate)",
+        "print(found.verdict_uri, found.metrics)",
+    ]
+
+
+def _dictionary(values: Mapping[str, Any], written: Callable[[Any], str]) -> list[str]:
+    """Return the lines of a dict, one for each key."""
+    lines = [f"  {written(key)}: {written(value)}," for key, value in values.items()]
+    if lines:
+        lines[-1] = lines[-1].removesuffix(",")
+    return ["{", *lines, "}"]
 
 
 def _interval(low: float | None, high: float | None) -> str:
     known = low is not None and math.isfinite(low)
     return f"{number(low)} to {number(high)}" if known else "–"
+
+
+def _rows(size: str) -> str:
+    return "1 row" if str(size) == "1" else f"{size} rows"
 
 
 def _threshold(held: float | str | Mapping[str, float] | None) -> str:

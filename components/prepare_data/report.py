@@ -11,7 +11,7 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
 from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.pages import charts
+from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
 from kfp_tfjob.storage.text import short
@@ -96,8 +96,8 @@ def render(
         counted=counted,
         percent="{:.1%}".format,
         sentence=_sentence,
-        bars=charts.bars,
-        bar=charts.bar,
+        bars=small.bars,
+        bar=small.bar,
     )
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.prepare_data.drift import Drift
 from kfp_tfjob.components.prepare_data.review import Comparison, Review
-from kfp_tfjob.pages import charts
+from kfp_tfjob.pages import small
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
 from kfp_tfjob.trainer.pictures import PICTURE
@@ -143,7 +143,7 @@ def _row(
     return Row(
         name,
         plot,
-        charts.bars(shape) if shape else "",
+        small.bars(shape) if shape else "",
         cells,
         _gaps(name, column, comparison),
         drifts,
@@ -154,7 +154,7 @@ def _plot(now: _Entry, before: _Entry | None) -> Markup:
     lines = {"b": _bars(now["counts"]["test"], now["kind"])}
     if before:
         lines["c"] = _bars(before["counts"]["train"], before["kind"])
-    return charts.compare(_bars(now["counts"]["train"], now["kind"]), lines)
+    return small.compare(_bars(now["counts"]["train"], now["kind"]), lines)
 
 
 def _bars(counts: Sequence[int], kind: str) -> list[int]:

@@ -1,7 +1,9 @@
 """evaluate and publish on the real store with real SavedModels: who becomes champion."""
 
 import json
+import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -329,6 +331,38 @@ def test_slices_of_two_models(bench: Bench) -> None:
     assert all(0 <= it["chance"] <= 1 for it in verdict["slices"])
     assert done.metrics["slice/column 0 ≥ 0.5/accuracy"] > 0.8
     assert "column 0 ≥ 0.5" in done.html and "&lt;b&gt;owl" in done.html
+
+
+def test_the_report_shows_rows_and_columns_and_how_to_judge_again(bench: Bench) -> None:
+    bench.train("r1", 0.6, packed)
+    assert bench.evaluate("r1")[0].blessed
+    bench.publish("r1")
+    bench.train("better", 0.1, packed)
+    shown = {"rows": ["column 2", "column 9"], "worst": 3}
+    done, verdict = bench.evaluate("better", report=shown)
+    html = unescape(done.html)
+    assert "What changed from champion 1" in html and "only the model is right" in html
+    columns = re.findall(r'<td class="name">(column \d)</td>', html)
+    assert sorted(columns) == [f"column {at}" for at in range(FEATURES)]
+    # Three rows, with the value of the column that may be shown, and of no other.
+    rows = re.findall(r'<tr><td>(\d+)</td>.*<td class="name">([-.\d]+)</td></tr>', html)
+    assert len(rows) == 3
+    values = bench.rows.features[:, 2]
+    for number, value in rows:
+        assert float(value) == pytest.approx(values[int(number) - 1], rel=1e-6)
+    assert "did you mean 'column 0'?" in html or "The data has no column 'column 9'" in html
+
+    # The program on the page runs, and finds the same.
+    program = html.rpartition("<pre>")[2].partition("</pre>")[0]
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert names["found"].metrics == done.metrics
+    again = json.loads(bench.store.read(bench.layout.run("better-again").verdict))
+    assert again["checks"] == verdict["checks"]
+
+    # Without rows in the gate, the report shows none.
+    html = bench.evaluate("better", report={"importance_seconds": 0})[0].html
+    assert "The worst errors" not in html and "gate.report.importance_seconds is 0" in html
 
 
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:

@@ -1,16 +1,25 @@
 """The report and what Kubeflow Pipelines shows: small, self-contained, escaped, finite."""
 
+import ast
 import json
+import math
+import re
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 from kfp import dsl
+from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.changes import changes
+from kfp_tfjob.components.evaluate.details import Details, WrongRow
+from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
+from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -86,6 +95,21 @@ def evaluated(case: str) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
     return task, build(decision, judged, scored, 0.95, champion, rival), scored
 
 
+def shown_rows(task: Task, picture: str = "") -> Details:
+    """Return details in which every name is hostile."""
+    found = Importances(
+        NASTY,
+        0.8,
+        2000,
+        5,
+        {f"{NASTY} {at}": Measured(0.1 / (at + 1), -0.01, 0.2) for at in range(60)},
+        (NASTY,) * 3,
+    )
+    row = WrongRow(7, NASTY, NASTY, "3 %", NASTY, [] if picture else [NASTY] * 3, Markup(picture))
+    columns = () if picture else (NASTY, "b", "c")
+    return Details(found, "", [row] * 50, columns, (f"no column {NASTY}",))
+
+
 class Tags(HTMLParser):
     """Collects what a page consists of, and that every element is closed."""
 
@@ -124,6 +148,77 @@ def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
     for reason in verdict["reasons"]:
         assert escaped(reason) in html
     assert ("svg" in tags.seen) is (case != "no numbers")
+
+
+def test_the_verdict_comes_first_and_what_changed_next() -> None:
+    task, verdict, scored = evaluated("ten classes")
+    html = report.render(verdict, task, scored, shown_rows(task))
+    headings = re.findall("<h2>(.*?)</h2>", html)
+    assert headings == [
+        "Checks",
+        "What changed from champion 7",
+        "Confusions",
+        "Classes",
+        "Curves",
+        "Which columns matter",
+        "The worst errors",
+        "What was judged",
+        "Judge it again",
+    ]
+    assert html.index("Not blessed") < html.index("<h2>")
+    assert "only the model is right: " in html and "only champion 7 is right: " in html
+
+
+def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
+    for case in ("two classes", "regression"):
+        task, verdict, scored = evaluated(case)
+        found = changes(scored, 0.95, list(task.classes))
+        gains = {gain.metric: gain for gain in found.gains}
+        assert set(gains) == set(scored["model"].measured)
+        check = next(one for one in verdict["checks"] if one["name"] == "champion")
+        primary = gains[verdict["primary_metric"]]
+        assert [primary.low, primary.high] == pytest.approx(check["interval"])
+        better = [one for one in gains.values() if one.metric not in ("mean_error", "ece")]
+        assert all(one.gain > 0 for one in better)
+        assert sum(count for _, count, _ in found.rows) == verdict["rows"]
+        if case == "regression":
+            assert math.isnan(gains["mean_error"].gain)  # more or less of it is not better
+
+
+def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> None:
+    task, _, scored = evaluated("two hundred classes")
+    found = changes(scored, 0.95, list(task.classes))
+    assert len(found.names) == 30 and found.names[-1] == "other"
+    assert found.before.sum() == found.now.sum() == 3000
+    assert (found.before.sum(axis=1) == found.now.sum(axis=1)).all()  # the true classes
+    assert len(found.pairs) == 10
+    sizes = [abs(pair.now - pair.before) for pair in found.pairs]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] > 0
+
+
+def test_latency_and_size_are_shown_where_the_verdict_has_them() -> None:
+    task, verdict, scored = evaluated("two classes")
+    assert "Latency" not in report.render(verdict, task, scored)
+    times = {"1": {"p50": 1.23, "p95": 2.5, "p99": 9.0}, "32": {"p50": 4, "p95": 5, "p99": 6}}
+    serving = {"bytes": 1_234_567, "machine": NASTY, "latency_ms": times}
+    champion = verdict["champion"] | {"serving": serving}
+    html = report.render(verdict | {"serving": serving, "champion": champion}, task, scored)
+    assert "1.2 MB" in html and "95 % within 2.5 ms" in html
+    assert "champion 7: 50 %" in html and escaped(NASTY) in html
+
+
+def test_the_program_that_judges_again_is_python_and_says_what_was_judged() -> None:
+    task, verdict, scored = evaluated("two classes")
+    html = report.render(verdict, task, scored, output_uri="s3://b/p")
+    shown = unescape(html.rpartition("<pre>")[2].partition("</pre>")[0])
+    tree = ast.parse(shown)
+    values = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+    assert values == {name: verdict[name] for name in values} and len(values) == 4
+    assert "step('evaluate', 'r1-again', 's3://b/p')" in ast.unparse(tree)
 
 
 @pytest.mark.parametrize("case", CASES)

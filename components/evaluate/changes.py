@@ -1,0 +1,209 @@
+"""What changed from the champion to the model: metrics, rows and confusions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from kfp_tfjob.judging.compare import compare
+from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, condense
+from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
+from kfp_tfjob.judging.scored import Scored
+from kfp_tfjob.judging.text import difference
+from kfp_tfjob.pages import small
+from kfp_tfjob.storage.text import short
+
+BASELINE = "baseline"
+_MOST_PAIRS = 10
+_WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
+_LONGEST = 60
+
+
+class Gain(NamedTuple):
+    """A metric of both models.
+
+    Attributes:
+        metric: Its name.
+        model: Its value for the model, with a two-sided interval.
+        other: The same for the champion or the baseline.
+        gain: How much better the model is; above 0 is better for every metric.
+        low: The lower one-sided bound of the gain; NaN if unknown.
+        high: The upper one.
+    """
+
+    metric: str
+    model: Measured
+    other: Measured
+    gain: float
+    low: float
+    high: float
+
+    @property
+    def style(self) -> str:
+        """Whether the gain is beyond chance: `good`, `bad` or `quiet`."""
+        return "good" if self.low > 0 else "bad" if self.high < 0 else "quiet"
+
+    @property
+    def drawn(self) -> Markup:
+        """The gain and its bounds around 0."""
+        known = [abs(end) for end in (self.gain, self.low, self.high) if math.isfinite(end)]
+        most = max(known, default=0.0) or 1.0
+        return small.estimate(self.gain, (self.low, self.high), (-most, most), 0.0, self.style)
+
+    @property
+    def text(self) -> str:
+        """The gain with its sign."""
+        return difference(self.gain, self.other.value)
+
+    @property
+    def bounds(self) -> str:
+        """Its bounds."""
+        if not math.isfinite(self.low):
+            return ""
+        ends = (difference(end, self.other.value) for end in (self.low, self.high))
+        return " to ".join(ends)
+
+
+class Pair(NamedTuple):
+    """A cell of the confusion matrix that changed: a true and a predicted class, and its rows."""
+
+    true: str
+    predicted: str
+    before: int
+    now: int
+
+    @property
+    def better(self) -> bool:
+        """Whether there are more right rows, or fewer wrong ones."""
+        return (self.now > self.before) is (self.true == self.predicted)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed from another model to the judged one.
+
+    Attributes:
+        against: The name of the other model: `champion 3`, or `baseline`.
+        gains: Its metrics, and those of the model.
+        rows: (what it is, rows, class of style.css): which model is right in how many rows.
+        names: Classes of `before` and `now`, at most 30; empty for a regression or the baseline.
+        before: The confusion matrix of the champion.
+        now: That of the model.
+        pairs: The cells that changed most.
+    """
+
+    against: str
+    gains: list[Gain]
+    rows: list[tuple[str, int, str]]
+    names: list[str]
+    before: NDArray[np.int64]
+    now: NDArray[np.int64]
+    pairs: list[Pair]
+
+
+def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str]) -> Changes:
+    """Compare the model with the champion; if there is none to compare, with the baseline.
+
+    Args:
+        scored: `model`, `baseline`, and the champion by its name if it was compared.
+        confidence: Of each one-sided bound.
+        classes: The names of the classes.
+    """
+    model = scored["model"]
+    against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
+    other = scored[against]
+    gains = [_gain(metric, model, other, confidence, classes) for metric in model.measured]
+    nothing = np.zeros((0, 0), np.int64)
+    found = Changes(against, gains, [], [], nothing, nothing, [])
+    ours, theirs = model.predictions, other.predictions
+    if against == BASELINE or not ours.finite:
+        return found
+    if isinstance(ours, ClassPredictions) and isinstance(theirs, ClassPredictions):
+        before, now = theirs.confusion(), ours.confusion()
+        names, small_before, small_now = _condensed(before, now, classes)
+        pairs = _pairs(before, now, classes)
+        rows = _right(ours, theirs, against)
+        return Changes(against, gains, rows, names, small_before, small_now, pairs)
+    assert isinstance(ours, ValuePredictions) and isinstance(theirs, ValuePredictions)
+    return Changes(against, gains, _closer(ours, theirs, against), [], nothing, nothing, [])
+
+
+def _gain(metric: str, model: Scored, other: Scored, confidence: float, classes: list[str]) -> Gain:
+    ours, theirs = model.measured[metric], other.measured[metric]
+    if metric in _WITHOUT_DIRECTION:
+        return Gain(metric, ours, theirs, math.nan, math.nan, math.nan)
+    found = compare(model.measures, other.measures, metric, confidence, classes)
+    return Gain(metric, ours, theirs, found.gain, found.low, found.high)
+
+
+def _right(
+    ours: ClassPredictions, theirs: ClassPredictions, against: str
+) -> list[tuple[str, int, str]]:
+    """Count the rows by which model is right."""
+    counts = np.zeros(4, np.int64)
+    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
+        right = np.asarray(mine.predicted) == np.asarray(mine.labels)
+        before = np.asarray(other.predicted) == np.asarray(other.labels)
+        counts += np.bincount(right * 2 + before, minlength=4)
+    neither, lost, won, both = counts.tolist()
+    return [
+        ("both are right", both, "faint quiet"),
+        ("only the model is right", won, "fill good"),
+        (f"only {against} is right", lost, "fill bad"),
+        ("both are wrong", neither, "soft quiet"),
+    ]
+
+
+def _closer(
+    ours: ValuePredictions, theirs: ValuePredictions, against: str
+) -> list[tuple[str, int, str]]:
+    """Count the rows by which model is closer to the true value."""
+    won = lost = equal = 0
+    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
+        now, before = np.abs(mine.errors), np.abs(other.errors)
+        won += int((now < before).sum())
+        lost += int((now > before).sum())
+        equal += int((now == before).sum())
+    found = [
+        ("the model is closer", won, "fill good"),
+        (f"{against} is closer", lost, "fill bad"),
+        ("both have the same error", equal, "faint quiet"),
+    ]
+    return [one for one in found if one[1] or one[2].startswith("fill")]
+
+
+def _condensed(
+    before: NDArray[np.int64], now: NDArray[np.int64], classes: Sequence[str]
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Return both matrices with the same classes, at most 30."""
+    if len(classes) <= MOST_SHOWN_CLASSES:
+        return list(classes), before, now
+    names, _ = condense(before + now, list(classes), MOST_SHOWN_CLASSES)
+    place = np.full(len(classes), len(names) - 1)
+    for at, name in enumerate(names[:-1]):
+        place[classes.index(name)] = at
+    found = np.zeros((2, len(names), len(names)), np.int64)
+    for small_one, matrix in zip(found, (before, now), strict=True):
+        np.add.at(small_one, (place[:, None], place[None, :]), matrix)
+    return names, found[0], found[1]
+
+
+def _pairs(before: NDArray[np.int64], now: NDArray[np.int64], classes: Sequence[str]) -> list[Pair]:
+    change = np.abs(now - before).ravel()
+    places = np.argsort(-change, kind="stable")[:_MOST_PAIRS]
+    return [
+        Pair(
+            short(classes[true], _LONGEST),
+            short(classes[predicted], _LONGEST),
+            int(before[true, predicted]),
+            int(now[true, predicted]),
+        )
+        for true, predicted in (divmod(int(at), len(classes)) for at in places if change[at])
+    ]

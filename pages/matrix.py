@@ -1,0 +1,112 @@
+"""Draws confusion matrices, and what changed from one to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+from kfp_tfjob.pages.charts import tick
+from kfp_tfjob.pages.svg import add, drawing, markup
+from kfp_tfjob.storage.text import short
+
+_MOST_NAME = 16  # characters of a class beside the matrix
+_MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells
+_LETTER = 6.4  # pixels
+MOST_WITH_NUMBERS = 12  # classes of a matrix with a number in each cell
+
+Counts = Sequence[Sequence[int]]
+# From row and column to style, opacity, text and tooltip.
+_Cell = Callable[[int, int], tuple[str, float, str, str]]
+
+
+def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
+    """Draw counts; a row is a true class, and the shade of a cell is its share of the row.
+
+    Args:
+        names: The names of the classes.
+        counts: One row for each true class, one column for each predicted class.
+    """
+
+    def cell(i: int, j: int) -> tuple[str, float, str, str]:
+        count = counts[i][j]
+        share = count / max(sum(counts[i]), 1)
+        style = "void" if not count else "fill" if i == j else "fill b"
+        tip = f"{_pair(names, i, j)}: {count:,} ({share:.1%})"
+        return style, 0.07 + 0.88 * share if count else 1.0, _amount(count), tip
+
+    return _matrix("Confusion matrix", names, cell)
+
+
+def changed_confusions(names: Sequence[str], before: Counts, after: Counts) -> Markup:
+    """Draw how the counts changed: better cells in one color, worse ones in another.
+
+    Args:
+        names: The names of the classes.
+        before: Counts of the champion, one row for each true class.
+        after: Counts of the model for the same rows.
+    """
+    changes = [
+        [new - old for old, new in zip(*rows, strict=True)]
+        for rows in zip(before, after, strict=True)
+    ]
+    most = max((abs(change) for row in changes for change in row), default=0) or 1
+
+    def cell(i: int, j: int) -> tuple[str, float, str, str]:
+        change = changes[i][j]
+        better = (change > 0) is (i == j)
+        style = "void" if not change else "fill good" if better else "fill bad"
+        opacity = 0.12 + 0.83 * abs(change) / most if change else 1.0
+        text = f"{'+' if change > 0 else '−'}{_amount(abs(change))}" if change else ""
+        tip = f"{_pair(names, i, j)}: {before[i][j]:,} before, {after[i][j]:,} now"
+        return style, opacity, text, tip
+
+    return _matrix("Changes in the confusion matrix", names, cell)
+
+
+def _matrix(title: str, names: Sequence[str], cell: _Cell) -> Markup:
+    numbers = len(names) <= MOST_WITH_NUMBERS
+    side = 72 if len(names) <= 3 else 40 if numbers else 18
+    labels = [short(name, _MOST_NAME) for name in names]
+    longest = _LETTER * max(len(label) for label in labels)
+    left, top = max(30.0, longest + 24), 26 + 0.77 * longest + 10
+    size = side * len(names)
+    # The last label turns beyond the matrix.
+    svg = drawing(title, left + size + _LETTER * 0.64 * len(labels[-1]) + 12, top + size + 6)
+    add(svg, "text", "predicted", x=left + size / 2, y=12, text_anchor="middle")
+    middle = top + size / 2
+    add(svg, "text", "true", x=10, y=middle, transform=f"rotate(-90 10 {middle:g})", class_="mid")
+    for i, label in enumerate(labels):
+        place = (i + 0.5) * side
+        add(svg, "text", label, x=left - 6, y=top + place + 4, text_anchor="end")
+        x, y = left + place + 4, top - 6
+        add(svg, "text", label, x=x, y=y, transform=f"rotate(-50 {x:g} {y:g})")
+        for j in range(len(labels)):
+            _draw(svg, left + j * side, top + i * side, side, numbers, cell(i, j))
+    return markup(svg)
+
+
+def _draw(
+    svg: ElementTree.Element,
+    x: float,
+    y: float,
+    side: float,
+    numbers: bool,
+    cell: tuple[str, float, str, str],
+) -> None:
+    style, opacity, text, tip = cell
+    box = add(svg, "rect", x=x, y=y, width=side - 1, height=side - 1, class_=style)
+    box.set("fill-opacity", f"{opacity:.2f}")
+    add(box, "title", tip)
+    if numbers and text:
+        place = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
+        add(svg, "text", text, **place, class_="on" if opacity > 0.5 else "ink")
+
+
+def _pair(names: Sequence[str], i: int, j: int) -> str:
+    return f"{short(names[i], _MOST_IN_TIP)} predicted as {short(names[j], _MOST_IN_TIP)}"
+
+
+def _amount(count: int) -> str:
+    return tick(count) if count >= 10_000 else str(count) if count else ""
