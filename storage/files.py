@@ -44,14 +44,14 @@ def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
         raise
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes | memoryview) -> None:
     """Write a file, or replace it.
 
     Raises:
         OSError: The file could not be written; an earlier file is unchanged.
     """
     partial = partial_of(path)
-    partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
     partial.replace(path)
 
 

@@ -33,13 +33,13 @@ def row_hashes(
     """
     numbers = features.astype("<f4", copy=False) + np.float32(0)
     if texts is None and dates is None:
-        data, width = numbers.tobytes(), 4 * features.shape[1]
+        data, width = _bytes_of(numbers), 4 * features.shape[1]
     else:
         numbers[np.isnan(numbers)] = np.float32(np.nan)
         parts = [numbers, texts.astype(">u8"), dates.astype("<i8")]
         views = [np.ascontiguousarray(part).view(np.uint8) for part in parts if part.shape[1]]
         whole = np.hstack(views)
-        data, width = whole.tobytes(), whole.shape[1]
+        data, width = _bytes_of(whole), whole.shape[1]
     empty = blake2b(digest_size=8, key=salt.encode()).copy  # a copy costs less than a new one
     digests = []
     for (row,) in iter_unpack(f"{width}s", data):
@@ -47,6 +47,10 @@ def row_hashes(
         digest.update(row)
         digests.append(digest.digest())
     return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+
+
+def _bytes_of(array: np.ndarray) -> memoryview | bytes:
+    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
 
 
 def text_hash(text: str) -> int:

@@ -135,13 +135,13 @@ class RunWriter:
         other = np.isnan(rows["number"][order])
         groups = [order[~other], order[other]]
         counts = np.stack([self._counted(hashes[group]) for group in groups])
-        body = taken(rows, np.concatenate(groups)).tobytes()
+        rows = taken(rows, np.concatenate(groups))
         sums, at = np.zeros(counts.shape, np.uint32), 0
         for place in np.argwhere(counts).tolist():
-            end = at + int(counts[*place]) * self._kind.itemsize
-            sums[*place] = google_crc32c.value(body[at:end])
+            end = at + int(counts[*place])
+            sums[*place] = google_crc32c.value(rows[at:end].tobytes())
             at = end
-        self._exchange.write(f"{name}.rows", body)
+        self._exchange.write(f"{name}.rows", memoryview(rows.view(np.uint8)))
         if self._texts:
             places = pa.array(np.concatenate(groups))
             columns = [pa.concat_arrays(kept).take(places) for kept in self._texts]

@@ -47,17 +47,22 @@ class Moments:
         """Add float32 of shape [rows, columns]."""
         step = max(1, _CHUNK_VALUES // values.shape[1])
         for start in range(0, len(values), step):
-            part = values[start : start + step].astype(np.float64)
+            given = values[start : start + step]
+            part = given.astype(np.float64)
             mean = part.mean(0)
             total = self.count + len(part)
             delta = mean - self.mean
-            self._squares += ((part - mean) ** 2).sum(0)
+            part -= mean
+            part *= part
+            self._squares += part.sum(0)
             self._squares += delta**2 * (self.count * len(part) / total)
             self.mean = self.mean + delta * (len(part) / total)
             self.count = total
-            self.minimum = np.minimum(self.minimum, part.min(0))
-            self.maximum = np.maximum(self.maximum, part.max(0))
-            self.zeros += (part == 0).sum(0)
+            self.minimum = np.minimum(self.minimum, given.min(0))
+            self.maximum = np.maximum(self.maximum, given.max(0))
+            zeros = given == 0
+            if zeros.any():
+                self.zeros += zeros.sum(0)
 
     def merge(self, later: Moments) -> None:
         """Add the moments of later rows."""

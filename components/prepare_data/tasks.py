@@ -217,7 +217,7 @@ class _Found:
         labels, numbers = self.vocabulary.add(rows, split)
         found = np.empty(len(hashes), job.row_kind)
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
-        found["features"] = rows.features + np.float32(0)  # -0.0 is 0.0
+        np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
         if codes is not None:
             found["codes"] = codes
             if found["dates"].shape[1]:

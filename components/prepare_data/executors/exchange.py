@@ -25,7 +25,7 @@ _DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal digits
 class Exchange(Protocol):
     """Named objects."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, or replace it."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -96,7 +96,7 @@ class FolderExchange(Exchange):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, or replace it."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,9 +134,9 @@ class StoreExchange(Exchange):
     def __init__(self, store: Store, prefix: S3Address) -> None:
         self._store, self._prefix = store, prefix
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, or replace it."""
-        self._store.write(self._prefix / name, data)
+        self._store.write(self._prefix / name, bytes(data))
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes of an object."""

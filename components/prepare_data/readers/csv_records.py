@@ -150,6 +150,15 @@ class CsvRecords:
             The bytes and lines of the block, and the block.
         """
         buffer = np.frombuffer(data, np.uint8)
+        if b'"' not in data and b"\r" not in data and len(data) < LONGEST_RECORD:
+            used = data.rfind(b"\n") + 1
+            if used and data[0] != _NEWLINE and not _has_empty_line(buffer):
+                count = int(np.count_nonzero(buffer == _NEWLINE))
+                return (
+                    used,
+                    count,
+                    Block(data[:used], np.arange(self._line, self._line + count), []),
+                )
         newlines = np.flatnonzero(buffer == _NEWLINE)
         ends, quotes = newlines, None
         if b'"' in data:
@@ -230,6 +239,12 @@ class CsvRecords:
             position = end
         good.append(data[start:position])
         return position, Block(b"".join(good), np.array(lines, np.int64), bad, lost)
+
+
+def _has_empty_line(text: np.ndarray) -> bool:
+    """Tell whether a newline follows another one."""
+    pairs = (text[start : start + (len(text) - start) // 2 * 2] for start in (0, 1))
+    return any((pair.view(np.uint16) == _NEWLINE * 0x101).any() for pair in pairs)
 
 
 def _empty(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
