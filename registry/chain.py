@@ -83,6 +83,9 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     if champion is None:
         return None
     version = layout.model(model_name).version(champion.version)
+    # The bucket may be a copy of the one that the record names; the rest may not differ.
+    if champion.version_uri.split("/")[-4:] != str(version).split("/")[-4:]:
+        raise _broken(model_name, champion, f"its record names {champion.version_uri}")
     manifest = manifest_of(store, version)
     if manifest is None:
         raise _broken(model_name, champion, f"{version} has no {MANIFEST}")
@@ -139,6 +142,9 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
         found = manifest.details.get(name)
         if found is not None and found != getattr(champion, name):
             yield f"its manifest has a different {name}"
+    metrics = manifest.details.get("metrics")
+    if metrics is not None and metrics != dict(champion.metrics):
+        yield "its manifest has different metrics"
     if f"{MODEL}/{SAVED_MODEL}" not in {item.key for item in manifest.objects}:
         yield f"its manifest has no {MODEL}/{SAVED_MODEL}"
 

@@ -1,8 +1,13 @@
-"""Makes a version the champion: one record, which only one of all that want it can create."""
+"""Makes a version the champion: one record, which only one of all that want it can create.
+
+A hold keeps the version from being pruned at the same time (`prune.py`).
+"""
 
 from __future__ import annotations
 
 import logging
+import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,6 +17,7 @@ from kfp_tfjob.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     Problem,
+    StepError,
     SurpassedError,
 )
 from kfp_tfjob.storage.layout import Layout
@@ -36,6 +42,17 @@ def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -
         SurpassedError: Another run made a different version the champion.
         DataError: The version was pruned, or the record before it cannot be read.
     """
+    place = layout.model(model_name)
+    hold = place.hold(champion.version, uuid.uuid4().hex)
+    store.create(hold, b"{}\n", "application/json")
+    try:
+        return _promote(store, layout, model_name, champion)
+    finally:
+        with suppress(StepError):  # a store that deletes nothing; an old hold keeps no version
+            store.delete(hold)
+
+
+def _promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
     place = layout.model(model_name)
     _require_kept(store, layout, model_name, champion)
     wanted = replace(

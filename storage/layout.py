@@ -63,6 +63,7 @@ UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 
 # In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
+VERSIONS, SERVING = "versions", "serving"  # in the folder of a model
 REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
 
 
@@ -237,7 +238,7 @@ class ModelLayout:
     @property
     def versions(self) -> S3Address:
         """The prefix of all published versions."""
-        return self.base / "versions"
+        return self.base / VERSIONS
 
     def tombstone(self, number: int) -> S3Address:
         """The record that a version was pruned, and by whom."""
@@ -264,7 +265,7 @@ class ModelLayout:
     @property
     def serving(self) -> S3Address:
         """The base path of a model server: a folder for each champion, the highest counts."""
-        return self.base / "serving"
+        return self.base / SERVING
 
     def champion(self, number: int) -> S3Address:
         """One champion record; the highest number is the champion."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_tfjob.components.publish.request import usual_values
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.signature_columns import COLUMNS
@@ -34,7 +36,7 @@ def render(
         schema: The content of schema.json.
     """
     raw, pictures = "coding" in schema, PICTURE in schema
-    values = _raw_values(schema) if raw else {} if pictures else _means(statistics)
+    values = usual_values(schema, statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= values.keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []
@@ -50,30 +52,9 @@ def render(
         argument=arguments.get(PICTURE, "") if pictures else "",
         more=counted(more, "more column") if more else "",
         columns=f"model/{COLUMNS}",
+        request=REQUEST if has_example or (pictures and arguments) else "",
+        base=champion.version_uri.rpartition(f"/{VERSIONS}/")[0] + f"/{SERVING}",
     )
-
-
-def _means(statistics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: column["mean"] for name, column in statistics.get("features", {}).items()}
-
-
-def _raw_values(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a usual value of each column, as the model takes it."""
-    # Loads numpy, which a table of numbers does not need here.
-    from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
-
-    found: dict[str, Any] = {}
-    for feature in Coding.of_schema(schema).features:
-        value = feature.missing.value if feature.missing else None
-        if feature.kind == CATEGORY:
-            found[feature.name] = feature.vocabulary[0] if feature.vocabulary else ""
-        elif feature.kind == TEXT:
-            found[feature.name] = "a text"
-        elif feature.kind == BOOLEAN:
-            found[feature.name] = "true" if value else "false"
-        else:
-            found[feature.name] = int(value or 0) if feature.kind == DATE else float(value or 0)
-    return found
 
 
 def _interval(interval: list[float | None] | None) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 from kfp_tfjob.components.publish.again import judge_again
 from kfp_tfjob.components.publish.card import render
+from kfp_tfjob.components.publish.request import request
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import versions
 from kfp_tfjob.registry.promotion import promote, surpassed
@@ -45,6 +46,7 @@ from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MODEL,
     MODEL_CARD,
+    REQUEST,
     RUN_KERAS_MODEL,
     RUN_MODEL,
     SCHEMA,
@@ -277,6 +279,8 @@ def _copy(
         schema = json.loads((folder / SCHEMA).read_bytes())
         card = render(model_name, champion, verdict, arguments, statistics, schema)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
+        if example := request(schema, statistics, arguments):
+            (folder / REQUEST).write_text(example, encoding="utf-8")
         details = {
             "run_id": champion.run_id,
             "exported_weights_sha256": champion.exported_weights_sha256,

@@ -1,0 +1,249 @@
+"""Deletes versions that nobody needs any more: first a tombstone, then the manifest, then the rest.
+
+What stays: the champion, the champions that a rollback may need, versions that a run may be about
+to promote, and every record. The number of a pruned version is never used again.
+
+A rollback and a prune of the same version cannot both succeed. Each writes its own note first
+(`promotion.py` a hold, this module a tombstone), and gives way if it then finds the other's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from kfp_tfjob.registry.versions import claimed_by
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, read_record
+from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layout, ModelLayout
+from kfp_tfjob.storage.store import Listed, Store
+
+_HOLD_SECONDS = 3600  # a hold lasts for two requests; an older one is from a killed process
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """The record that a version was pruned.
+
+    Attributes:
+        run_id: The run that published the version.
+        by: Who pruned it.
+        at: When, in UTC.
+        why: Why it was not needed.
+    """
+
+    run_id: str
+    by: str
+    at: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version, or a folder for servers, that can be deleted.
+
+    Attributes:
+        version: The version; 0 for a folder for servers.
+        serving: The number of a folder for servers; 0 for a version.
+        why: Why it is not needed.
+        files: How many objects.
+        size: Bytes.
+    """
+
+    version: int
+    serving: int
+    why: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a prune would do.
+
+    Attributes:
+        model_name: The model.
+        candidates: What it would delete.
+        kept: Why each other version stays, by its number.
+    """
+
+    model_name: str
+    candidates: tuple[Candidate, ...]
+    kept: dict[int, str]
+
+
+def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float) -> Plan:
+    """Return what can be deleted of a model.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        keep: How many earlier champions stay for a rollback, at least 1.
+        hours: A version that was never the champion stays so long after its claim: its run may be
+            about to promote it.
+
+    Raises:
+        DataError: A champion record is damaged.
+    """
+    place = layout.model(model_name)
+    records = _records(store, layout, model_name)
+    kept = _needed(records, keep)
+    ever = {it.version for it in records}
+    held = _held(store, place)
+    objects = _by_number(store, place.versions)
+    candidates = []
+    for number, found in sorted(objects.items()):
+        there = [it for it in found if it.address.name != VERSION_CLAIM or len(found) == 1]
+        pruned = _exists(store, place.tombstone(number))
+        if number in kept or (pruned and all(it.address.name == VERSION_CLAIM for it in found)):
+            continue
+        if number in held:
+            kept[number] = "is about to become the champion"
+        elif number in ever or pruned:
+            why = "the rest of a version that was pruned" if pruned else "an earlier champion"
+            candidates.append(_candidate(number, 0, why, there))
+        elif (age := _age(store, place.version(number) / VERSION_CLAIM, found)) < hours * 3600:
+            kept[number] = f"may be in flight: it was begun {age / 3600:.1f} h ago"
+        elif not any(it.address.name != VERSION_CLAIM for it in found):
+            kept[number] = "is a number without files"
+        else:
+            complete = any(it.address == place.version(number) / MANIFEST for it in found)
+            why = "it was never the champion" if complete else "it was never completed"
+            candidates.append(_candidate(number, 0, why, there))
+    needed = {it.served_as for it in records[:2]}  # a server may still be loading the newest
+    for number, found in sorted(_by_number(store, place.serving).items()):
+        if number not in needed and number < max(needed, default=0):
+            candidates.append(_candidate(0, number, "servers read a higher number", found))
+    return Plan(model_name, tuple(candidates), kept)
+
+
+def execute(store: Store, layout: Layout, planned: Plan, keep: int, by: str) -> Iterator[str]:
+    """Delete what a plan names, and yield what was not deleted after all, in words.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        planned: From `plan`; each version is checked again after its tombstone was written.
+        keep: As for `plan`.
+        by: Who does it.
+    """
+    place = layout.model(planned.model_name)
+    for it in planned.candidates:
+        if it.serving:
+            _delete(store, place.servable(it.serving), first=SAVED_MODEL)
+            continue
+        run_id, _ = claimed_by(store, place, it.version)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        body = (json.dumps(asdict(Tombstone(run_id, by, now, it.why)), indent=1) + "\n").encode()
+        try:
+            store.create(place.tombstone(it.version), body, "application/json")
+        except ObjectExistsError:
+            pass  # of a prune that was killed, or of one at the same time
+        held = _held(store, place)  # before the records: a hold goes after its record is there
+        needed = _needed(_records(store, layout, planned.model_name), keep)
+        if it.version in needed or it.version in held:
+            store.delete(place.tombstone(it.version))
+            why = needed.get(it.version, "is about to become the champion")
+            yield f"version {it.version} stays: it {why}"
+            continue
+        _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
+
+
+def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
+    """Return the record of a pruned version.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    address = place.tombstone(number)
+    try:
+        return Tombstone(**documents.parse(store.read(address)))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            Problem(
+                f"{address} is not the record of a pruned version",
+                received=f"{type(error).__name__}: {error}",
+                fix="remove it; `kfp-tfjob models prune` then decides about the version again",
+            )
+        ) from error
+
+
+def _records(store: Store, layout: Layout, model_name: str) -> list[Champion]:
+    """Return all champion records, the newest first."""
+    numbers = store.numbers(layout.model(model_name).champions)
+    return [read_record(store, layout, model_name, number) for number in reversed(numbers)]
+
+
+def _needed(records: list[Champion], keep: int) -> dict[int, str]:
+    """Return why champions are needed, by version.
+
+    Args:
+        records: All champion records, the newest first.
+        keep: How many earlier ones stay.
+    """
+    versions = list(dict.fromkeys(it.version for it in records))
+    found = {number: "can come back by a rollback" for number in versions[1 : max(keep, 1) + 1]}
+    return {number: "is the champion" for number in versions[:1]} | found
+
+
+def _held(store: Store, place: ModelLayout) -> set[int]:
+    """Return the versions that are about to become the champion."""
+    found = set()
+    for item in store.list(place.holds):
+        number = item.address.name.partition("-")[0]
+        if number.isdecimal() and _age(store, item.address, []) < _HOLD_SECONDS:
+            found.add(int(number))
+    return found
+
+
+def _by_number(store: Store, prefix: S3Address) -> dict[int, list[Listed]]:
+    found: dict[int, list[Listed]] = {}
+    start = len(prefix.key) + 1
+    for item in store.list(prefix):
+        number = item.address.key[start:].partition("/")[0]
+        if number.isdecimal():
+            found.setdefault(int(number), []).append(item)
+    return found
+
+
+def _candidate(version: int, serving: int, why: str, found: list[Listed]) -> Candidate:
+    return Candidate(version, serving, why, len(found), sum(it.size for it in found))
+
+
+def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
+    """Return the seconds since an object was written, both times by the clock of the store.
+
+    Args:
+        store: The store.
+        address: The object.
+        found: Others beside it, one of which counts if it is gone.
+    """
+    try:
+        reply = store.head(address)
+    except ObjectNotFoundError:
+        return _age(store, found[0].address, []) if found else 0.0
+    date = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return (now - reply["LastModified"]).total_seconds()
+
+
+def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
+    """Delete a folder; without the first object, nobody reads the rest."""
+    store.delete(folder / first)
+    for item in store.list(folder):
+        if item.address != folder / but:
+            store.delete(item.address)
+
+
+def _exists(store: Store, address: S3Address) -> bool:
+    try:
+        store.head(address)
+    except ObjectNotFoundError:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Makes an earlier champion the champion again, with the same bytes, under the next numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.history import champions
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage.champion import ROLLBACK, Champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
+from kfp_tfjob.uploader import verify
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A rollback that was not done yet.
+
+    Attributes:
+        model_name: The model.
+        now: The champion.
+        back_to: The record of the champion that comes back.
+    """
+
+    model_name: str
+    now: Champion
+    back_to: Champion
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the version is the champion already, for instance after a killed rollback."""
+        return self.now.version == self.back_to.version
+
+
+def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Plan:
+    """Return what a rollback would do, after proving the version that comes back.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        version: The version; 0 for the champion before this one. Going back twice goes further
+            back: a version that was left by a rollback is not chosen.
+
+    Raises:
+        ConfigurationError: The model has no such champion, or the version was pruned.
+        DataError: The version is damaged.
+    """
+    found = list(champions(store, layout, model_name))
+    if not found:
+        raise ConfigurationError(_no_champion(model_name))
+    pruned = set(store.numbers(layout.model(model_name).tombstones))
+    now = found[0]
+    if version == now.version:
+        return Plan(model_name, now, now)
+    kept = [it for it in found if it.version not in pruned]
+    if version:
+        back_to = next((it for it in kept if it.version == version), None)
+    else:
+        first = min(it.number for it in found if it.version == now.version)
+        back_to = next((it for it in kept if it.number < first), None)
+    if back_to is None:
+        raise ConfigurationError(_no_target(model_name, now, version, kept, pruned))
+    proven = prove(store, layout, model_name, back_to.number)
+    assert proven is not None
+    DataError.raise_if(verify(store, proven.version, proven.manifest))
+    return Plan(model_name, now, replace(back_to, manifest_sha256=proven.manifest.digest))
+
+
+def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> Champion:
+    """Make the version the champion again, and put it where servers look.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        planned: From `plan`.
+        by: Who does it.
+        why: The reason, for the history.
+
+    Returns:
+        The record of the champion.
+
+    Raises:
+        SurpassedError: The champion has changed since the plan; nothing was done.
+    """
+    champion = planned.now
+    if not planned.is_done:
+        wanted = replace(
+            planned.back_to,
+            number=planned.now.number + 1,
+            serving=0,
+            action=ROLLBACK,
+            by=by,
+            why=why,
+        )
+        try:
+            champion = promote(store, layout, planned.model_name, wanted)
+        except SurpassedError as error:
+            raise SurpassedError(
+                Problem(
+                    f"the champion of {planned.model_name} changed during the rollback",
+                    received="; ".join(
+                        it.received for it in error.problems if isinstance(it, Problem)
+                    ),
+                    expected=f"version {planned.now.version}, as the plan showed",
+                    fix="look at the new champion: kfp-tfjob models show. To go back anyway, start"
+                    " the command again",
+                )
+            ) from error
+    publish_newest(store, layout, planned.model_name)
+    return champion
+
+
+def _no_champion(model_name: str) -> Problem:
+    return Problem(
+        f"{model_name} has no champion",
+        expected="a model that a run has published",
+        fix="correct the name, or the address of the store: kfp-tfjob models list",
+        path="model_name",
+    )
+
+
+def _no_target(
+    model_name: str, now: Champion, version: int, kept: list[Champion], pruned: set[int]
+) -> Problem:
+    others = dict.fromkeys(it.version for it in kept if it.version != now.version)
+    known = f"version {listed(map(str, others), 8)}" if others else "none: there is no other"
+    if not version:
+        return Problem(
+            f"no champion of {model_name} is left before version {now.version}",
+            expected="an earlier champion that was not pruned",
+            fix=f"name a version with --to; champions that are kept: {known}",
+        )
+    was = "was pruned" if version in pruned else "was never the champion"
+    return Problem(
+        f"version {version} of {model_name} {was}",
+        received=f"--to {version}",
+        expected=f"a champion that is kept: {known}",
+        fix="choose one of these"
+        if version in pruned
+        else "choose one of these, or promote its run: kfp-tfjob models promote",
+    )
