@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
 from kfp_tfjob.pipelines.commands.monitor import monitor
+from kfp_tfjob.pipelines.commands.models import models
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 _HERE = (run, explain, compile_, tensorboard, render, lint)
-_MODELS = (serve, monitor, follow)
+_MODELS = (models, serve, monitor, follow)
 _ON_KUBEFLOW = (
     install,
     doctor,

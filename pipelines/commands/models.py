@@ -1,0 +1,362 @@
+"""`kfp-tfjob models`: champions, versions, and their history."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_tfjob.pipelines.commands.group import Group
+from kfp_tfjob.pipelines.commands.output import (
+    age,
+    as_json,
+    dry_run,
+    proceed,
+    show,
+    show_json,
+    show_table,
+    without_asking,
+)
+from kfp_tfjob.pipelines.commands.store import Models, with_models
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import counted, sized
+
+if TYPE_CHECKING:
+    from kfp_tfjob.registry.view import Shown
+
+_reason = click.option(
+    "--reason", required=True, metavar="TEXT", help="why, for the history of the model"
+)
+_by = click.option(
+    "--by", default="", metavar="NAME", help="who decides [default: the user of this machine]"
+)
+
+
+@click.group(cls=Group)
+def models() -> None:
+    """List and compare published models, go back, promote a run, delete what nobody needs.
+
+    Without --output, the models of the runs on this machine. The address of a store comes from
+    --output and --endpoint, the keys from the AWS environment.
+    """
+
+
+@models.command("list")
+@with_models
+@as_json
+def list_(place: Models, json_: bool) -> None:
+    """List the models and their champions."""
+    from kfp_tfjob.options.metric_names import in_short
+    from kfp_tfjob.registry import view
+
+    found = list(view.rows(place.store, place.layout))
+    if json_:
+        show_json(found)
+        return
+    if not found:
+        show(f"no run has published a model in {place.layout.root} yet")
+        return
+    cells = [
+        (
+            it.name,
+            it.version or "",
+            it.serving or "",
+            it.run_id,
+            age(it.at),
+            it.versions,
+            it.trouble
+            or "  ".join(f"{name} {value:.4f}" for name, value in in_short(it.metrics).items()),
+        )
+        for it in found
+    ]
+    show_table(("model", "champion", "served as", "run", "age", "versions", "metrics"), cells)
+
+
+@models.command("show")
+@click.argument("model")
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="so many versions and events; 0 for all",
+)
+@with_models
+@as_json
+def show_(place: Models, model: str, last: int, json_: bool) -> None:
+    """Show the champion of a model, its versions, and who made which one the champion, and why."""
+    from kfp_tfjob.registry import view
+
+    view.require(place.store, place.layout, model)
+    found = view.show(place.store, place.layout, model, last)
+    show_json(found) if json_ else _show(found, place)
+
+
+@models.command()
+@click.argument("model")
+@click.argument("version", type=click.IntRange(min=1))
+@click.argument("other", type=click.IntRange(min=1), required=False)
+@with_models
+@as_json
+def diff(place: Models, model: str, version: int, other: int | None, json_: bool) -> None:
+    """Compare two versions of a model, or one with the champion."""
+    from kfp_tfjob.registry import view
+    from kfp_tfjob.storage.champion import read_champion
+
+    view.require(place.store, place.layout, model)
+    if other is None:
+        champion = read_champion(place.store, place.layout, model)
+        if champion is None:
+            raise ConfigurationError(
+                Problem(
+                    f"{model} has no champion to compare version {version} with",
+                    expected="two versions",
+                    fix="name the other version, too",
+                )
+            )
+        version, other = champion.version, version
+    found = view.compare(place.store, place.layout, model, version, other)
+    if json_:
+        show_json(found)
+        return
+    head = ("", *(f"version {number}" for number in found.versions))
+    table = {**found.facts, **found.metrics}
+    show_table(head, ((name, *map(_cell, values)) for name, values in table.items()))
+    if found.same_model:
+        show("\nThe exported weights are the same.")
+    if not found.same_data:
+        show("\nThe data differs, so the metrics are of different test rows.")
+
+
+@models.command()
+@click.argument("model")
+@click.option(
+    "--to",
+    "version",
+    type=click.IntRange(min=1),
+    metavar="VERSION",
+    help="an earlier champion [default: the one before]",
+)
+@_reason
+@_by
+@with_models
+@without_asking
+@dry_run
+@as_json
+def rollback(
+    place: Models,
+    model: str,
+    version: int | None,
+    reason: str,
+    by: str,
+    yes: bool,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Make an earlier champion the champion again.
+
+    The same bytes get the next number for servers, which load the highest. The version is verified
+    before anything is written. If a run publishes at the same time, only one of the two succeeds;
+    exit code 6 says that it was the run. If the command is killed, start it again: it finishes what
+    is left.
+    """
+    from kfp_tfjob.registry import rollback as engine
+    from kfp_tfjob.registry import view
+
+    view.require(place.store, place.layout, model)
+    person, why = _person(by), _text(reason)
+    planned = engine.plan(place.store, place.layout, model, version or 0)
+    now, then = planned.now, planned.back_to
+    if not json_:
+        if planned.is_done:
+            show(f"version {now.version} is the champion of {model} already")
+        else:
+            show(
+                f"{model}: back from version {now.version} of run {now.run_id}"
+                f" to version {then.version} of run {then.run_id}"
+            )
+    elif dry_run:
+        show_json(planned)
+    if dry_run:
+        return
+    if not planned.is_done:
+        proceed(yes, json_)
+    champion = engine.execute(place.store, place.layout, planned, person, why)
+    _tell(place, model, champion, json_)
+
+
+@models.command()
+@click.argument("model")
+@click.option("--run", "run_id", required=True, metavar="ID", help="the run that trained it")
+@click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
+@_reason
+@_by
+@with_models
+@without_asking
+@dry_run
+@as_json
+def promote(
+    place: Models,
+    model: str,
+    run_id: str,
+    task: str,
+    reason: str,
+    by: str,
+    yes: bool,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Make the model of a run the champion, whatever its verdict was.
+
+    The run must have been judged; its verdict is shown first. The history says who overruled it,
+    and why.
+    """
+    from kfp_tfjob.components.publish import by_hand
+    from kfp_tfjob.components.step import Step
+
+    person, why = _person(by), _text(reason)
+    step = Step("publish", run_id, place.layout, place.store, task)
+    planned = by_hand.plan(step, model)
+    if not json_:
+        show(f"{model}: version of run {run_id} becomes the champion")
+        show(f"verdict: {'blessed' if planned.blessed else 'not blessed'}: {planned.reasons}")
+        show(f"champion now: {planned.now or 'none'}")
+    elif dry_run:
+        show_json(planned)
+    if dry_run:
+        return
+    proceed(yes, json_)
+    champion = by_hand.execute(step, planned, person, why)
+    _tell(place, model, champion, json_)
+
+
+@models.command()
+@click.argument("model")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="earlier champions that stay for a rollback",
+)
+@click.option(
+    "--in-flight-hours",
+    "hours",
+    type=click.FloatRange(min=1),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="a version that was never the champion stays so long: its run may still promote it",
+)
+@click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
+@_by
+@with_models
+@as_json
+def prune(
+    place: Models, model: str, keep: int, hours: float, really: bool, by: str, json_: bool
+) -> None:
+    """Delete versions that nobody needs; without --apply, only list them.
+
+    The champion, the last N champions before it and versions of runs that may be in flight stay,
+    and so do all records. A record of each deleted version is written first. If the command is
+    killed, start it again.
+    """
+    from kfp_tfjob.registry import prune as engine
+    from kfp_tfjob.registry import view
+
+    view.require(place.store, place.layout, model)
+    planned = engine.plan(place.store, place.layout, model, keep, hours)
+    skipped = []
+    if really:
+        skipped = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))
+    if json_:
+        show_json(planned)
+        return
+    done = "deleted" if really else "would delete"
+    for it in planned.candidates:
+        what = f"version {it.version}" if it.version else f"the folder for servers {it.serving}"
+        show(f"{done} {what}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
+    for number, why in sorted(planned.kept.items(), reverse=True):
+        show(f"stays: version {number} {why}")
+    for text in skipped:
+        show(f"note: {text}")
+    if planned.candidates and not really:
+        show("nothing was deleted; add --apply to delete")
+
+
+def _show(found: Shown, place: Models) -> None:
+    champion = found.champion
+    if champion is None:
+        show(f"{found.name} has no champion yet")
+    else:
+        facts = {
+            "champion": f"version {champion.version} of run {champion.run_id}",
+            "files": champion.version_uri,
+            "verdict": champion.verdict_uri,
+            "served as": f"{champion.served_as}, below {found.serving_base}"
+            if found.serving_uri
+            else f"not yet: kfp-tfjob models sync {found.name}{place.options}",
+            "records": "agree" if not found.proof else found.proof,
+        }
+        for name, text in facts.items():
+            show(f"{name + ':':<10} {text}")
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in champion.metrics.items())
+        show(f"{'metrics:':<10} {metrics}")
+    show("")
+    rows = [
+        (it.version, it.state, it.run_id, sized(it.size) if it.size else "")
+        for it in found.versions
+    ]
+    show_table(("version", "state", "run", "size"), rows)
+    show("")
+    events = [
+        (it.at, it.action, it.version, it.serving or "", it.by or it.run_id, it.why[:200])
+        for it in found.history
+    ]
+    show_table(("time", "what", "version", "served as", "who", "why"), events)
+
+
+def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
+    if json_:
+        show_json(champion)
+        return
+    base = place.layout.model(model).servable(champion.served_as)
+    show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
+    show(f"servers read {base}")
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _person(given: str) -> str:
+    """Return who decides.
+
+    Raises:
+        ConfigurationError: It is not known.
+    """
+    try:
+        return given.strip() or getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise ConfigurationError(
+            Problem(
+                "this machine does not know the name of its user",
+                received=str(error),
+                fix="say who decides with --by NAME",
+            )
+        ) from error
+
+
+def _text(reason: str) -> str:
+    if not reason.strip():
+        raise ConfigurationError(
+            Problem(
+                "--reason is empty",
+                expected="why the champion changes, for the history",
+                fix="write a reason",
+            )
+        )
+    return reason.strip()

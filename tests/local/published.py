@@ -1,0 +1,82 @@
+"""Publishes small models without training: folders with the files of a version, and records."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from kfp_tfjob.registry import versions
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import push
+
+NAME = "pets"
+
+
+def write_version(store: Store, layout: Layout, run_id: str, blessed: bool = True) -> Champion:
+    """Write a complete version, and return the record that would make it the champion."""
+    place = layout.model(NAME)
+    number = versions.claim(store, place, run_id)
+    verdict = {
+        "blessed": blessed,
+        "reasons": [f"{run_id} is better"],
+        "model_name": NAME,
+        "model_uri": str(layout.run(run_id).model),
+        "model_digest": "m",
+        "run_id": run_id,
+        "dataset_digest": "d",
+        "schema_digest": "s",
+        "exported_weights_sha256": f"weights of {run_id}",
+        "metrics": {"accuracy": 0.5 + number / 100},
+        "intervals": {"accuracy": [0.4, 0.9]},
+        "rows": 100,
+    }
+    champion = read_champion(store, layout, NAME)
+    record = Champion(
+        number=champion.number + 1 if champion else 1,
+        version=number,
+        version_uri=str(place.version(number)),
+        run_id=run_id,
+        exported_weights_sha256=verdict["exported_weights_sha256"],
+        schema_digest="s",
+        dataset_digest="d",
+        metrics=verdict["metrics"],
+        verdict_uri=str(layout.run(run_id).verdict),
+    )
+    complete = versions.manifest_of(store, place.version(number))
+    if complete is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            files = {
+                "model/saved_model.pb": f"graph of {run_id}",
+                "model/variables/variables.index": f"index of {run_id}",
+                "model/variables/variables.data-00000-of-00001": f"weights of {run_id}" * 50,
+                "verdict.json": json.dumps(verdict),
+                "schema.json": json.dumps({"features": [{"name": "x"}], "label": {}}),
+                "request.json": '{"instances": []}\n',
+            }
+            for name, text in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text)
+            details = {
+                "run_id": run_id,
+                "exported_weights_sha256": record.exported_weights_sha256,
+                "dataset_digest": "d",
+                "schema_digest": "s",
+                "metrics": dict(record.metrics),
+            }
+            complete = push(
+                store, folder, place.version(number), "model", run_id, details=details, sha256=True
+            )
+    return Champion(**{**vars(record), "manifest_sha256": complete.digest})
+
+
+def publish(store: Store, layout: Layout, run_id: str) -> Champion:
+    """Publish a model as the step publish does, after its verdict."""
+    champion = promote(store, layout, NAME, write_version(store, layout, run_id))
+    publish_newest(store, layout, NAME)
+    return champion

@@ -1,0 +1,374 @@
+"""The registry on a real store: the chain, what servers read, rollbacks, pruning, kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.registry import prune, rollback, view
+from kfp_tfjob.registry.chain import fetch, prove
+from kfp_tfjob.registry.history import history
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, SurpassedError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, publish, write_version
+
+
+@pytest.fixture
+def layout(base: S3Address) -> Layout:
+    return Layout(base)
+
+
+def served(store: Store, layout: Layout) -> dict[int, str]:
+    """The graph in each folder that a server would load."""
+    place = layout.model(NAME)
+    return {
+        number: store.read(place.servable(number) / "saved_model.pb").decode()
+        for number in store.numbers(place.serving)
+        if any(it.address.name == "saved_model.pb" for it in store.list(place.servable(number)))
+    }
+
+
+def newest(store: Store, layout: Layout) -> Champion:
+    champion = read_champion(store, layout, NAME)
+    assert champion is not None
+    return champion
+
+
+def back(store: Store, layout: Layout, version: int = 0, why: str = "it is slow") -> Champion:
+    return rollback.execute(store, layout, rollback.plan(store, layout, NAME, version), "eva", why)
+
+
+def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        publish(store, layout, run_id)
+    assert served(store, layout) == {1: "graph of r1", 2: "graph of r2", 3: "graph of r3"}
+    folder = layout.model(NAME).servable(3)
+    keys = {it.address.key.removeprefix(f"{folder.key}/") for it in store.list(folder)}
+    assert keys == {
+        *("saved_model.pb", "request.json", "variables/variables.index"),
+        "variables/variables.data-00000-of-00001",
+    }
+
+    # The old bytes get the next number; going back twice goes further back.
+    champion = back(store, layout)
+    assert (champion.number, champion.version, champion.served_as) == (4, 2, 4)
+    assert served(store, layout)[4] == "graph of r2"
+    champion = back(store, layout)
+    assert (champion.number, champion.version, champion.served_as) == (5, 1, 5)
+    with pytest.raises(ConfigurationError, match="no champion of pets is left before version 1"):
+        rollback.plan(store, layout, NAME)
+    # Again with the same target: it is done already.
+    assert back(store, layout, 1) == newest(store, layout)
+
+    # The next version is above every number that servers have seen.
+    champion = publish(store, layout, "r4")
+    assert (champion.number, champion.version, champion.served_as) == (6, 6, 6)
+    assert max(served(store, layout)) == 6 and served(store, layout)[6] == "graph of r4"
+
+    # The files are those of the champion, and the history knows who, when, which run and why.
+    proven = prove(store, layout, NAME)
+    assert proven is not None and proven.serving == 6
+    fetch(store, proven, tmp_path)
+    assert (tmp_path / "model/saved_model.pb").read_text() == "graph of r4"
+    events = history(store, layout, NAME)
+    assert [
+        (it.action, it.version, it.serving) for it in sorted(events, key=lambda e: e.champion)
+    ] == [
+        *(("publish", 1, 1), ("publish", 2, 2), ("publish", 3, 3)),
+        *(("rollback", 2, 4), ("rollback", 1, 5), ("publish", 6, 6)),
+    ]
+    undone = next(it for it in events if it.champion == 4)
+    assert (undone.by, undone.why, undone.run_id) == ("eva", "it is slow", "r2")
+    assert next(it for it in events if it.champion == 6).why == "r4 is better"
+    assert all(it.at for it in events)
+
+
+def test_a_late_champion_gets_a_number_above_the_others(store: Store, layout: Layout) -> None:
+    late = write_version(store, layout, "late")
+    publish(store, layout, "early")  # version 2, record 1
+    found = promote(store, layout, NAME, replace(late, number=2))
+    assert (found.version, found.served_as) == (1, 3)
+    publish_newest(store, layout, NAME)
+    assert served(store, layout) == {2: "graph of early", 3: "graph of late"}
+
+
+def test_records_of_earlier_versions_are_served(store: Store, layout: Layout) -> None:
+    record = write_version(store, layout, "old")
+    old = {k: v for k, v in json.loads(record.to_bytes()).items() if k != "manifest_sha256"}
+    place = layout.model(NAME)
+    store.write(place.champion(1), json.dumps(old).encode())
+    proven = prove(store, layout, NAME)
+    assert proven and proven.serving == 1
+    assert publish_newest(store, layout, NAME) == place.servable(1)
+    assert history(store, layout, NAME)[0].at
+    champion = publish(store, layout, "r2")
+    assert (champion.version, champion.served_as) == (2, 2)
+    assert back(store, layout).served_as == 3
+
+
+def _alter(store: Store, address: S3Address, change: Callable[[dict], None]) -> None:
+    body = json.loads(store.read(address))
+    change(body)
+    store.write(address, json.dumps(body, indent=1, sort_keys=True).encode())
+
+
+def _set(**values: object) -> Callable[[dict], None]:
+    return lambda body: body.update(values)
+
+
+TAMPERED: dict[str, tuple[str, Callable[[dict], None] | bytes | None]] = {
+    "another graph": ("versions/1/model/saved_model.pb", b"graph of r9"),
+    "another size": ("versions/1/model/saved_model.pb", b""),
+    "no weights": ("versions/1/model/variables/variables.index", None),
+    "another verdict": ("versions/1/verdict.json", _set(run_id="r9")),
+    "no verdict": ("versions/1/verdict.json", None),
+    "no manifest": ("versions/1/manifest.json", None),
+    "a manifest of another run": ("versions/1/manifest.json", _set(run_id="r9")),
+    "an empty manifest": ("versions/1/manifest.json", _set(objects=[])),
+    "a record of another run": ("champions/1.json", _set(run_id="r9")),
+    "a record of another version": ("champions/1.json", _set(version=2)),
+    "a record of another model": (
+        "champions/1.json",
+        _set(version_uri="s3://b/models/x/versions/1"),
+    ),
+    "other weights": ("champions/1.json", _set(weights_digest="w")),
+    "other metrics": ("champions/1.json", _set(metrics={"accuracy": 1.0})),
+    "another manifest": ("champions/1.json", _set(manifest_sha256="0" * 64)),
+    "no record": ("champions/1.json", b"{"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_nothing_is_served_on_trust(
+    store: Store, layout: Layout, tmp_path: Path, what: str
+) -> None:
+    publish(store, layout, "r1")
+    path, change = TAMPERED[what]
+    address = layout.model(NAME).base / path
+    if change is None:
+        store.delete(address)
+    elif isinstance(change, bytes):
+        store.write(address, change)
+    else:
+        _alter(store, address, change)
+    with pytest.raises(DataError):
+        proven = prove(store, layout, NAME)
+        assert proven is not None
+        fetch(store, proven, tmp_path)
+
+
+def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> None:
+    publish(store, layout, "r1")
+    publish(store, layout, "r2")
+    store.write(layout.model(NAME).version(1) / "model" / "saved_model.pb", b"damaged")
+    with pytest.raises(DataError, match="saved_model.pb does not match its manifest"):
+        rollback.plan(store, layout, NAME)
+    assert newest(store, layout).version == 2
+
+
+def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> None:
+    record = write_version(store, layout, "r1", blessed=False)
+    promote(store, layout, NAME, record)
+    with pytest.raises(DataError, match="does not bless"):
+        prove(store, layout, NAME)
+    second = replace(record, number=2, action="promote", by="eva", why="it is needed")
+    promote(store, layout, NAME, second)
+    assert publish_newest(store, layout, NAME) == layout.model(NAME).servable(2)
+
+
+def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
+    """Whoever creates the next record wins; the other is told, and nothing is torn."""
+    publish(store, layout, "r1")
+    publish(store, layout, "r2")
+    records = [write_version(store, layout, f"run-{at}") for at in range(3)]
+    planned = rollback.plan(store, layout, NAME)
+
+    def attempt(call: Callable[[], Champion]) -> Champion | StepError:
+        try:
+            return call()
+        except SurpassedError as error:
+            return error
+
+    calls: list[Callable[[], Champion]] = [
+        lambda it=it: promote(Store(), layout, NAME, it) for it in records
+    ]
+    calls.append(lambda: rollback.execute(Store(), layout, planned, "eva", "why"))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(attempt, calls))
+    (won,) = [it for it in results if isinstance(it, Champion)]
+    assert newest(store, layout) == won and won.number == 3
+    publish_newest(store, layout, NAME)
+    assert served(store, layout)[max(served(store, layout))] == f"graph of {won.run_id}"
+    assert not list(store.list(layout.model(NAME).holds))
+    if won.action != "rollback":
+        assert "changed during the rollback" in str(results[3])
+
+
+def test_prune(store: Store, layout: Layout) -> None:
+    for run_id in ("r1", "r2", "r3", "r4"):
+        publish(store, layout, run_id)
+    write_version(store, layout, "in flight")
+    place = layout.model(NAME)
+    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
+    assert [(it.version, it.serving) for it in planned.candidates] == [
+        *((1, 0), (2, 0), (0, 1), (0, 2)),
+    ]
+    assert planned.kept[4] == "is the champion" and planned.kept[3] == "can come back by a rollback"
+    assert planned.kept[5].startswith("may be in flight")
+    assert store.numbers(place.tombstones) == []  # a plan changes nothing
+
+    # Version 1 comes back between plan and deletion: it stays.
+    back(store, layout, 1)
+    notes = list(prune.execute(store, layout, planned, 1, "eva"))
+    assert notes == ["version 1 stays: it is the champion"]
+    assert store.numbers(place.tombstones) == [2]
+    assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
+    assert sorted(served(store, layout)) == [3, 4, 6]
+    with pytest.raises(ConfigurationError, match="version 2 of pets was pruned"):
+        rollback.plan(store, layout, NAME, 2)
+    record = replace(newest(store, layout), number=6, version=2)
+    with pytest.raises(DataError, match="was pruned"):
+        promote(store, layout, NAME, record)
+    event = next(it for it in history(store, layout, NAME) if it.action == "prune")
+    assert (event.version, event.by, event.run_id) == (2, "eva", "r2")
+    # A run whose version was pruned publishes under a new number.
+    assert write_version(store, layout, "r2").version == 7
+    states = {it.version: it.state for it in view.show(store, layout, NAME, 0).versions}
+    assert states == {
+        **{1: "champion", 2: "pruned", 3: "earlier champion", 4: "earlier champion"},
+        **{5: "complete", 7: "complete"},
+    }
+
+
+def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        publish(store, layout, run_id)
+    place = layout.model(NAME)
+    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
+    store.create(place.hold(1, "x"), b"{}\n")  # a rollback of another process
+    assert prune.plan(store, layout, NAME, keep=1, hours=1).kept[1] == (
+        "is about to become the champion"
+    )
+    assert list(prune.execute(store, layout, planned, 1, "eva")) == [
+        "version 1 stays: it is about to become the champion"
+    ]
+    assert store.numbers(place.tombstones) == []
+    assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
+
+
+# Each case runs in processes that die at their Nth write, for N from 1 until one survives.
+_KILLED = """
+import os, signal, sys
+from kfp_tfjob.registry import prune, rollback
+from kfp_tfjob.storage import store as module
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, publish
+
+left = [0]
+
+def counted(call):
+    def write(*given, **more):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*given, **more)
+    return write
+
+for name in ("_put", "delete", "send"):
+    setattr(Store, name, counted(getattr(Store, name)))
+
+def roll_back(store, layout):
+    rollback.execute(store, layout, rollback.plan(store, layout, NAME, 1), "eva", "why")
+
+def prune_all(store, layout):
+    planned = prune.plan(store, layout, NAME, 1, 24)
+    list(prune.execute(store, layout, planned, 1, "eva"))
+
+DO = {
+    "publish": lambda store, layout: publish(store, layout, "r9"),
+    "rollback": roll_back,
+    "prune": prune_all,
+}
+
+def check(store, layout):
+    from kfp_tfjob.registry.chain import prove
+    proven = prove(store, layout, NAME)
+    place = layout.model(NAME)
+    numbers = [
+        n for n in store.numbers(place.serving)
+        if any(it.address.name == "saved_model.pb" for it in store.list(place.servable(n)))
+    ]
+    graph = store.read(place.servable(max(numbers)) / "saved_model.pb").decode()
+    files = len(list(store.list(place.servable(max(numbers)))))
+    return proven.champion.version, graph, files
+
+def child(what, root, at):
+    process = os.fork()
+    if process == 0:
+        left[0] = at
+        try:
+            DO[what](Store(), Layout.parse(root))
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+what, root = sys.argv[1:]
+for at in range(1, 100):
+    base = f"{root}/{what}-{at}"
+    for run_id in ("r1", "r2", "r3"):
+        publish(Store(), Layout.parse(base), run_id)
+    status = child(what, base, at)
+    seen = check(Store(), Layout.parse(base))
+    assert child(what, base, 0) == 0, "the next try fails"
+    after = check(Store(), Layout.parse(base))
+    print(at, status, *seen, "|", *after, sep=";", flush=True)
+    if status == 0:
+        break
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "before", "after"),
+    [
+        ("publish", (3, "graph of r3"), (4, "graph of r9")),
+        ("rollback", (3, "graph of r3"), (1, "graph of r1")),
+        ("prune", (3, "graph of r3"), (3, "graph of r3")),
+    ],
+)
+def test_a_kill_at_every_write_leaves_a_champion(
+    store: Store, layout: Layout, repository: Path, what: str, before: tuple, after: tuple
+) -> None:
+    command = [sys.executable, "-c", _KILLED, what, str(layout.root)]
+    done = subprocess.run(
+        command,
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(";") for line in done.stdout.splitlines()]
+    assert len(lines) > 8 and lines[-1][1] == "0"
+    for at, status, version, graph, files, _, *finished in lines:
+        assert int(status) in (signal.SIGKILL, 0), at
+        # Readable at any time, whole, and one of the two.
+        assert files == "4" and int(version) in (before[0], after[0])
+        assert graph in (before[1], after[1])
+        assert finished == [str(after[0]), after[1], "4"], at
