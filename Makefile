@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-statistics test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peer
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+
+test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadfile \

@@ -19,8 +19,8 @@ from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
-from kfp_tfjob.pipelines.commands.monitor import monitor
 from kfp_tfjob.pipelines.commands.models import models
+from kfp_tfjob.pipelines.commands.monitor import monitor
 from kfp_tfjob.pipelines.commands.render import render
 from kfp_tfjob.pipelines.commands.retry import retry
 from kfp_tfjob.pipelines.commands.run import run

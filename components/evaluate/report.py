@@ -21,6 +21,7 @@ from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
+from kfp_tfjob.storage.layout import RUNS
 from kfp_tfjob.storage.words import sized
 from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
@@ -227,7 +228,7 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _again(verdict: Mapping[str, Any], output_uri: str) -> list[str]:
     """Return the lines of a program that judges the model again."""
-    base = output_uri or verdict["model_uri"].partition("/runs/")[0]
+    base = output_uri or verdict["model_uri"].partition(f"/{RUNS}/")[0]
     names = ("dataset_uri", "model_name", "model_uri")
     gate = _dictionary(verdict["gate"], repr)
     return [

@@ -16,48 +16,28 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components.publish.again import judge_again
-from kfp_tfjob.components.publish.card import render
-from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.registry import versions
 from kfp_tfjob.registry.promotion import promote, surpassed
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, next_number, read_champion, read_record
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
-    DataError,
     ObjectNotFoundError,
     Problem,
     Problems,
     SurpassedError,
 )
 from kfp_tfjob.storage.judged import LostRace, is_second, keep_lost_race, second_verdict
-from kfp_tfjob.storage.layout import (
-    DISTRIBUTIONS,
-    MODEL,
-    MODEL_CARD,
-    REQUEST,
-    RUN_KERAS_MODEL,
-    RUN_MODEL,
-    SCHEMA,
-    STATISTICS,
-    VERDICT,
-)
-from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.text import code, prose
-from kfp_tfjob.trainer.signature_columns import read as read_arguments
-from kfp_tfjob.uploader import pull, push
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +97,7 @@ def run(
     verdict = second_verdict(step.store, step.run) or verdict
     while verdict["blessed"]:
         try:
-            return _publish(step, verdict, verdict_uri, model, dataset)
+            return _publish(step, verdict, model, dataset)
         except SurpassedError:
             winner = read_record(step.store, step.layout, model_name, next_number(verdict))
         if is_second(verdict):
@@ -139,7 +119,7 @@ def run(
 
 
 def _publish(
-    step: Step, verdict: dict[str, Any], verdict_uri: str, model: S3Address, dataset: S3Address
+    step: Step, verdict: dict[str, Any], model: S3Address, dataset: S3Address
 ) -> Published:
     """Publish the model of the verdict in force.
 
@@ -147,30 +127,12 @@ def _publish(
         SurpassedError: Another run was promoted since that verdict.
     """
     model_name, number = verdict["model_name"], next_number(verdict)
-    place = step.layout.model(model_name)
-    trained_by = verdict["run_id"], step.task_key
-    again = is_second(verdict)
-    _require_unsurpassed(step, model_name, number, trained_by)
-    version = versions.claim(step.store, place, *trained_by, again)
-    champion = Champion(
-        number=number,
-        version=version,
-        version_uri=str(place.version(version)),
-        run_id=verdict["run_id"],
-        exported_weights_sha256=_exported_weights(verdict),
-        schema_digest=verdict["schema_digest"],
-        dataset_digest=verdict["dataset_digest"],
-        metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
-        verdict_uri=str(step.run.second_verdict) if again else verdict_uri,
-        task_key=step.task_key,
-    )
-    folder = place.version(version)
-    manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
-    champion = replace(champion, manifest_sha256=manifest.digest)
+    _require_unsurpassed(step, model_name, number, (verdict["run_id"], step.task_key))
+    champion, card = complete(step, verdict, number, model, dataset)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
-    uris = champion.version_uri, str(place.champion(number))
-    return Published(PUBLISHED, card, version, *uris)
+    record = step.layout.model(model_name).champion(number)
+    return Published(PUBLISHED, card, champion.version, champion.version_uri, str(record))
 
 
 def _nothing(model_name: str, why: str) -> str:
@@ -189,11 +151,6 @@ def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
                 fix="run evaluate before publish",
             )
         ) from error
-
-
-def _exported_weights(verdict: dict[str, Any]) -> str:
-    """Return the hash of the judged weights, also from a verdict of an earlier version."""
-    return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
 
 
 def _require_blessed(
@@ -239,65 +196,3 @@ def _require_unsurpassed(
         record = step.layout.model(model_name).champion(number)
         if Champion.from_bytes(number, step.store.read(record)).trained_by != trained_by:
             raise surpassed(model_name, champion)
-
-
-def _copy(
-    step: Step,
-    version: S3Address,
-    model_name: str,
-    champion: Champion,
-    verdict: dict[str, Any],
-    model: S3Address,
-    dataset: S3Address,
-) -> tuple[Manifest, str]:
-    """Write the files of a version, unless an earlier attempt did; return manifest and card."""
-    if complete := versions.manifest_of(step.store, version):
-        return complete, step.store.read(version / MODEL_CARD).decode()
-    run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
-    with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
-        folder = Path(scratch) / "version"
-        folder.mkdir()
-        source = pull(step.store, run, Path(scratch) / "run", _published)
-        if source.digest != verdict["model_digest"]:
-            raise DataError(
-                Problem(
-                    f"the output of run {champion.run_id} is not the judged model",
-                    received=f"a manifest with the digest {source.digest}",
-                    expected=verdict["model_digest"],
-                    fix="evaluate the model again",
-                )
-            )
-        shutil.move(Path(scratch) / "run" / RUN_MODEL, folder / MODEL)
-        keras = Path(scratch) / "run" / RUN_KERAS_MODEL
-        if keras.exists():
-            shutil.move(keras, folder / keras.name)
-        pull(step.store, dataset, folder, _about_the_data)
-        body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
-        (folder / VERDICT).write_text(body)
-        statistics = json.loads((folder / STATISTICS).read_bytes())
-        arguments = read_arguments(folder / MODEL)
-        schema = json.loads((folder / SCHEMA).read_bytes())
-        card = render(model_name, champion, verdict, arguments, statistics, schema)
-        (folder / MODEL_CARD).write_text(card, encoding="utf-8")
-        if example := request(schema, statistics, arguments):
-            (folder / REQUEST).write_text(example, encoding="utf-8")
-        details = {
-            "run_id": champion.run_id,
-            "exported_weights_sha256": champion.exported_weights_sha256,
-            "dataset_digest": champion.dataset_digest,
-            "schema_digest": champion.schema_digest,
-            "metrics": dict(champion.metrics),
-        }
-        written = push(
-            step.store, folder, version, "model", champion.run_id, details=details, sha256=True
-        )
-        return written, card
-
-
-def _about_the_data(key: str) -> bool:
-    """Tell what a version keeps of its dataset; later data is compared with it."""
-    return key in (SCHEMA, STATISTICS, DISTRIBUTIONS)
-
-
-def _published(key: str) -> bool:
-    return key == RUN_KERAS_MODEL or key.startswith(f"{RUN_MODEL}/")

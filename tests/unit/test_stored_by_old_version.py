@@ -15,7 +15,7 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import progress
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.records import Records
-from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.publish.version import exported_weights
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
@@ -100,7 +100,7 @@ def test_a_verdict_is_read_and_its_champion_is_followed() -> None:
     verdict = json.loads(stored(LAYOUT.run("finished").verdict))
     champion = Champion.from_bytes(1, stored(LAYOUT.model("x").champion(1)))
     assert verdict["blessed"] and next_number(verdict) == champion.number
-    assert publish._exported_weights(verdict) == champion.exported_weights_sha256
+    assert exported_weights(verdict) == champion.exported_weights_sha256
     assert champion.to_bytes() == stored(LAYOUT.model("x").champion(1))
 
 

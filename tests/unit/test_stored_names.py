@@ -21,7 +21,15 @@ FILES = re.compile(
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
 )
 # Labels and folders of a pod, pages of the UI, examples in messages, variables of a model.
-NO_NAMES = ("kfp-tfjob/", "/kfp-tfjob/", "s3://BUCKET/", "model/{}", "{}/#/")
+NO_NAMES = (
+    "kfp-tfjob/",
+    "/kfp-tfjob/",
+    "s3://BUCKET/",
+    "model/{}",
+    "{}/#/",
+    "/v1/models/",
+    "/v2/models/",
+)
 FOLDERS = set(
     "datasets runs models attempts code output evaluation model checkpoints logs versions"
     " champions pruned held serving".split()

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kfp_tfjob.components.publish import card, engine
+from kfp_tfjob.components.publish import card, version
 from kfp_tfjob.storage.champion import Champion
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +36,8 @@ def test_the_model_card_says_what_its_hash_is_of():
 
 
 def test_publish_takes_the_verdict_of_an_earlier_version():
-    assert engine._exported_weights({"weights_digest": "abc"}) == "abc"
-    assert engine._exported_weights({"exported_weights_sha256": "abc"}) == "abc"
+    assert version.exported_weights({"weights_digest": "abc"}) == "abc"
+    assert version.exported_weights({"exported_weights_sha256": "abc"}) == "abc"
 
 
 def test_no_hash_is_called_that_of_the_weights_without_saying_which():
@@ -50,7 +50,7 @@ def test_no_hash_is_called_that_of_the_weights_without_saying_which():
         for path in (ROOT / room).rglob("*")
         if path.suffix in (".py", ".j2") and bare.search(path.read_text())
     }
-    assert found == {"storage/champion.py", "components/publish/engine.py"}
+    assert found == {"storage/champion.py", "components/publish/version.py"}
 
 
 def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere():

@@ -1,0 +1,132 @@
+"""Makes the model of a judged run the champion because a person says so, whatever the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kfp_tfjob.components.publish.version import complete
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import PROMOTE, Champion, read_champion
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    Problem,
+    SurpassedError,
+)
+from kfp_tfjob.storage.judged import verdict_in_force
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A promotion that was not done yet.
+
+    Attributes:
+        model_name: The model.
+        run_id: The run that trained it.
+        blessed: Whether the verdict blesses it.
+        reasons: Why.
+        now: The champion in words; empty if there is none.
+        number: The number of the record that will make it the champion.
+    """
+
+    model_name: str
+    run_id: str
+    blessed: bool
+    reasons: str
+    now: str
+    number: int
+
+
+def plan(step: Step, model_name: str) -> Plan:
+    """Return what the promotion of a run would do.
+
+    Args:
+        step: The run and its store.
+        model_name: The model.
+
+    Raises:
+        ConfigurationError: The run was not judged, or trained a different model.
+        DataError: A record is damaged.
+    """
+    verdict = _verdict(step)
+    if verdict["model_name"] != model_name:
+        raise ConfigurationError(
+            Problem(
+                f"the run {step.run_id} trained a different model",
+                received=verdict["model_name"],
+                expected=model_name,
+                fix="name a run of this model, or the model of this run",
+            )
+        )
+    champion = read_champion(step.store, step.layout, model_name)
+    now = f"version {champion.version} of run {champion.run_id}" if champion else ""
+    return Plan(
+        model_name,
+        verdict["run_id"],
+        verdict["blessed"],
+        "; ".join(verdict["reasons"]),
+        now,
+        champion.number + 1 if champion else 1,
+    )
+
+
+def execute(step: Step, planned: Plan, by: str, why: str) -> Champion:
+    """Publish the model of the run and make it the champion.
+
+    Args:
+        step: The run and its store.
+        planned: From `plan`.
+        by: Who decides.
+        why: The reason, for the history.
+
+    Returns:
+        The record of the champion.
+
+    Raises:
+        SurpassedError: The champion has changed since the plan.
+        DataError: The model or its dataset is missing or damaged.
+    """
+    verdict = _verdict(step)
+    model = S3Address.parse(verdict["model_uri"], "model_uri")
+    known = verdict.get("dataset_uri")  # older verdicts do not say it
+    dataset = S3Address.parse(known) if known else step.layout.dataset(verdict["dataset_digest"])
+    wanted, _ = complete(step, verdict, planned.number, model, dataset)
+    try:
+        champion = promote(
+            step.store,
+            step.layout,
+            planned.model_name,
+            replace(wanted, action=PROMOTE, by=by, why=why),
+        )
+    except SurpassedError as error:
+        raise SurpassedError(
+            Problem(
+                f"the champion of {planned.model_name} changed meanwhile",
+                received="; ".join(
+                    str(it.received) for it in error.problems if isinstance(it, Problem)
+                ),
+                expected=planned.now or "no champion",
+                fix="look at the new champion: kfp-tfjob models show. To promote the run anyway,"
+                " start the command again",
+            )
+        ) from error
+    publish_newest(step.store, step.layout, planned.model_name)
+    return champion
+
+
+def _verdict(step: Step) -> dict[str, Any]:
+    try:
+        return verdict_in_force(step.store, step.run)
+    except ObjectNotFoundError as error:
+        raise ConfigurationError(
+            Problem(
+                f"the run {step.run_id} was not judged",
+                received=f"no {step.run.verdict}",
+                expected="a run whose step evaluate has ended",
+                fix="correct --run, --task or --output; a run that failed earlier has no model",
+            )
+        ) from error

@@ -1,0 +1,138 @@
+"""Writes the version of a judged model, and the record that would make it the champion."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kfp_tfjob.components.publish.card import render
+from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry import versions
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.judged import address_of, is_second
+from kfp_tfjob.storage.layout import (
+    DISTRIBUTIONS,
+    MODEL,
+    MODEL_CARD,
+    REQUEST,
+    RUN_KERAS_MODEL,
+    RUN_MODEL,
+    SCHEMA,
+    STATISTICS,
+    VERDICT,
+)
+from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.trainer.signature_columns import read as read_arguments
+from kfp_tfjob.uploader import pull, push
+
+
+def complete(
+    step: Step, verdict: dict[str, Any], number: int, model: S3Address, dataset: S3Address
+) -> tuple[Champion, str]:
+    """Complete the version of a verdict, unless an earlier try did.
+
+    Args:
+        step: The run and its store.
+        verdict: The verdict in force.
+        number: The number of the champion record.
+        model: The SavedModel of the run.
+        dataset: The dataset it was judged on.
+
+    Returns:
+        The record that makes the version the champion, and the model card.
+
+    Raises:
+        DataError: The model or the dataset is missing or damaged.
+    """
+    model_name, run_id = verdict["model_name"], verdict["run_id"]
+    place = step.layout.model(model_name)
+    version = versions.claim(step.store, place, run_id, step.task_key, is_second(verdict))
+    champion = Champion(
+        number=number,
+        version=version,
+        version_uri=str(place.version(version)),
+        run_id=run_id,
+        exported_weights_sha256=exported_weights(verdict),
+        schema_digest=verdict["schema_digest"],
+        dataset_digest=verdict["dataset_digest"],
+        metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
+        verdict_uri=str(address_of(verdict, step.run)),
+        task_key=step.task_key,
+    )
+    folder = place.version(version)
+    manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
+    return replace(champion, manifest_sha256=manifest.digest), card
+
+
+def exported_weights(verdict: dict[str, Any]) -> str:
+    """Return the hash of the judged weights, also from a verdict of an earlier version."""
+    return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
+
+
+def _copy(
+    step: Step,
+    version: S3Address,
+    model_name: str,
+    champion: Champion,
+    verdict: dict[str, Any],
+    model: S3Address,
+    dataset: S3Address,
+) -> tuple[Manifest, str]:
+    """Write the files of a version, unless an earlier attempt did; return manifest and card."""
+    if complete := versions.manifest_of(step.store, version):
+        return complete, step.store.read(version / MODEL_CARD).decode()
+    run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
+    with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
+        folder = Path(scratch) / "version"
+        folder.mkdir()
+        source = pull(step.store, run, Path(scratch) / "run", _published)
+        if source.digest != verdict["model_digest"]:
+            raise DataError(
+                Problem(
+                    f"the output of run {champion.run_id} is not the judged model",
+                    received=f"a manifest with the digest {source.digest}",
+                    expected=verdict["model_digest"],
+                    fix="evaluate the model again",
+                )
+            )
+        shutil.move(Path(scratch) / "run" / RUN_MODEL, folder / MODEL)
+        keras = Path(scratch) / "run" / RUN_KERAS_MODEL
+        if keras.exists():
+            shutil.move(keras, folder / keras.name)
+        pull(step.store, dataset, folder, _about_the_data)
+        body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
+        (folder / VERDICT).write_text(body)
+        statistics = json.loads((folder / STATISTICS).read_bytes())
+        arguments = read_arguments(folder / MODEL)
+        schema = json.loads((folder / SCHEMA).read_bytes())
+        card = render(model_name, champion, verdict, arguments, statistics, schema)
+        (folder / MODEL_CARD).write_text(card, encoding="utf-8")
+        if example := request(schema, statistics, arguments):
+            (folder / REQUEST).write_text(example, encoding="utf-8")
+        details = {
+            "run_id": champion.run_id,
+            "exported_weights_sha256": champion.exported_weights_sha256,
+            "dataset_digest": champion.dataset_digest,
+            "schema_digest": champion.schema_digest,
+            "metrics": dict(champion.metrics),
+        }
+        written = push(
+            step.store, folder, version, "model", champion.run_id, details=details, sha256=True
+        )
+        return written, card
+
+
+def _about_the_data(key: str) -> bool:
+    """Tell what a version keeps of its dataset; later data is compared with it."""
+    return key in (SCHEMA, STATISTICS, DISTRIBUTIONS)
+
+
+def _published(key: str) -> bool:
+    return key == RUN_KERAS_MODEL or key.startswith(f"{RUN_MODEL}/")
