@@ -72,9 +72,9 @@ lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, BUILDER=docker|podman|buildah
+images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, SERVING=1 the server, BUILDER=docker|podman|buildah
 	.venv/bin/python -m images.build --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
-		$(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
+		$(if $(SERVING),--serving) $(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
 
 release: $(READY) ## make a release in dist/ for REGISTRY=...; options as of `make images`
 	.venv/bin/python -m images.release --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \

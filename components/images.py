@@ -23,6 +23,11 @@ def trainer_in(registry: str, gpu: bool = False) -> str:
     return f"{registry}/kfp-tfjob-trainer:{VERSION}{'-gpu' if gpu else ''}"
 
 
+def serving_in(registry: str) -> str:
+    """Return the name of the serving image of this version in a registry."""
+    return f"{registry}/kfp-tfjob-serving:{VERSION}"
+
+
 def is_placeholder(image: str) -> bool:
     """Return whether an image is one of the committed YAML, which exists in no registry."""
     return image.strip().partition("/")[0].partition(":")[0].lower().endswith(".invalid")

@@ -1,8 +1,8 @@
 """Builds the images with docker, podman or buildah: `make images REGISTRY=registry.example.com/me`.
 
-    python -m images.build --registry REGISTRY [--push] [--gpu] [--builder BUILDER] ...
+    python -m images.build --registry REGISTRY [--push] [--gpu] [--serving] [--builder BUILDER] ...
 
-The context of the two Containerfiles is made first, in images/context/: the wheel of this checkout,
+The context of the Containerfiles is made first, in images/context/: the wheel of this checkout,
 the requirements of each image from uv.lock with their hashes, and its SBOM. Nothing in it depends
 on the time, and the builder gets a fixed time for every file: where it can set that (buildah and
 podman can), the same lock, code and base give the same digest.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from kfp_tfjob.components.images import PLACEHOLDER, VERSION, tools_in, trainer_in
+from kfp_tfjob.components.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
 from kfp_tfjob.pipelines.references import REFERENCES, References
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
@@ -63,6 +63,8 @@ class Image:
         """Return its name in a registry."""
         if self.extra == "tools":
             return tools_in(registry)
+        if self.extra == "serve":
+            return serving_in(registry)
         return trainer_in(registry, gpu=self.accelerator == "gpu")
 
 
@@ -76,7 +78,14 @@ IMAGES = {
     "trainer-gpu": Image(
         "gpu", "trainer.Containerfile", "trainer-gpu", "The trainer of kfp-tfjob with CUDA", "gpu"
     ),
+    "serving": Image("serve", "serving.Containerfile", "serving", "The server of kfp-tfjob"),
 }
+
+
+def chosen(gpu: bool = False, serving: bool = False) -> list[str]:
+    """Return the names of the images to build: those that runs need, and what was asked for."""
+    left_out = {"trainer-gpu": not gpu, "serving": not serving}
+    return [name for name in IMAGES if not left_out.get(name)]
 
 
 def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
@@ -296,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--registry", default="", help="registry and path, for instance ghcr.io/me")
     add("--push", action="store_true", help="push, and write images/references.json")
     add("--gpu", action="store_true", help="build the trainer image for GPUs too")
+    add("--serving", action="store_true", help="build the image of `kfp-tfjob serve` too")
     add("--builder", default="", help="docker, podman or buildah, with global options")
     add(
         "--build-arguments",
@@ -322,7 +332,7 @@ def _build(given: argparse.Namespace) -> None:
             )
         )
     builder = Builder.find(given.builder, given.build_arguments, given.base)
-    names = [name for name in IMAGES if given.gpu or name != "trainer-gpu"]
+    names = chosen(given.gpu, given.serving)
     make_context(names)
     images = {}
     for name in names:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from images.build import BASE, CONTEXT, IMAGES, ROOT, Builder, git, make_context, uv
+from images.build import BASE, CONTEXT, IMAGES, ROOT, Builder, chosen, git, make_context, uv
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines.compilation import compile_all
 from kfp_tfjob.pipelines.references import REFERENCES, References
@@ -100,7 +100,7 @@ def release(
     (folder / ".gitignore").unlink(missing_ok=True)
     (folder / f"CHANGELOG-{VERSION}.md").write_text(notes)
 
-    names = [name for name in IMAGES if gpu or name != "trainer-gpu"]
+    names = chosen(gpu, serving=True)
     make_context(names)
     found = References.by_tag(registry)
     for name in names:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.components.images import VERSION, tools_in, trainer_in
+from kfp_tfjob.components.images import VERSION, serving_in, tools_in, trainer_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # In a checkout; an installed package has none until --references names one.
@@ -24,7 +24,8 @@ class References:
     Attributes:
         version: Of this project.
         registry: The registry and path, for instance `ghcr.io/me`.
-        images: The name and digest of `tools`, `trainer` and, where it was built, `trainer-gpu`.
+        images: The name and digest of `tools`, `trainer` and, where they were built, `trainer-gpu`
+            and `serving`.
     """
 
     version: str
@@ -109,5 +110,10 @@ class References:
     @classmethod
     def by_tag(cls, registry: str) -> References:
         """Return the images of this version in a registry by their tags."""
-        images = {"tools": tools_in(registry), "trainer": trainer_in(registry)}
-        return cls(VERSION, registry, images | {"trainer-gpu": trainer_in(registry, gpu=True)})
+        images = {
+            "tools": tools_in(registry),
+            "trainer": trainer_in(registry),
+            "trainer-gpu": trainer_in(registry, gpu=True),
+            "serving": serving_in(registry),
+        }
+        return cls(VERSION, registry, images)

@@ -132,6 +132,21 @@ def executable(name: str) -> Path:
     return path
 
 
+def sources(module: str, *paths: str) -> dict[str, Path]:
+    """Return the folder of the source of each Go module that a module in `go/` pins.
+
+    Raises:
+        ConfigurationError: There is no Go, or a module cannot be had.
+    """
+    said = _go(module, ["mod", "download", "-json", *paths])
+    decoder, found, at = json.JSONDecoder(), {}, 0
+    while at < len(said.rstrip()):
+        item, at = decoder.raw_decode(said, at)
+        found[item["Path"]] = Path(item["Dir"])
+        at += len(said[at:]) - len(said[at:].lstrip())
+    return found
+
+
 def _folder(program: Program) -> Path:
     pinned = MODULES / program.module
     digest = hashlib.sha256()

@@ -7,11 +7,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from images.build import BASE, IMAGES, ROOT, Builder, git, labels, make_context, requirements, sbom
 from images.build import main as make_images
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.components.images import PLACEHOLDER, VERSION, serving_in, tools_in
 from kfp_tfjob.pipelines import references as module
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
@@ -28,14 +29,13 @@ def test_every_requirement_is_locked_with_hashes(name: str) -> None:
     lines = [line for line in (wheels + sdists).splitlines() if not line.startswith(" ")]
     assert len(lines) > 40 and all("==" in line for line in lines)
     assert (wheels + sdists).count("--hash=sha256:") >= len(lines)
-    assert [line.partition("==")[0] for line in sdists.splitlines() if "==" in line] == [
-        "kfp-server-api"
-    ]
+    sources = [line.partition("==")[0] for line in sdists.splitlines() if "==" in line]
+    assert sources == ([] if name == "serving" else ["kfp-server-api"])
 
 
 def test_only_the_image_for_gpus_has_cuda() -> None:
     found = {name: "nvidia-cudnn" in requirements(it.extra)[0] for name, it in IMAGES.items()}
-    assert found == {"tools": False, "trainer": False, "trainer-gpu": True}
+    assert found == {"tools": False, "trainer": False, "trainer-gpu": True, "serving": False}
     assert "tensorflow==" not in requirements("tools")[0]
 
 
@@ -107,6 +107,18 @@ def test_the_version_of_the_images_is_that_of_the_project() -> None:
         assert f"ARG BASE={BASE}\n" in (ROOT / "images" / name).read_text()
 
 
+def test_the_manifests_of_servers_name_the_images_of_this_version() -> None:
+    folder = ROOT / "deploy" / "serving"
+    found = {
+        (item["newName"], item["newTag"])
+        for file in folder.glob("*/kustomization.yaml")
+        for item in yaml.safe_load(file.read_text()).get("images", ())
+        if item["name"].startswith("kfp-tfjob-")
+    }
+    images = {tools_in(PLACEHOLDER), serving_in(PLACEHOLDER)}
+    assert found == {tuple(image.rsplit(":", 1)) for image in images}
+
+
 def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(ConfigurationError, match="no builder of images"):
@@ -140,7 +152,8 @@ def compiled(folder: Path, *arguments: str) -> tuple[str, list[str]]:
 
 def test_compile_takes_the_digests_of_the_registry(pushed: References, tmp_path: Path) -> None:
     said, images = compiled(tmp_path / "a", "--registry", "r.example.com/me/", "--gpu")
-    assert images == sorted(pushed.images.values()) and "note" not in said
+    wanted = sorted(image for name, image in pushed.images.items() if name != "serving")
+    assert images == wanted and "note" not in said
     other = ["--registry", "other.example.com", "--tools-image", "tools:1"]
     said, images = compiled(tmp_path / "b", *other)
     assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
