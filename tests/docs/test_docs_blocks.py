@@ -105,6 +105,9 @@ def request(arguments: list[str]) -> None:
             rest.pop(0)
         elif not word.startswith("-"):
             url = word
+    if re.search(r"/v1/models/\w+:predict$", url):
+        assert json.loads(body)["instances"]  # of a model server
+        return
     verb = verb or ("POST" if body else "GET")
     if served := re.search(r"(/v[12]/models/[\w.$-]+)(:predict|/infer|/ready)?$", url):
         # tests/serve sends such requests to the server itself.
