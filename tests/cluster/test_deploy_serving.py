@@ -1,8 +1,9 @@
-"""What serves a champion: accepted by the schemas of KServe and KEDA, and told apart by model."""
+"""What serves a champion: accepted by the schemas of KServe and KEDA, and run where it can be."""
 
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,17 @@ import pytest
 import yaml
 
 from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.custom_resources import define
-from tests.cluster.launches import ROOT
+from tests.cluster.launches import BUCKET, ROOT
+from tests.cluster.processes import wait_until
+from tests.local.stored_champion import publish
 
 pytestmark = pytest.mark.cluster
 
@@ -108,3 +116,75 @@ def test_a_copy_serves_another_model(own_cluster: Cluster, namespace: str, tmp_p
     scaled = found["ScaledObject"]["spec"]
     assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"] == "churn-serving"
     assert 'model_name="Churn_2"' in scaled["triggers"][0]["metadata"]["query"]
+
+
+@pytest.fixture
+def served(
+    own_cluster: Cluster, namespace: str, launch_store: Store, tmp_path: Path
+) -> Callable[[int], Champion]:
+    """Publishes champions of `my-model`; the namespace has the Secret, and is `restricted`."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
+    own_cluster.storage_secret(namespace)
+    layout = Layout(S3Address(BUCKET, namespace))
+
+    def promote(number: int) -> Champion:
+        files = {"saved_model.pb": b"graph %d" % number, "variables/variables.index": b"-"}
+        return publish(launch_store, layout, "my-model", number, files, tmp_path)
+
+    return promote
+
+
+def settings(found: list[Object], namespace: str) -> None:
+    """Write the address of the models into the ConfigMap."""
+    (item,) = (it for it in found if it["kind"] == "ConfigMap")
+    item["data"]["KFP_TFJOB_OUTPUT_URI"] = f"s3://{BUCKET}/{namespace}"
+
+
+def test_the_sidecar_feeds_a_server_of_files(
+    own_cluster: Cluster, namespace: str, served: Callable[[int], Champion]
+) -> None:
+    """A server of files stands for TensorFlow Serving, whose image this host cannot have."""
+    served(1)
+    found = rendered(own_cluster, SERVING / "tensorflow-serving", namespace)
+    settings(found, namespace)
+    (deployment,) = (it for it in found if it["kind"] == "Deployment")
+    deployment["spec"]["replicas"] = 1
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    server["image"] = TOOLS
+    server["command"] = ["python3", "-m", "http.server", "8501", "--directory"]
+    server["args"] = ["/models"]
+    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
+    where = ("-n", namespace, "--timeout=180s")
+    own_cluster.kubectl("rollout", "status", "deployment/tensorflow-serving", *where)
+    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+
+    def there(number: int) -> bool:
+        url = f"http://{pod.status.pod_ip}:8501/my-model/{number}/saved_model.pb"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.read() == b"graph %d" % number
+        except OSError:
+            return False
+
+    assert there(1)
+    served(2)
+    assert wait_until(lambda: there(2), 60) and there(1)
+    served(3)
+    assert wait_until(lambda: there(3) and not there(1), 60) and there(2)
+
+
+def test_the_nightly_comparison_starts_in_its_image(
+    own_cluster: Cluster, namespace: str, served: Callable[[int], Champion]
+) -> None:
+    served(1)
+    found = rendered(own_cluster, SERVING / "monitor", namespace)
+    settings(found, namespace)
+    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
+    own_cluster.kubectl("create", "job", "now", "--from=cronjob/serving-monitor", "-n", namespace)
+    where = ("-n", namespace, "--timeout=120s")
+    own_cluster.kubectl("wait", "--for=condition=Failed", "job/now", *where)
+    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+    assert pod.status.container_statuses[0].state.terminated.exit_code == 3
+    said = own_cluster.core.read_namespaced_pod_log(pod.metadata.name, namespace)
+    assert "the training data of version 1 of my-model cannot be compared with requests" in said
