@@ -6,16 +6,19 @@ controllers do not run: the API server alone checks the objects, by these schema
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.cluster.binaries import sources
 from tests.cluster.cluster import Cluster
+from tests.cluster.processes import wait_until
 
 _KSERVE, _KEDA = "github.com/kserve/kserve", "github.com/kedacore/keda/v2"
 _FILES = {
     _KSERVE: "config/crd/full/serving.kserve.io_inferenceservices.yaml",
     _KEDA: "config/crd/bases/keda.sh_scaledobjects.yaml",
 }
+_SECONDS = 120
 
 
 def files() -> list[Path]:
@@ -35,4 +38,12 @@ def define(cluster: Cluster) -> None:
     """
     for file in files():
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", file)
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", file)
+    for file in files():
+        if not wait_until(lambda file=file: _is_established(cluster, file), _SECONDS):
+            raise TimeoutError(f"{file.name} is not established")
+
+
+def _is_established(cluster: Cluster, file: Path) -> bool:
+    found = json.loads(cluster.kubectl("get", "-f", file, "-o", "json"))
+    conditions = found.get("status", {}).get("conditions") or ()
+    return any((it["type"], it["status"]) == ("Established", "True") for it in conditions)
