@@ -2,11 +2,13 @@
 
 Several addresses are on lines of their own, or separated by commas. In a pattern, `*` and `?` stand
 for characters of one name, `[ab]` for one of these, and `**` for folders at any depth. A folder
-has the files with a known ending; a pattern that matches a file takes any.
+has the files with a known ending; a pattern that matches a file takes any. Links to files and to
+folders are followed.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ ENDINGS = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 ANY_ENDING = ("",)
 _EXPECTED = f"a file, or a folder with files that end in {', '.join(ENDINGS)}"
 _WILD = re.compile(r"[*?\[]")
+_HIDDEN = (".", "_")  # a name that begins so is no data
 
 
 def addresses_of(data_uri: str) -> list[str]:
@@ -139,10 +142,46 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
         return
     base, pattern = _pattern(top.as_posix())
     top = Path(base or ("/" if top.is_absolute() else "."))
-    for path in top.rglob("*"):
-        name = path.relative_to(top).as_posix()
-        if _wanted(name, pattern, endings) and path.is_file():
-            yield replace(SourceFile.local(path, name), split=_split_of(name))
+    for name in _below(top):
+        if _wanted(name, pattern, endings):
+            yield replace(SourceFile.local(top / name, name), split=_split_of(name))
+
+
+def _below(top: Path) -> Iterator[str]:
+    """Yield the names of the files below a folder, also those behind links.
+
+    A link that leads back to a folder above itself is left out, as its files are there already.
+
+    Raises:
+        DataError: A folder cannot be read.
+    """
+    if not top.is_dir():
+        return
+    status = top.stat()
+    waiting = [("", frozenset({(status.st_dev, status.st_ino)}))]
+    while waiting:
+        prefix, above = waiting.pop()
+        try:
+            entries = list(os.scandir(top / prefix))
+        except OSError as error:
+            raise DataError(
+                Problem(
+                    f"the folder {top / prefix} cannot be read",
+                    received=error.strerror,
+                    fix="correct its permissions, or data_uri",
+                    path="data_uri",
+                )
+            ) from error
+        for entry in entries:
+            if entry.name.startswith(_HIDDEN):
+                continue
+            if entry.is_file():
+                yield prefix + entry.name
+            elif entry.is_dir():
+                status = entry.stat()
+                place = (status.st_dev, status.st_ino)
+                if place not in above:
+                    waiting.append((f"{prefix}{entry.name}/", above | {place}))
 
 
 def _pattern(path: str) -> tuple[str, re.Pattern[str] | None]:
@@ -185,7 +224,7 @@ def _translated(part: str) -> str:
 
 def _wanted(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
     """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
-    if any(part.startswith((".", "_")) for part in name.split("/")):
+    if any(part.startswith(_HIDDEN) for part in name.split("/")):
         return False
     in_folder = True
     if pattern:

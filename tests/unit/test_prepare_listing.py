@@ -1,5 +1,6 @@
 """The files of data_uri on this machine; tests/local/test_prepare_addresses.py has those in S3."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,31 @@ def test_what_is_wrong_with_an_address(tree: Path, uri: str, words: str) -> None
         found(",".join(f"{tree}/{part}" for part in uri.split(",")))
     assert isinstance(caught.value, DataError | ConfigurationError)
     assert "Fix:" in str(caught.value)
+
+
+def test_links_to_folders_are_followed_once(tree: Path, tmp_path_factory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "more").mkdir()
+    (elsewhere / "more" / "part-7.csv").write_text("a,y\n1,2\n")
+    (tree / "linked").symlink_to(elsewhere)
+    (tree / "c.csv").symlink_to(tree / "a.csv")
+    (tree / "2026-01" / "up").symlink_to(tree)  # would never end
+    (elsewhere / "self").symlink_to(elsewhere)
+    (tree / "gone.csv").symlink_to(tree / "nothing.csv")
+    names = found(str(tree))
+    assert {"c.csv", "linked/more/part-7.csv"} <= set(names)
+    assert not [name for name in names if "up/" in name or "self/" in name or "gone" in name]
+    assert found(f"{tree}/**/part-7.csv") == ["linked/more/part-7.csv"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.scandir
+
+    def refuse(path: Path) -> object:
+        if str(path).rstrip("/").endswith("2026-01"):  # root may read everything
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="2026-01.* cannot be read. Received: Permission denied"):
+        found(str(tree))
