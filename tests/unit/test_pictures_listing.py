@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from kfp_tfjob.components.prepare_data.pictures.check import problems_of
+from kfp_tfjob.components.prepare_data.pictures.file_list import FileList
 from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree
@@ -168,3 +172,18 @@ def test_the_size_of_the_input() -> None:
     assert plain.dataset_digest("s", "l") == DataOptions(pictures={}).dataset_digest("s", "l")
     other = parse(DataOptions, "data_options", {"pictures": {"channels": 1}})
     assert plain.dataset_digest("s", "l") != other.dataset_digest("s", "l")
+
+
+def test_a_million_names_fit_in_memory() -> None:
+    """Python's part of the memory for each object; Arrow's is a copy of names and tags."""
+    files, count = FileList(S3Address("bucket", "pictures")), 20_000
+    tracemalloc.start()
+    for i in range(count):
+        files.add_object(f"class/{i * 7919 % count:010d}.jpg", i, f'"{i:032x}"')
+    assert len(list(itertools.islice(files.names(), 3))) == 3
+    files.close(bytearray([1] * count), has_splits=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak / count < 200
+    assert [file.name for file in files[:2]] == ["class/0000000000.jpg", "class/0000000001.jpg"]
+    assert files[1].tag == f'"{files[1].size:032x}"'

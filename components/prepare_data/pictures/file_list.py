@@ -7,6 +7,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kfp_tfjob.components.prepare_data.files import SPLITS, SourceFile, tag_of
 from kfp_tfjob.storage.address import S3Address
 
@@ -20,13 +24,11 @@ class FileList(Sequence[SourceFile]):
 
     def __init__(self, top: str | S3Address) -> None:
         self._top = top
-        self._names: list[str] = []
-        self._text, self._ends = bytearray(), array("q")
+        self._names = _Texts()
         self._sizes = array("q")
         # Of a local file, what a change would change; of an object, its entity tag.
         self._inodes, self._times = array("Q"), array("q")
-        self._tags: list[str] = []
-        self._tag_text, self._tag_ends = bytearray(), array("q")
+        self._tags = _Texts()
         self._has_splits = False
 
     def add_local(self, name: str, status: os.stat_result) -> None:
@@ -42,29 +44,30 @@ class FileList(Sequence[SourceFile]):
         self._sizes.append(size)
         self._tags.append(tag)
 
-    def unsorted(self) -> list[str]:
-        """Return the names that were added, before `close`."""
-        return self._names
+    def names(self) -> Iterator[str]:
+        """Yield the names of all files; before `close`, in the order in which they were added."""
+        return iter(self._names)
 
-    def close(self, wanted: Sequence[bool], has_splits: bool) -> None:
+    def close(self, wanted: bytearray, has_splits: bool) -> None:
         """Keep some of the files, sorted by name.
 
         Args:
-            wanted: For each file that was added, whether it is kept.
+            wanted: For each file that was added, 1 if it is kept, and 0 if not.
             has_splits: Whether the first folder of a name is its split.
         """
-        order = sorted((i for i, keep in enumerate(wanted) if keep), key=self._names.__getitem__)
+        # The order of UTF-8 is that of the characters.
+        order = pc.sort_indices(self._names.arrow).to_numpy()
+        order = order[np.frombuffer(bytes(wanted), np.bool_)[order]]
         self._has_splits = has_splits
-        self._text, self._ends = _packed(self._names, order)
-        self._sizes = array("q", (self._sizes[i] for i in order))
-        if self._tags:
-            self._tag_text, self._tag_ends = _packed(self._tags, order)
+        self._names = self._names.taken(order)
+        self._sizes = _taken(self._sizes, order)
+        if len(self._tags):
+            self._tags = self._tags.taken(order)
         else:
-            self._inodes = array("Q", (self._inodes[i] for i in order))
-            self._times = array("q", (self._times[i] for i in order))
+            self._inodes, self._times = _taken(self._inodes, order), _taken(self._times, order)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._names)
 
     @overload
     def __getitem__(self, place: int) -> SourceFile: ...
@@ -80,25 +83,51 @@ class FileList(Sequence[SourceFile]):
         return map(self._file, range(len(self)))
 
     def _file(self, i: int) -> SourceFile:
-        name, size = _piece(self._text, self._ends, i), self._sizes[i]
+        name, size = self._names[i], self._sizes[i]
         split = SPLITS.get(name.partition("/")[0].lower(), "") if self._has_splits else ""
         if isinstance(self._top, S3Address):
             key = f"{self._top.key}/{name}" if self._top.key else name
             place = S3Address(self._top.bucket, key)
-            return SourceFile(name, size, place, _piece(self._tag_text, self._tag_ends, i), split)
+            return SourceFile(name, size, place, self._tags[i], split)
         tag = tag_of(self._inodes[i], self._times[i], size)
         return SourceFile(name, size, f"{self._top}/{name}", tag, split)
 
 
-def _packed(texts: list[str], order: Sequence[int]) -> tuple[bytearray, array[int]]:
-    """Return texts as one, in an order, and where each ends; empty the list, to save memory."""
-    ends, packed = array("q"), bytearray()
-    for i in order:
-        packed += texts[i].encode()
-        ends.append(len(packed))
-    texts.clear()
-    return packed, ends
+class _Texts:
+    """Texts in one piece of memory: as many objects would take four times as much."""
+
+    def __init__(self) -> None:
+        self._text: bytearray | np.ndarray = bytearray()
+        self._ends: array[int] | np.ndarray = array("q", [0])
+
+    def append(self, text: str) -> None:
+        # A name of a local file may have bytes that are no UTF-8.
+        self._text += text.encode(errors="surrogateescape")
+        self._ends.append(len(self._text))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, i: int) -> str:
+        piece = self._text[self._ends[i] : self._ends[i + 1]]
+        return bytes(piece).decode(errors="surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def arrow(self) -> pa.LargeBinaryArray:
+        """The texts as an array that uses the same memory."""
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._text)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
+
+    def taken(self, order: np.ndarray) -> _Texts:
+        found, taken = _Texts(), self.arrow.take(pa.array(order))
+        _, ends, text = taken.buffers()
+        found._ends = np.frombuffer(ends, np.int64)[: len(order) + 1]
+        found._text = np.frombuffer(text or b"", np.uint8)
+        return found
 
 
-def _piece(text: bytearray, ends: array[int], i: int) -> str:
-    return text[ends[i - 1] if i else 0 : ends[i]].decode()
+def _taken(values: array[int], order: np.ndarray) -> array[int]:
+    return array(values.typecode, np.frombuffer(values, values.typecode)[order].tobytes())

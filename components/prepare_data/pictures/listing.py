@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,18 +59,18 @@ def find(store: Store, data_uri: str, format: str = "auto") -> Source | None:
     if not asked and format != "auto":
         return None
     tree = _tree(store, data_uri.strip(), asked)
-    names = tree.files.unsorted() if tree else []
-    if not asked and not any(map(_is_named, names)):
+    if not asked and not (tree and any(map(_is_named, tree.files.names()))):
         return None
-    if not names:
+    if not tree or not tree.files:
         raise _none(data_uri, "a folder without files" if tree else "no folder")
-    _check_names(names, tree.broken)
-    depth = int(_are_splits({name.partition("/")[0] for name in names if "/" in name}))
-    inside = [name.count("/") > depth for name in names]
-    outside = sorted(name for name, is_row in zip(names, inside, strict=True) if not is_row)
+    names = tree.files.names  # may be too many for a list
+    _check_names(names(), tree.broken)
+    depth = int(_are_splits({name.partition("/")[0] for name in names() if "/" in name}))
+    inside = bytearray(name.count("/") > depth for name in names())
+    outside = sorted(name for name, is_row in zip(names(), inside, strict=True) if not is_row)
     above = {
         tuple(name.split("/", depth + 1)[: depth + 1])
-        for name, is_row in zip(names, inside, strict=True)
+        for name, is_row in zip(names(), inside, strict=True)
         if is_row
     }
     folders = Folders(
@@ -174,7 +174,7 @@ def _local(top: Path, asked: bool) -> _Tree:
     return tree
 
 
-def _check_names(names: list[str], broken: list[str]) -> None:
+def _check_names(names: Iterable[str], broken: list[str]) -> None:
     """Refuse links to nothing and names that are not UTF-8.
 
     Raises:
