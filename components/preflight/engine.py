@@ -12,8 +12,8 @@ from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
+from kfp_tfjob.components.preflight import contract, step_jobs, unchanged
 from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.preflight import step_jobs, unchanged
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.prepare_data.executors.workers import workers_in
@@ -132,6 +132,12 @@ def run(
     with _rehearsing(step, values) as rehearsal:
         code, wrong_code = check_code(step, values)
         source, wrong_data = _check_data(step, values, tick if values != given else None)
+        if source and not wrong_data:
+            options = parameters.parse(DataOptions, "data_options", values["data_options"])
+            named = (str(values["model_name"]).strip(), values["data_label"])
+            compared = contract.check(step, source, *named, options)
+            wrong_data += compared.problems
+            warnings += compared.warnings
         if wrong_code or found.problems:
             raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
         if wrong_data:

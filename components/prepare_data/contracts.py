@@ -22,6 +22,7 @@ from kfp_tfjob.trainer.coding import CATEGORY, KINDS, TEXT, Coding
 
 _MOST_NAMED = 20  # columns or classes in one problem
 _MOST_VALUES = 5  # unseen values of a column
+_UNKNOWN = "kind not known yet"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,25 @@ def changes(reference: Reference, schema: Mapping[str, Any]) -> list[Problem]:
             fix="prepare the data with the version of this project that prepared it before",
         )
     ]
+
+
+def of_header(reference: Reference, names: Sequence[str], label: str) -> list[Problem]:
+    """Return what the header alone shows of the changes.
+
+    Args:
+        reference: The dataset of the champion.
+        names: The columns that may be features; which of them are, only their values show.
+        label: The label column.
+    """
+    known = reference.schema["features"]
+    left_out = {item["name"] for item in reference.schema.get("left_out", ())}
+    before = {item["name"]: item["type"] for item in known}
+    now = [name for name in names if name in before or name not in left_out]
+    features = [{"name": name, "type": before.get(name, _UNKNOWN)} for name in now]
+    found = [it for it in _columns(reference, {"features": features}) if "order" not in it.what]
+    named = {"name": label, "classes": reference.schema["label"]["classes"]}
+    task = reference.schema["task"]
+    return [*found, *_label(reference, {"label": named, "task": task})]
 
 
 def consequence(reference: Reference) -> Problem:

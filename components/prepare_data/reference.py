@@ -73,7 +73,7 @@ def find(step: Step, model_name: str) -> Reference | str:
 
 
 def of_version(
-    store: Store, layout: Layout, model_name: str, champion: Champion
+    store: Store, layout: Layout, model_name: str, champion: Champion, counted: bool = True
 ) -> Reference | None:
     """Return the dataset of a champion, also of an earlier one; None if it is gone.
 
@@ -82,6 +82,7 @@ def of_version(
         layout: Where the models are.
         model_name: The model.
         champion: The record of the champion.
+        counted: Whether its distributions are wanted, which may take the time to read a sample.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
@@ -94,7 +95,7 @@ def of_version(
     for place in (version, dataset):  # a version keeps copies; its dataset may be gone
         schema, statistics = (read_json(store, place, name) for name in (SCHEMA, STATISTICS))
         if schema and statistics:
-            counts = _counts(store, version, dataset, schema)
+            counts = _counts(store, version, dataset, schema) if counted else None
             named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
             return Reference(*named, schema, statistics, counts)
     return None

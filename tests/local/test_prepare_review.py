@@ -14,11 +14,16 @@ import numpy as np
 import pytest
 
 from examples import people
+from kfp_tfjob.components.launch_tfjob.findings import Findings
+from kfp_tfjob.components.preflight import contract
 from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.prepare_data.review import Review, judge
+from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
@@ -355,3 +360,30 @@ def test_a_table_of_numbers(data: Data) -> None:
     (problem,) = review.comparison.beyond
     assert problem.received.startswith("PSI of a ")
     page("numbers", done, review)
+
+
+def test_preflight_compares_the_header_with_the_data_of_the_champion(data: Data) -> None:
+    table = data.table()
+    done = data.prepare(table)
+    data.publish(done)
+    path = data.folder / "table.csv"
+
+    def check(changes: str, label: str = "income"):
+        options = parse(DataOptions, "data_options", {"contract": {"changes": changes}})
+        source = list_source(data.step.store, str(path), options)
+        return contract.check(data.step, source, MODEL, label, options)
+
+    assert check("fail") == Findings()
+    header, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([header.replace("hours", "minutes"), *lines]))
+    problems = {problem.what: problem for problem in check("fail").problems}
+    name = "champion 1 of income"
+    assert problems[f"the column 'hours' of {name} is missing"].received == "no such column"
+    new = problems[f"columns that {name} does not know"]
+    assert new.received == "'minutes' (kind not known yet)"
+    assert len(problems) == 3 and "incompatible_champion" in str(check("fail").problems[-1])
+    found = check("warn")
+    assert not found.problems and len(found.warnings) == 3
+    labels = [it.what for it in check("fail", label="city").problems]
+    assert f"the label is another column than that of {name}" in labels
+    assert contract.check(data.step, None, "another", "", None) == Findings()
