@@ -128,7 +128,7 @@ class Client(threading.Thread):
         chosen = self._rows[at : at + self._random.randint(1, 4)]
         body = json.dumps({"instances": [_row(row) for row in chosen]})
         began = time.monotonic()
-        turn, tries = self._random.randrange(len(self._replicas)), 0
+        turn, tries, sent = self._random.randrange(len(self._replicas)), 0, 0
         said = "no replica answered"
         while time.monotonic() - began < DEADLINE:
             replica = self._replicas[(turn + tries) % len(self._replicas)]
@@ -136,6 +136,7 @@ class Client(threading.Thread):
             if not replica.up:
                 time.sleep(0.01)
                 continue
+            sent += 1
             try:
                 status, version, answer = self._send(replica.port, body)
             except (OSError, http.client.HTTPException) as error:
@@ -148,7 +149,7 @@ class Client(threading.Thread):
                 with self._load.lock:
                     self._load.seconds.append(time.monotonic() - began)
                     self._load.versions[version] += 1
-                    self._load.retried += tries > 1
+                    self._load.retried += sent > 1
                 return
             break
         with self._load.lock:

@@ -1,4 +1,4 @@
-"""What stands before kserve: the limit on the size of a request, and the count of requests."""
+"""What stands before kserve: limits on the size of requests, and the count of requests."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.serving.metrics import Metrics
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import sized
+
+if TYPE_CHECKING:
+    from kfp_tfjob.serving.metrics import Metrics
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 _CLOSED = 499  # the client left before the answer, as nginx counts it
+# Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
+_OPEN = 8
 
 
 class Limits:
     """An ASGI application around another one.
 
     A request that says that it is too large is answered before it is read. Of one that does not
-    say its size, at most the limit is kept in memory.
+    say its size, at most the limit is kept in memory. If the bodies of all open requests are too
+    large together, a new one is answered with 503 and asked to come again.
 
     Args:
         app: The application.
@@ -34,27 +39,34 @@ class Limits:
 
     def __init__(self, app: Application, most: int, metrics: Metrics) -> None:
         self._app, self._most, self._metrics = app, most, metrics
+        self._open = 0  # bytes
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, size = time.perf_counter(), _CLOSED, 0
-        refused = began_answer = False
+        began, status, size, began_answer = time.perf_counter(), _CLOSED, 0, False
+        refusal: RefusedRequest | None = None
+        has_left = False
 
         async def limited() -> Message:
-            nonlocal size, refused
+            nonlocal size, refusal, has_left
             message = await receive()
-            size += len(message.get("body", b""))
-            if size <= self._most:
+            has_left |= message["type"] == "http.disconnect"
+            came = len(message.get("body", b""))
+            size, self._open = size + came, self._open + came
+            if size > self._most:
+                refusal = self._too_large(size, declared)
+            elif came and self._open > max(_OPEN * self._most, size):
+                refusal = self._busy()
+            if not refusal:
                 return message
-            refused = True
             return {"type": "http.disconnect"}  # the application stops reading
 
         async def counted(message: Message) -> None:
             nonlocal status, began_answer
-            if refused:
+            if refusal:
                 return  # what the application makes of the disconnection
             if message["type"] == "http.response.start":
                 status, began_answer = message["status"], True
@@ -63,16 +75,18 @@ class Limits:
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         try:
             if declared.isdigit() and int(declared) > self._most:
-                size, refused = int(declared), True
+                refusal = self._too_large(int(declared), declared)
             else:
                 await self._app(scope, limited, counted)
         except Exception:
-            if not refused:
+            if not refusal:
+                status = _CLOSED if has_left else HTTPStatus.INTERNAL_SERVER_ERROR
                 raise
         finally:
-            if refused and not began_answer:
-                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                await _send(send, status, answer(self._too_large(size, declared)))
+            self._open -= size
+            if refusal and not began_answer:
+                status = refusal.status
+                await _send(send, refusal)
             if protocol := _protocol(scope["path"]):
                 self._metrics.answered(protocol, int(status), time.perf_counter() - began)
 
@@ -89,6 +103,17 @@ class Limits:
             status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         )
 
+    def _busy(self) -> RefusedRequest:
+        return RefusedRequest(
+            Problem(
+                "the server has too much to do",
+                received=f"{sized(self._open)} of open requests",
+                expected=f"at most {sized(_OPEN * self._most)}",
+                fix="send the request again after the seconds of Retry-After, or add replicas",
+            ),
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
 
 def _protocol(path: str) -> str:
     """Return the protocol of a request for predictions; empty for any other request."""
@@ -97,8 +122,10 @@ def _protocol(path: str) -> str:
     return "v2" if path.startswith("/v2/models/") and path.endswith("/infer") else ""
 
 
-async def _send(send: Send, status: int, body: dict[str, Any]) -> None:
-    data = json.dumps(body).encode()
+async def _send(send: Send, refusal: RefusedRequest) -> None:
+    data = json.dumps(answer(refusal)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
-    await send({"type": "http.response.start", "status": int(status), "headers": headers})
+    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
     await send({"type": "http.response.body", "body": data})

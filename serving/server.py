@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 import warnings
@@ -56,6 +55,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     ConfigurationError.raise_if(check_model_name(model_name))
     _load_kserve()
     from kserve import ModelServer
+    from kserve.utils.utils import cpu_count
 
     from kfp_tfjob.serving.follower import Follower
     from kfp_tfjob.serving.metrics import Metrics
@@ -68,7 +68,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
     follower.follow(options.poll_seconds)
-    threads = options.threads or len(os.sched_getaffinity(0))
+    threads = options.threads or cpu_count()
     sampler = (
         Sampler(store, layout, options.sample_rows, options.sample_without, metrics)
         if options.sample_rows

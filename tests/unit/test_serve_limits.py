@@ -1,0 +1,102 @@
+"""The limits before the server: as an ASGI application, without a network."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kfp_tfjob.serving.limits import Limits
+
+MOST = 1000
+PATH = "/v1/models/pets:predict"
+
+
+class Counts:
+    """Keeps what was counted."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, int]] = []
+
+    def answered(self, protocol: str, code: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.answers.append((protocol, code))
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Read the body and answer with its size; a client that leaves is an error, as in Starlette."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RuntimeError("the client left")
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        if scope.get("wait"):
+            await scope["wait"].wait()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+async def ask(
+    limits: Limits, pieces: list[bytes], declared: bool = False, path: str = PATH, **more: Any
+) -> tuple[int, bytes, dict[bytes, bytes]]:
+    length = [(b"content-length", b"%d" % sum(map(len, pieces)))] if declared else []
+    left: Iterator[tuple[int, bytes]] = iter(enumerate(pieces, 1))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        number, body = next(left)
+        return {"type": "http.request", "body": body, "more_body": number < len(pieces)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "headers": length, **more}
+    await limits(scope, receive, send)
+    starts = [it for it in sent if it["type"] == "http.response.start"]
+    assert len(starts) == 1
+    body = b"".join(it["body"] for it in sent if it["type"] == "http.response.body")
+    return starts[0]["status"], body, dict(starts[0]["headers"])
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_request_above_the_limit_is_refused(declared: bool) -> None:
+    counts = Counts()
+    limits = Limits(application, MOST, counts)
+    status, body, _ = asyncio.run(ask(limits, [b"x" * 500, b"x" * 501], declared))
+    assert status == 413
+    assert "the request is too large" in json.loads(body)["error"]
+    assert asyncio.run(ask(limits, [b"x" * 500, b"x" * 500], declared))[:2] == (200, b"1000")
+    assert counts.answers == [("v1", 413), ("v1", 200)]
+
+
+def test_open_requests_are_limited_together() -> None:
+    counts = Counts()
+    limits = Limits(application, MOST, counts)
+
+    async def many() -> list[Any]:
+        done = asyncio.Event()
+        open_ones = [asyncio.create_task(ask(limits, [b"x" * MOST], wait=done)) for _ in range(8)]
+        await asyncio.sleep(0)
+        refused = await ask(limits, [b"x"])
+        health = await ask(limits, [b""], path="/v2/health/ready")
+        done.set()
+        return [refused, health, *await asyncio.gather(*open_ones), await ask(limits, [b"x"])]
+
+    refused, health, *rest = asyncio.run(many())
+    assert refused[0] == 503 and refused[2][b"retry-after"] == b"1"
+    assert "too much to do" in json.loads(refused[1])["error"]
+    assert health[0] == 200
+    assert [it[0] for it in rest] == [200] * 9
+    assert ("", 200) not in counts.answers  # only requests for predictions count
+
+
+def test_an_error_of_the_application_stays_one() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("of the application")
+
+    counts = Counts()
+    with pytest.raises(ValueError, match="of the application"):
+        asyncio.run(ask(Limits(broken, MOST, counts), [b"x"]))
+    assert counts.answers == [("v1", 500)]
