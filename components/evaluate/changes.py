@@ -136,7 +136,8 @@ def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str])
 
 
 def _gain(metric: str, model: Scored, other: Scored, confidence: float, classes: list[str]) -> Gain:
-    ours, theirs = model.measured[metric], other.measured[metric]
+    nothing = Measured(math.nan, math.nan, math.nan)
+    ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
     if metric in _WITHOUT_DIRECTION:
         return Gain(metric, ours, theirs, math.nan, math.nan, math.nan)
     found = compare(model.measures, other.measures, metric, confidence, classes)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -22,13 +23,14 @@ from kfp_tfjob.judging.scoring import Watcher
 from kfp_tfjob.judging.worst import Worst, WorstRow
 from kfp_tfjob.options.gate import GateOptions, ReportOptions
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.text import html, short
 from kfp_tfjob.storage.words import choices, nearest
 from kfp_tfjob.trainer.coding import DATE, NO_DATE
 from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
 
 _LONGEST = 200  # characters of a value
+_MOST_OF_ROWS = 500_000  # characters of all rows on the page
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,11 @@ class WrongRow:
     values: list[str]
     picture: Markup = Markup()
 
+    @property
+    def size(self) -> int:
+        """How many characters it takes on the page."""
+        return len(self.picture) + sum(len(html(value)) + 30 for value in self.values)
+
 
 @dataclass(frozen=True)
 class Details:
@@ -66,6 +73,7 @@ class Details:
         rows: The rows with the greatest errors; None if the run did not ask for them.
         columns: The columns of their values.
         unknown: The columns that the run asked for and that do not exist, in words.
+        more: How many rows are left out, because the page would be too large.
     """
 
     importances: Importances | None = None
@@ -73,6 +81,7 @@ class Details:
     rows: list[WrongRow] | None = None
     columns: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    more: int = 0
 
 
 class Gathering:
@@ -116,7 +125,10 @@ class Gathering:
         )
         theirs = champion and champion.predictions
         rows = [_row(row, task, columns, theirs) for row in self._worst.rows]
-        return Details(found, why_not, rows, columns, _unknown(asked, task.features))
+        sizes = accumulate(row.size for row in rows)
+        fit = [row for row, size in zip(rows, sizes, strict=True) if size <= _MOST_OF_ROWS]
+        more = len(rows) - len(fit)
+        return Details(found, why_not, fit, columns, _unknown(asked, task.features), more)
 
     def _importances(self, judged: Judged) -> tuple[Importances | None, str]:
         if _of_pictures(judged.task):

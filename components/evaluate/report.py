@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pprint import pformat
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -28,6 +29,8 @@ from kfp_tfjob.trainer.serving import Task
 
 _MOST_SLICES = 100
 _MOST_COLUMNS = 25
+_WIDTH = 96  # characters of a line of code
+_COMPARISONS = ("champion", "baseline", "slices")
 _FACTS = {
     "run_id": "run",
     "model_uri": "model",
@@ -104,8 +107,9 @@ def render(
         slice_drawn=_slice_drawing(verdict),
         pictures=task.kinds == (PICTURE,),
         facts=_facts(verdict),
-        gate=_dictionary(verdict["gate"], lambda value: json.dumps(value, ensure_ascii=False)),
+        gate=_as_json(verdict["gate"]),
         again=_again(verdict, output_uri),
+        check_value=lambda check: _check_value(check, verdict["metrics"]),
         number=number,
         difference=difference,
         rough=rough,
@@ -230,26 +234,29 @@ def _again(verdict: Mapping[str, Any], output_uri: str) -> list[str]:
     """Return the lines of a program that judges the model again."""
     base = output_uri or verdict["model_uri"].partition(f"/{RUNS}/")[0]
     names = ("dataset_uri", "model_name", "model_uri")
-    gate = _dictionary(verdict["gate"], repr)
+    gate = pformat(verdict["gate"], width=_WIDTH - 12, sort_dicts=False).splitlines()
     return [
         "from kfp_tfjob.components.evaluate.engine import run",
         "from kfp_tfjob.components.step import step",
         "",
         *(f"{name} = {verdict[name]!r}" for name in names),
         f"gate = {gate[0]}",
-        *gate[1:],
+        *(f"       {line}" for line in gate[1:]),
         f'with step("evaluate", {verdict["run_id"] + "-again"!r}, {base!r}) as again:',
         "    found = run(again, dataset_uri, model_name, model_uri, gate)",
         "print(found.verdict_uri, found.metrics)",
     ]
 
 
-def _dictionary(values: Mapping[str, Any], written: Callable[[Any], str]) -> list[str]:
-    """Return the lines of a dict, one for each key."""
-    lines = [f"  {written(key)}: {written(value)}," for key, value in values.items()]
-    if lines:
-        lines[-1] = lines[-1].removesuffix(",")
-    return ["{", *lines, "}"]
+def _as_json(gate: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a gate as JSON: one for each key, if it fits."""
+    lines = ["{"]
+    for place, (key, value) in enumerate(gate.items(), 1):
+        comma = "," * (place < len(gate))
+        short = f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}{comma}"
+        long = json.dumps({key: value}, indent=1, ensure_ascii=False).splitlines()[1:-1]
+        lines += [short] if len(short) <= _WIDTH else [*long[:-1], long[-1] + comma]
+    return [*lines, "}"]
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -259,6 +266,13 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def _rows(size: str) -> str:
     return "1 row" if str(size) == "1" else f"{size} rows"
+
+
+def _check_value(check: Mapping[str, Any], metrics: Mapping[str, float | None]) -> str:
+    """Return the value of a check; that of a comparison is a gain."""
+    if check["name"] in _COMPARISONS:
+        return difference(check["value"], metrics.get(check["metric"]))
+    return number(check["value"])
 
 
 def _threshold(held: float | str | Mapping[str, float] | None) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from markupsafe import Markup
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
-from kfp_tfjob.components.evaluate.details import Details, WrongRow
+from kfp_tfjob.components.evaluate.details import Details, Gathering, WrongRow
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.importance import Importances
@@ -27,6 +28,7 @@ from kfp_tfjob.judging.predictions import (
     constant_classifier,
     constant_regression,
 )
+from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
@@ -185,6 +187,29 @@ def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> 
             assert math.isnan(gains["mean_error"].gain)  # more or less of it is not better
 
 
+def test_rows_that_would_make_the_page_too_large_are_left_out() -> None:
+    names = tuple(f"column {at}" for at in range(300))
+    gathering = Gathering(parse_gate({"report": {"rows": list(names), "worst": 50}}))
+    task = Task("regression", names, kinds=("text",) * 300)
+    labels, values = np.zeros(50, np.float32), np.arange(1, 51, dtype=np.float32)
+    predictions = ValuePredictions.of(labels, values)
+    columns = {name: np.array(["\u202e" * 500] * 50, object) for name in names}
+    for watcher in gathering.watchers(SimpleNamespace(rows=50), task):
+        watcher.add(Batch(columns, labels), predictions, values)
+    measured = {who: Scored.of(predictions, 0.95, []) for who in ("model", "baseline")}
+    decision = SimpleNamespace(primary_metric="rmse")
+    _, verdict, _ = evaluated("regression")
+    model = SimpleNamespace(predict=lambda batch: predictions)
+    judged = SimpleNamespace(
+        task=task, measured=measured, decision=decision, verdict=verdict, challenger=model
+    )
+    details = gathering.finish(judged)
+    assert 0 < len(details.rows) < 50 and details.more == 50 - len(details.rows)
+    html = report.render(verdict, task, measured, details)
+    assert len(html.encode()) < 1_000_000
+    assert f"{details.more} more are left out" in html
+
+
 def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> None:
     task, _, scored = evaluated("two hundred classes")
     found = changes(scored, 0.95, list(task.classes))
@@ -209,8 +234,11 @@ def test_latency_and_size_are_shown_where_the_verdict_has_them() -> None:
 
 def test_the_program_that_judges_again_is_python_and_says_what_was_judged() -> None:
     task, verdict, scored = evaluated("two classes")
+    slices = [{"column": f"{NASTY} {at}", "edges": list(range(at, at + 30))} for at in range(40)]
+    verdict["gate"] = {"slices": slices, "mode": "superior", "report": {"rows": ["a"]}}
     html = report.render(verdict, task, scored, output_uri="s3://b/p")
-    shown = unescape(html.rpartition("<pre>")[2].partition("</pre>")[0])
+    gate, shown = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
+    assert json.loads(gate) == verdict["gate"]
     tree = ast.parse(shown)
     values = {
         node.targets[0].id: ast.literal_eval(node.value)
