@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from kfp_tfjob.components.evaluate.changes import BASELINE, Gain, changes
+from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
 from kfp_tfjob.components.evaluate.details import Details
 from kfp_tfjob.components.evaluate.plots import confusions, curves
 from kfp_tfjob.judging.estimates import Measured
@@ -88,6 +88,7 @@ def render(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict['model_name']}",
         verdict=verdict,
+        sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",
         against=changed.against,
         changed=changed,
@@ -132,7 +133,9 @@ def _primary(
     nothing = Measured(math.nan, math.nan, math.nan)
     known = {gain.metric: gain for gain in gains}
     if metric in known:
-        return known[metric]
+        decided = (it["interval"] for it in verdict["checks"] if it["name"] in _COMPARISONS[:2])
+        low, high = (_known(end) for end in next(decided, (None, None)))
+        return known[metric]._replace(low=low, high=high) if math.isfinite(low) else known[metric]
     model = scored["model"].classes.get(metric, nothing)
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against].classes.get(metric, nothing)

@@ -187,6 +187,22 @@ def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> 
             assert math.isnan(gains["mean_error"].gain)  # more or less of it is not better
 
 
+def test_of_many_rows_some_tell_the_bounds_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in ("two classes", "regression"):
+        task, verdict, scored = evaluated(case)
+        exact = changes(scored, 0.95, list(task.classes)).gains
+        with monkeypatch.context() as patch:
+            patch.setattr("kfp_tfjob.components.evaluate.changes.SAMPLED_ROWS", 1600)
+            patch.setattr("kfp_tfjob.components.evaluate.report.SAMPLED_ROWS", 1600)
+            found = changes(scored, 0.95, list(task.classes)).gains
+            html = report.render(verdict, task, scored)
+        assert "The bounds are estimated from 1,600 of these rows" in html
+        for one, other in zip(found, exact, strict=True):
+            assert one.gain == pytest.approx(other.gain, nan_ok=True)
+            width = other.high - other.low
+            assert one.high - one.low == pytest.approx(width, rel=0.1, nan_ok=True)
+
+
 def test_rows_that_would_make_the_page_too_large_are_left_out() -> None:
     names = tuple(f"column {at}" for at in range(300))
     gathering = Gathering(parse_gate({"report": {"rows": list(names), "worst": 50}}))
