@@ -153,11 +153,11 @@ def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[
     judged = [it for it in verdict["slices"] if it["state"] != "insufficient"]
     if judged:
         failed = sum(it["state"] == "fail" for it in judged)
-        note = f"of {len(judged):,} with enough rows"
+        note = f"of {len(judged):,} judged"
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
     if serving := verdict.get("serving"):
         for size, times in list(serving["latency_ms"].items())[:1]:
-            note = f"95 % within {rough(times['p95'])} ms"
+            note = f"95 %: {rough(times['p95'])} ms"
             yield _Tile(f"latency, {_rows(size)}", f"{rough(times['p50'])} ms", note)
         yield _Tile("size of the model", sized(serving["bytes"]))
 

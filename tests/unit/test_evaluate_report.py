@@ -244,7 +244,7 @@ def test_latency_and_size_are_shown_where_the_verdict_has_them() -> None:
     serving = {"bytes": 1_234_567, "machine": NASTY, "latency_ms": times}
     champion = verdict["champion"] | {"serving": serving}
     html = report.render(verdict | {"serving": serving, "champion": champion}, task, scored)
-    assert "1.2 MB" in html and "95 % within 2.5 ms" in html
+    assert "1.2 MB" in html and "95 %: 2.5 ms" in html
     assert "champion 7: 50 %" in html and escaped(NASTY) in html
 
 

@@ -82,7 +82,7 @@ def test_the_interval_covers_what_many_rows_show(metric: str) -> None:
     is_class = metric == "auc"
     truth = measure(rows(99, 60_000, is_class), metric).columns
     hits = {"strong": 0, "weak": 0}
-    turns = 150
+    turns = 80
     for seed in range(turns):
         found = measure(rows(seed, 200, is_class), metric).columns
         for name in hits:
