@@ -6,17 +6,21 @@ the store.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
 from kfp_tfjob.judging.opponent import Opponent
+from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.scoring import Watcher, score
@@ -145,7 +149,9 @@ def judge(
     opponent = _opponent(store, layout, given, champion, digest, data, task, folder)
     options = given.options
     slices = Slices(options.slices if options else [], data.schema, folder / "slices")
-    watchers = also(data, task) if also else ()
+    watchers = [*(also(data, task) if also else ())]
+    own = _own(store, options, data, task, opponent, folder / "own")
+    watchers += [own] if own else []
     predictions, baseline = score(data, task, challenger, opponent, slices, folder, watchers)
     confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
     rival = opponent.rival(classes) if opponent else None
@@ -153,12 +159,17 @@ def judge(
     some = next(data.batches(_TIMED_ROWS))
     serving = measure(challenger.model, challenger_folder, some, gpus)
     of_champion = opponent.serving(some, gpus) if opponent else None
-    wrong = _of_rows(data)
-    decision = decide(options, ours, trivial, rival, classes, slices, wrong, serving.metrics)
-    measured = {
-        who: Scored.of(one, confidence, classes)
-        for who, one in _in_order(ours, rival, trivial).items()
-    }
+    shown = _in_order(ours, rival, trivial)
+    more = {who: own.metrics(who == "model") for who in shown if who != "baseline"} if own else {}
+    whole = serving.metrics | more.get("model", {})
+    decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data), whole)
+    measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
+    for name in more.get("model", {}):
+        for who, scored in measured.items():
+            value = more.get(who, {}).get(name, math.nan)
+            scored.measured[name] = Measured(value, math.nan, math.nan)
+    if own:
+        own.close()
     judged = EvaluatedModel(
         model_name=given.model_name,
         model_uri=str(given.model),
@@ -169,6 +180,7 @@ def judge(
         dataset_digest=data.digest,
         schema_digest=data.schema["schema_digest"],
         gate=given.gate,
+        evaluator_digest=own.code.digest if own else "",
     )
     about = (decision, judged, measured, confidence, champion, rival)
     verdict = build(*about, serving, of_champion)
@@ -231,6 +243,23 @@ def _opponent(
         return None
     about = (given.model_name, champion, digest, data, task)
     return Opponent(store, layout, *about, folder / "champion")
+
+
+def _own(
+    store: Store,
+    options: GateOptions | None,
+    data: TestData,
+    task: Task,
+    opponent: Opponent | None,
+    folder: Path,
+) -> Evaluator | None:
+    """Return what computes the user's own metrics; None without them."""
+    if not (options and options.evaluator):
+        return None
+    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, task)
+    if opponent:
+        opponent.watch = own.add_champion
+    return own
 
 
 def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[str, Measures]:

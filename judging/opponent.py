@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kfp_tfjob.judging.gate import Rival
 from kfp_tfjob.judging.latency import Serving, measure
@@ -37,6 +39,11 @@ class Opponent:
         data: The test rows.
         task: What a model must predict.
         folder: Where its files are downloaded.
+
+    Attributes:
+        name: Its name in messages, for instance `champion 3`.
+        same_weights: Whether its weights are those of the challenger.
+        watch: Gets the outputs of every batch.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Opponent:
         folder: Path,
     ) -> None:
         self.name = f"champion {champion.version}"
+        self.watch: Callable[[np.ndarray], None] | None = None
         self.same_weights = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._scorer: Scorer | None = None
@@ -80,6 +88,8 @@ class Opponent:
             with self._guarded():
                 outputs = self._scorer.outputs(batch)
                 self._rows.add(self._scorer.predictions(batch, outputs))
+                if self.watch:
+                    self.watch(outputs)
 
     @property
     def scorer(self) -> Scorer | None:

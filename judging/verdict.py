@@ -31,6 +31,7 @@ class EvaluatedModel:
         dataset_digest: Its digest.
         schema_digest: The digest of its schema.
         gate: As in the form.
+        evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
     """
 
     model_name: str
@@ -42,6 +43,7 @@ class EvaluatedModel:
     dataset_digest: str
     schema_digest: str
     gate: Mapping[str, Any]
+    evaluator_digest: str = ""
 
 
 def build(

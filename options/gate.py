@@ -20,7 +20,7 @@ from kfp_tfjob.options.metric_names import (
     range_of,
     task_of,
 )
-from kfp_tfjob.options.parse import Group, NotOneOfError, option, parse
+from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
 
 # The default in the form. A gate that a user empties blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {
@@ -241,6 +241,13 @@ class GateOptions(Group):
 
     report: ReportOptions = option(
         ReportOptions(), "What the report of the evaluation shows besides the verdict."
+    )
+    evaluator: Text | None = option(
+        None,
+        "A function of your own that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
+        " `ZIP:FUNCTION` or `module:function` of the image. It gets the arrays `labels` and"
+        " `predictions` of the test rows, on request `weights`, `features` and `classes`, and"
+        " returns a dict of names and numbers. A threshold for one is `own/<name>`.",
     )
 
     @pydantic.field_validator("primary_metric")

@@ -13,6 +13,7 @@ from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import contract, step_jobs, unchanged
+from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
@@ -131,6 +132,8 @@ def run(
 
     with _rehearsing(step, values) as rehearsal:
         code, wrong_code = check_code(step, values)
+        evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
+        wrong_code = [*wrong_code, *wrong]
         source, wrong_data = _check_data(step, values, tick if values != given else None)
         if source and not wrong_data:
             options = parameters.parse(DataOptions, "data_options", values["data_options"])
@@ -152,7 +155,7 @@ def run(
         if rehearsal:
             rehearsal.ask({} if code.in_image else code.files, entry, *_columns(source, values))
         digest = sources.source_digest(source)
-        inputs, earlier = _earlier(step, values, entry, code, digest)
+        inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
         if rehearsal and not earlier:
             ConfigurationError.raise_if(rehearsal.problems())
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
@@ -283,7 +286,8 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:
         places.append("model_code")
-    given = {name: values[name] for name in places} | own_reader.place(values["data_options"])
+    given = {name: values[name] for name in places}
+    given |= own_reader.place(values["data_options"]) | gates.place(values["gate"])
     problems = list(local_paths(given))
     try:
         spec = run_parameters.job_spec(values)
@@ -327,7 +331,9 @@ def _check_data(
     except StepError as error:
         return None, list(error.problems)
     try:
-        return source, list(sources.check_header(source, values["data_label"], options))
+        problems = list(sources.check_header(source, values["data_label"], options))
+        about = (source, values["data_label"], options)
+        return source, problems or list(gates.check_columns(*about, values["gate"]))
     except StepError as error:
         return None, list(error.problems)
 
@@ -344,13 +350,18 @@ def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _earlier(
-    step: Step, values: Mapping[str, Any], entry: str, code: Code, source_digest: str
+    step: Step,
+    values: Mapping[str, Any],
+    entry: str,
+    code: Code,
+    source_digest: str,
+    evaluator_digest: str,
 ) -> tuple[str, Trained | None]:
     """Return the digest of the inputs, and the earlier run that makes training needless."""
     spec = run_parameters.job_spec(values)
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     dataset = options.dataset_digest(source_digest, values["data_label"])
-    digest = unchanged.inputs_digest(values, spec, entry, code, dataset)
+    digest = unchanged.inputs_digest(values, spec, entry, code, dataset, evaluator_digest)
     if spec.options.when_unchanged == "train":
         return digest, None
     found = unchanged.earlier(step, str(values["model_name"]), digest)

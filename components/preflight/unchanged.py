@@ -30,7 +30,12 @@ _ROLES = ("chief", "worker", "ps", "evaluator")
 
 
 def inputs_digest(
-    values: Mapping[str, Any], spec: JobSpec, entry: str, code: Code, dataset_digest: str
+    values: Mapping[str, Any],
+    spec: JobSpec,
+    entry: str,
+    code: Code,
+    dataset_digest: str,
+    evaluator_digest: str = "",
 ) -> str:
     """Return the digest of everything that decides what a run trains and how it is judged.
 
@@ -43,6 +48,7 @@ def inputs_digest(
         entry: `module:function`.
         code: The user's code.
         dataset_digest: The digest of data, label and data options.
+        evaluator_digest: That of the code of `gate.evaluator`; empty without one.
 
     Returns:
         32 hexadecimal digits.
@@ -60,8 +66,10 @@ def inputs_digest(
         "gpus": spec.gpus,
         "image": spec.image,
         "roles": {role: _role(spec, role) for role in _ROLES},
-        "gate": gate.model_dump(mode="json") if gate else None,
+        "gate": gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None,
     }
+    if evaluator_digest:
+        body["evaluator"] = evaluator_digest
     text = json.dumps(body, sort_keys=True, ensure_ascii=False)
     return sha256(text.encode()).hexdigest()[:32]
 

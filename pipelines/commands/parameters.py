@@ -146,6 +146,9 @@ def parameters_of(
     options = values["data_options"]
     if isinstance(options, dict) and isinstance(options.get("reader"), str):
         values["data_options"] = {**options, "reader": as_path(options["reader"])}
+    gate = values["gate"]
+    if isinstance(gate, dict) and isinstance(gate.get("evaluator"), str):
+        values["gate"] = {**gate, "evaluator": as_path(gate["evaluator"])}
     values["output_uri"] = fill_user(str(values["output_uri"]), _user)
     if "train_batch_size" not in sources:
         values["train_batch_size"] = _fitting(values)

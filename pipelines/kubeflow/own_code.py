@@ -7,14 +7,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.prepare_data.readers import own_reader
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import code_files
 from kfp_tfjob.trainer.model_code import ModelCode
+
+# The other options that name code: parameter, key, and what it must be.
+_OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))
 
 
 def is_here(values: Mapping[str, Any]) -> bool:
@@ -36,12 +39,13 @@ def check_code(values: Mapping[str, Any]) -> list[Problem | str]:
             found += files.problems(code.function, values["model_hyperparameters"])
     except ConfigurationError as error:
         found += error.problems
-    reader = str(values["data_options"].get("reader") or "")
-    try:
-        if reader and _is_here(reader):
-            OwnReader.read(reader, None)
-    except ConfigurationError as error:
-        found += error.problems
+    for parameter, key, kind in _OF_OPTIONS:
+        text = str(values[parameter].get(key) or "")
+        try:
+            if text and _is_here(text):
+                kind.read(text, None)
+        except ConfigurationError as error:
+            found += error.problems
     return found
 
 
@@ -61,10 +65,11 @@ def copy_code(values: Mapping[str, Any], endpoint: str = "") -> dict[str, Any]:
     found = dict(values)
     if is_here(values):
         found["model_code"] = _copied(str(values["model_code"]), "model_code", values, endpoint)
-    reader = str(values["data_options"].get("reader") or "")
-    if reader and _is_here(reader):
-        copied = _copied(reader, own_reader.PATH, values, endpoint)
-        found["data_options"] = {**values["data_options"], "reader": copied}
+    for parameter, key, kind in _OF_OPTIONS:
+        text = str(values[parameter].get(key) or "")
+        if text and _is_here(text):
+            copied = _copied(text, kind.path, values, endpoint)
+            found[parameter] = {**values[parameter], key: copied}
     return found
 
 

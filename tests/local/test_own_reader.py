@@ -23,6 +23,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.own_code import KEPT_VARIABLES
 
 EXAMPLE = Path(example.__file__)
 HEAD = "import os, sys, time\nimport pyarrow as pa\n"
@@ -96,7 +97,7 @@ def test_it_sees_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     (chunk,) = rows(source, chosen)
     names = set(chunk.columns["y"].to_pylist())
-    assert names <= {*own_reader._KEPT_VARIABLES, "HOME", "TMPDIR", "TZ", "PYTHONHASHSEED"}
+    assert names <= {*KEPT_VARIABLES, "HOME", "TMPDIR", "TZ", "PYTHONHASHSEED"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ It keeps the keys out of the environment of code that prints it, and its failure
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import logging
 import os
@@ -25,25 +24,20 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import CODE
-from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.trainer.own_code import OwnCode, environment, place_of
 
 log = logging.getLogger(__name__)
 
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"
 _PROCESS = "kfp_tfjob.components.prepare_data.readers.own_reader_process"
-# All that the process gets of this environment: no keys, no token, no address of a store.
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONPATH", "LD_LIBRARY_PATH")
 _SILENCE_SECONDS = 600  # without a byte that it reads or writes
 _END_SECONDS = 10  # between the end of its stream and its own
 _PIECE = 1 << 20  # bytes
@@ -59,65 +53,30 @@ class _Opens(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnReader:
-    """The function and its code.
+class OwnReader(OwnCode):
+    """The function and its code."""
 
-    Attributes:
-        module: The module.
-        function: The function in it.
-        files: The code by relative path; of a module of the image, only its own file.
-        in_image: Whether the module is in the image.
-    """
-
-    module: str
-    function: str
-    files: Mapping[str, bytes]
-    in_image: bool = False
+    path = PATH
 
     @classmethod
-    def read(cls, text: str, store: Store | None) -> OwnReader:
-        """Read the code that `data_options.reader` names.
-
-        Args:
-            text: `source:function`, in the forms of `model_code`.
-            store: For code in the store.
-
-        Raises:
-            ConfigurationError: There is no such code, or its function does not take two arguments.
-        """
-        try:
-            wanted = ModelCode.parse(text)
-            code = wanted.read(store)  # type: ignore[arg-type]
-            problems = list(_problems(code, wanted.function))
-        except ConfigurationError as error:
-            problems = list(error.problems)
-        if problems:
-            raise ConfigurationError(*map(_renamed, problems))
-        return cls(code.module, wanted.function, code.files, code.in_image)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the function and its code, wherever the code lies."""
-        digest = sha256(f"{self.module}:{self.function}\n".encode())
-        for name in sorted(self.files):
-            digest.update(f"{name}\0{sha256(self.files[name]).hexdigest()}\n".encode())
-        return digest.hexdigest()
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        files = {name: base64.b64encode(data).decode() for name, data in self.files.items()}
-        return {
-            "module": self.module,
-            "function": self.function,
-            "files": files,
-            "in_image": self.in_image,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> OwnReader:
-        """Return the reader of `to_plain`."""
-        files = {name: base64.b64decode(data) for name, data in plain["files"].items()}
-        return cls(plain["module"], plain["function"], files, plain["in_image"])
+    def _wrong_arguments(cls, path: str, node: ast.FunctionDef) -> list[Problem]:
+        arguments = node.args
+        names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+        needed = len(names) - len(arguments.defaults)
+        more = [
+            argument.arg
+            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if default is None
+        ]
+        if not (needed > 2 or more or (len(names) < 2 and not arguments.vararg)):
+            return []
+        problem = Problem(
+            f"{path}, line {node.lineno}: {node.name} does not take a stream and a name",
+            received=f"def {node.name}({ast.unparse(arguments)})",
+            expected=_EXPECTED,
+            fix="correct its arguments",
+        )
+        return [problem]
 
     @contextmanager
     def opened(self, source: _Opens, file: Any) -> Iterator[RowsStream]:
@@ -128,10 +87,7 @@ class OwnReader:
         """
         with TemporaryDirectory(prefix="own-reader-") as name:
             folder = Path(name)
-            for path, data in ({} if self.in_image else self.files).items():
-                place = below(folder / CODE, path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
+            self.unpack(folder / CODE)
             rows = RowsStream(lambda: _Process(self, source, file, folder))
             try:
                 yield rows
@@ -195,13 +151,11 @@ class _Process:
         home = folder / "home"
         home.mkdir(exist_ok=True)
         code = "" if reader.in_image else str(folder / CODE)
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        own = {"HOME": str(home), "TMPDIR": str(home), "TZ": "UTC", "PYTHONHASHSEED": "0"}
         names = (code, reader.module, reader.function, file.name, str(self._failure))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", _PROCESS, *names],
             cwd=home,
-            env=kept | own,
+            env=environment(home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -307,55 +261,9 @@ def place(data_options: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ConfigurationError: It does not name a function.
     """
-    text = data_options.get("reader")
-    if not text:
-        return {}
-    code = ModelCode.parse(str(text))
-    return {} if code.in_image else {PATH: code.source}
+    return place_of(PATH, str(data_options.get("reader") or ""))
 
 
 def _has_ended(pid: int) -> bool:
     """Tell whether a process has ended, without taking its exit code."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _problems(code: Code, function: str) -> Iterator[Problem]:
-    if code.in_image and not code.files:
-        yield Problem(
-            "model_code names a module that is not in the image",
-            received=code.module,
-            expected="a module of the image of the steps, or PATH.py:FUNCTION",
-            fix="correct model_code",
-        )
-        return
-    path, node, problems = code.definition(function)
-    yield from problems
-    if problems or not isinstance(node, ast.FunctionDef):
-        return
-    arguments = node.args
-    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    needed = len(names) - len(arguments.defaults)
-    more = [
-        argument.arg
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    ]
-    if needed > 2 or more or (len(names) < 2 and not arguments.vararg):
-        yield Problem(
-            f"{path}, line {node.lineno}: {function} does not take a stream and a name",
-            received=f"def {function}({ast.unparse(arguments)})",
-            expected=_EXPECTED,
-            fix="correct its arguments",
-        )
-
-
-def _renamed(problem: Problem | str) -> Problem | str:
-    """Return a problem of model_code, whose rules are the same, with the name of this option."""
-    if isinstance(problem, str):
-        return problem.replace("model_code", PATH)
-    words = {
-        name: value.replace("model_code", PATH)
-        for name, value in vars(problem).items()
-        if isinstance(value, str)
-    }
-    return replace(problem, **words | {"path": PATH})

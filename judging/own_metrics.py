@@ -1,0 +1,165 @@
+"""Metrics of the user's own, from the labels and predictions of the test rows.
+
+`gate.evaluator` names the function. It runs in a process without the keys of the store, once for
+the model and once for the champion. The process is no boundary against code that means harm: it
+runs as the same user in the same pod.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.judging.evaluator_code import EXPECTED, PATH, EvaluatorCode
+from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.judging.rows import Batch, TestData
+from kfp_tfjob.options.metric_names import OWN
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.layout import CODE
+from kfp_tfjob.trainer.own_code import environment
+from kfp_tfjob.trainer.pictures import PICTURE
+from kfp_tfjob.trainer.serving import Task
+
+log = logging.getLogger(__name__)
+
+_PROCESS = "kfp_tfjob.judging.own_metrics_process"
+_MOST_SECONDS, _TOO_LATE = 3600, 1 << 16
+_SHOWN_LINES = 20
+
+
+class Evaluator:
+    """Keeps what the function may ask for while the rows are scored, and calls it.
+
+    Args:
+        code: The function.
+        folder: Where the rows are written.
+        data: The test rows.
+        task: What the model predicts.
+    """
+
+    def __init__(self, code: EvaluatorCode, folder: Path, data: TestData, task: Task) -> None:
+        folder.mkdir(parents=True)
+        self.code, self._folder, self._data, self._task = code, folder, data, task
+        self._rows = 0
+        self._files = {
+            name: open(folder / name, "wb") for name in ("labels", "model", "champion", "weights")
+        }
+        self._packed = not data.raw and PICTURE not in data.schema
+        if self._packed:
+            self._files["features"] = open(folder / "features", "wb")
+
+    def add(self, batch: Batch, predictions: Predictions, outputs: np.ndarray) -> None:
+        """Keep a batch of the model."""
+        kind = np.float32 if self._task.name == "regression" else np.int64
+        self._rows += len(batch.labels)
+        self._write("labels", batch.labels, kind)
+        self._write("model", outputs, np.float32)
+        if batch.weights is not None:
+            self._write("weights", batch.weights, np.float32)
+        if self._packed:
+            self._write("features", batch.features, np.float32)
+
+    def add_champion(self, outputs: np.ndarray) -> None:
+        """Keep the outputs of the champion for a batch."""
+        self._write("champion", outputs, np.float32)
+
+    def _write(self, name: str, values: Any, kind: Any) -> None:
+        np.ascontiguousarray(np.asarray(values), kind).tofile(self._files[name])
+
+    def metrics(self, of_model: bool) -> dict[str, float]:
+        """Return the metrics, by their names with `own/` before them; NaN for one without a value.
+
+        Args:
+            of_model: Whether of the model, and not of the champion.
+
+        Raises:
+            DataError: The function fails, or returns something else.
+        """
+        who = "model" if of_model else "champion"
+        for file in self._files.values():
+            file.flush()
+        home = self._folder / f"home-{who}"
+        home.mkdir()
+        answer = home / "answer.json"
+        given = {
+            "code": self.code.unpack(self._folder / CODE),
+            "module": self.code.module,
+            "function": self.code.function,
+            "answer": str(answer),
+            "folder": str(self._folder),
+            "rows": self._rows,
+            "predictions": who,
+            "regression": self._task.name == "regression",
+            "classes": list(self._task.classes),
+            "columns": list(self._task.features),
+            "weighted": (self._folder / "weights").stat().st_size > 0,
+            "features": self._features(),
+        }
+        code, said = _run(given, home)
+        for text in said:
+            log.info("%s: %s", PATH, text)
+        if not answer.exists():
+            raise self._failed(*_without_answer(code))
+        found = json.loads(answer.read_bytes())
+        if "received" in found:
+            raise self._failed(found["received"], found["expected"], found["fix"])
+        return {f"{OWN}{name}": float(value) for name, value in found["metrics"].items()}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _features(self) -> dict[str, Any]:
+        if self._packed:
+            return {"packed": "features"}
+        if self._data.raw:
+            return {"parquet": [str(path) for path in self._data.raw]}
+        return {"of_pictures": True}
+
+    def _failed(self, received: str, expected: str, fix: str) -> DataError:
+        what = f"{PATH} {self.code.module}:{self.code.function} failed"
+        return DataError(Problem(what, received, expected, fix, PATH))
+
+
+def _run(given: Mapping[str, Any], home: Path) -> tuple[int, list[str]]:
+    """Run the process; return its exit code, and the last lines that it printed."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", _PROCESS],
+            cwd=home,
+            env=environment(home),
+            input=json.dumps(given).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_MOST_SECONDS,
+            process_group=0,
+        )
+    except subprocess.TimeoutExpired as error:
+        return _TOO_LATE, _last_lines(error.stdout or b"")
+    return done.returncode, _last_lines(done.stdout)
+
+
+def _without_answer(code: int) -> tuple[str, str, str]:
+    if code == _TOO_LATE:
+        return f"no result after {_MOST_SECONDS} seconds", "a result", "make it faster"
+    if code == -signal.SIGKILL:
+        return (
+            "its process was killed, probably because memory ran out",
+            "a function that needs less memory than the step has",
+            "take the arrays in parts: they are memory-mapped; or raise the memory of evaluate",
+        )
+    said = f"the exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"
+    return f"its process ended with {said}", EXPECTED, "correct it: it must not end the process"
+
+
+def _last_lines(data: bytes) -> list[str]:
+    return [text[:500] for text in data.decode(errors="replace").splitlines()][-_SHOWN_LINES:]
