@@ -19,7 +19,7 @@ from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.plan import Plan, encoder_of, leave, shards_of
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.components.prepare_data.scanned import Scan
 from kfp_tfjob.components.prepare_data.shards import document, statistics_of
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics

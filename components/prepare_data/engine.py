@@ -18,7 +18,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dataset, finished_dataset, scan
+from kfp_tfjob.components.prepare_data import dataset, enough, finished_dataset, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
@@ -167,7 +167,7 @@ def _prepare(
     """Read the source and write the dataset."""
     folder = executor.context.folder
     found = scan.read(source, data_label, options, folder, block, executor, part)
-    label = scan.decide(found, options)
+    label = enough.decide(found, options)
     done = dataset.write(store, base, digest, found, label, options)
     discard(executor.context.exchange)
     return done

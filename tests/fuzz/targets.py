@@ -18,7 +18,7 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.components.prepare_data import dataset, report, scan
+from kfp_tfjob.components.prepare_data import dataset, enough, report, scan
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
@@ -99,7 +99,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
         str(problem).encode()
     (folder / "spill").mkdir()
     found = scan.read(source, label, options, folder / "spill", 1 << 20)
-    decided = scan.decide(found, options)
+    decided = enough.decide(found, options)
     done = dataset.write(store, S3Address("b", "d"), "digest", found, decided, options)
     report.render(done.schema, done.statistics).encode()
 

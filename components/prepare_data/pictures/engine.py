@@ -73,7 +73,7 @@ def prepare(
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, Any] = {"folders": True} if by_folder else {}
     plan = Plan.of(runs, source.pictures.classes, options)
-    plan.enough(label, rule)
+    plan.enough(label, options, rule)
     wanted = plan.input(options.pictures)
     shards = list(plan.shards(str(base)))
     names: dict[str, list[str]] = {split: [] for split in SPLITS}

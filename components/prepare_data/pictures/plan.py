@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data import enough
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.pictures.header import (
     ALL_GREY,
@@ -21,7 +22,6 @@ from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.pictures import PICTURE, PictureInput
 
@@ -129,39 +129,14 @@ class Plan:
         channels = options.channels or (1 if grey else 3)
         return PictureInput(height, width, channels, options.resize, options.interpolation)
 
-    def enough(self, label: str, rule: dict[str, Any]) -> None:
+    def enough(self, label: str, options: DataOptions, rule: dict[str, Any]) -> None:
         """Refuse pictures that leave a split empty, or train without a class.
 
         Raises:
             DataError: They do.
         """
-        shown = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
-        if not all(self.rows.values()):
-            raise DataError(
-                Problem(
-                    "a split has no pictures",
-                    received=shown + (", divided by folders" if rule else ""),
-                    expected="pictures in train, validation and test",
-                    fix="provide more pictures, or change data_options.split",
-                )
-            )
-        counts = self.class_counts
-        lacking = [
-            f"{name!r} ({total:,} pictures)"
-            for name, train, total in zip(self.classes, counts[0], counts.sum(0), strict=True)
-            if not train
-        ]
-        if lacking:
-            raise DataError(
-                Problem(
-                    f"train has no picture of {len(lacking)} of the {len(self.classes)} classes of"
-                    f" {label!r}",
-                    received=listed(lacking, 10),
-                    expected="pictures of every class in train",
-                    fix="provide more of these, leave their folders out, or use a different"
-                    " data_options.split.salt",
-                )
-            )
+        given = (self.rows, label, self.classes, self.class_counts, options, rule)
+        enough.check(*given, words=enough.PICTURES)
 
     def statistics(
         self, label: str, read: int, bad: dict[str, int], notes: list[str], input: PictureInput

@@ -1,0 +1,135 @@
+"""Decides whether the rows that were read are enough to train with, and what the label is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.header import no_rows
+from kfp_tfjob.components.prepare_data.scanned import Scan
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.words import listed
+
+log = logging.getLogger(__name__)
+
+
+class Words(NamedTuple):
+    """What messages call a row, and what they advise."""
+
+    many: str
+    one: str
+    divide: str
+    instead: str
+
+
+_ROWS = Words(
+    "rows",
+    "row",
+    "provide rows for it, or let the hash of the rows divide them: see data_options.split",
+    ', or set data_options.task to "regression" if the label is a number',
+)
+PICTURES = Words("pictures", "picture", "provide pictures for it, or change data_options.split", "")
+
+
+def decide(scan: Scan, options: DataOptions) -> Label:
+    """Determine the task and the classes of the label.
+
+    Raises:
+        DataError: There are more bad rows than the options allow, the label is unusable, a split
+            has no rows, or train has no row of a class.
+    """
+    faults, vocabulary = scan.faults, scan.vocabulary
+    if not faults.seen:
+        raise DataError(no_rows())
+    if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
+        raise DataError(*faults.problems())
+    label = vocabulary.decide(options.task)
+    if label.classes is None and vocabulary.text_rows.any():
+        rows = vocabulary.text_fault_rows()
+        cells = {(label.name, rule): count for rule, count in rows.items()}
+        faults.include(rows, cells, vocabulary.text_faults)
+    if faults.bad and options.on_bad_row == "fail":
+        raise DataError(*faults.problems())
+    if faults.bad > options.max_bad_fraction * faults.seen:
+        limit = Problem(
+            "more rows are bad than data_options.max_bad_fraction allows",
+            received=f"{faults.bad:,} of {faults.seen:,}, a fraction of"
+            f" {faults.bad / faults.seen:.3g}",
+            expected=f"at most {options.max_bad_fraction:g}",
+            fix="correct the data, or raise data_options.max_bad_fraction",
+        )
+        raise DataError(limit, *faults.problems())
+    if faults.bad:
+        log.warning("%s", "\n  ".join(map(str, faults.problems())))
+    _enough(scan, label, options)
+    return label
+
+
+def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
+    counts = None if label.classes is None else scan.vocabulary.class_counts(label)
+    check(scan.rows(label), label.name, label.classes, counts, options, scan.split_rule)
+
+
+def check(
+    rows: Mapping[str, int],
+    label: str,
+    classes: tuple[str, ...] | None,
+    counts: np.ndarray | None,
+    options: DataOptions,
+    rule: Mapping[str, Any],
+    words: Words = _ROWS,
+) -> None:
+    """Refuse data that leaves a split without rows, or train without a row of a class.
+
+    Args:
+        rows: By split.
+        label: The name of the label.
+        classes: Their names; None for a label that is a number.
+        counts: int64 of shape [3, classes], rows by split and class; None without classes.
+        options: The typed `data_options`.
+        rule: What decides about the split besides the hash of the rows.
+        words: What messages call a row.
+
+    Raises:
+        DataError: It does.
+    """
+    shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+    by = ", ".join(f"{key} {value!r}" for key, value in rule.items())
+    if not all(rows.values()):
+        raise DataError(
+            Problem(
+                f"a split has no {words.many}",
+                received=f"{shown}, with the fractions {options.split.fractions}"
+                + (f", divided by {by}" if by else ""),
+                expected=f"{words.many} in {listed(SPLITS, 3)}",
+                fix=words.divide
+                if by
+                else f"provide more {words.many}, larger fractions or a different"
+                f" data_options.split.salt; {words.many} with equal features always go to the same"
+                " split",
+            )
+        )
+    if classes is None or counts is None:
+        return
+    lacking = [
+        f"{name!r} ({total:,} {words.many})"
+        for name, train, total in zip(classes, counts[0], counts.sum(0), strict=True)
+        if not train
+    ]
+    if lacking:
+        raise DataError(
+            Problem(
+                f"train has no {words.one} of {len(lacking)} of the {len(classes)} classes of"
+                f" {label!r}",
+                received=listed(lacking, 10),
+                expected=f"{words.many} of every class in train",
+                fix=f"provide more of these {words.many}, leave them out, use a different"
+                f" data_options.split.salt{words.instead}",
+            )
+        )

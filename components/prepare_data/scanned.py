@@ -1,0 +1,184 @@
+"""What the tasks that read a source have left, merged in the order of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data import crossing
+from kfp_tfjob.components.prepare_data import kinds as columns_kinds
+from kfp_tfjob.components.prepare_data.dictionary import (
+    Dictionary,
+    TooManyTextsError,
+    too_large,
+)
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.executor import Executor
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.job import Job
+from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
+from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.coding import CATEGORY, TEXT
+
+
+class NotPlainError(Exception):
+    """The source is not a table of numbers without a gap, or has bad rows."""
+
+
+class OtherKindsError(Exception):
+    """The rows show that the kinds are others.
+
+    Args:
+        kinds: The kinds; None if they are not known.
+    """
+
+    def __init__(self, kinds: Kinds | None) -> None:
+        super().__init__(kinds)
+        self.kinds = kinds
+
+
+@dataclass
+class Scan:
+    """The result of reading the source.
+
+    Attributes:
+        job: What was read, and how.
+        executor: Has read the source.
+        kinds: The kinds of the features, and the columns that were left out.
+        vocabulary: The labels of the good rows.
+        counted: What rows of train say, for rows with a number as label and for others.
+        dictionaries: The texts of each category, by name.
+        faults: The bad rows.
+        runs: The good rows.
+        label_codes: For each part, the code in `vocabulary` of each of its labels.
+        text_codes: For each part and column of texts, the code of each of its texts; None if
+            codes mean the same everywhere.
+        shared: The names of what `crossing` counts.
+    """
+
+    job: Job
+    executor: Executor
+    kinds: Kinds
+    vocabulary: Vocabulary
+    counted: list[Counted]
+    dictionaries: dict[str, Dictionary]
+    faults: Faults = field(default_factory=Faults)
+    runs: list[Run] = field(default_factory=list)
+    label_codes: list[np.ndarray] = field(default_factory=list)
+    text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, job: Job, executor: Executor) -> Scan:
+        """Return the result of reading nothing."""
+        kinds = job.known_kinds
+        return cls(
+            job,
+            executor,
+            kinds,
+            Vocabulary(job.label),
+            [counted_for(kinds) for _ in range(GROUPS)],
+            {name: Dictionary() for name in kinds.of(CATEGORY)},
+        )
+
+    @property
+    def exchange(self) -> Exchange:
+        """Where the runs are."""
+        return self.executor.context.exchange
+
+    @property
+    def columns(self) -> Columns:
+        """The features and the label."""
+        return Columns(self.job.features, self.job.label, extra=self.job.columns.extra)
+
+    @property
+    def split_rule(self) -> dict[str, Any]:
+        """What decides about the split besides salt and fractions."""
+        return self.job.placing.rule
+
+    @property
+    def identifiers(self) -> list[LeftOut]:
+        """The categories in which every text is different, unless the options name them."""
+        return [
+            LeftOut(name, columns_kinds.ALL_DIFFERENT)
+            for name, dictionary in self.dictionaries.items()
+            if dictionary.rows >= columns_kinds.FEWEST_IDS
+            and dictionary.all_different
+            and not columns_kinds.is_wanted(name, self.job.options)
+        ]
+
+    def also_in_train(self) -> dict[str, int] | None:
+        """Return the rows of validation and test whose features are in train.
+
+        None if there are none, because equal rows stay together.
+        """
+        return crossing.count(self.exchange, self.shared) if self.job.placing.is_needed else None
+
+    def rows(self, label: Label) -> dict[str, int]:
+        """Return the number of good rows in each split, given the label."""
+        counts = self.vocabulary.number_rows.copy()
+        if label.classes is not None:
+            counts += self.vocabulary.text_rows
+        return dict(zip(SPLITS, counts.tolist(), strict=True))
+
+    def merge(self, found: dict[str, Any], lines: int) -> None:
+        """Add what the next part has.
+
+        Args:
+            found: What the task `rows` has left.
+            lines: The lines of its file before the part.
+
+        Raises:
+            NotPlainError: No kinds are given, and there is more than numbers.
+            OtherKindsError: Texts of a category are too many, so the kinds are others.
+            DataError: They are too many in a category that the options ask for, or in all together.
+        """
+        if "lost" in found:
+            raise self._lost(*found["lost"])
+        if not found["plain"]:
+            raise NotPlainError
+        faults, vocabulary = map(
+            lambda kind, key: kind.from_plain(found[key]),
+            (Faults, Vocabulary),
+            ("faults", "vocabulary"),
+        )
+        faults.shift(lines)
+        vocabulary.shift(lines)
+        self.faults.merge(faults)
+        part = len(self.label_codes)
+        self.label_codes.append(self.vocabulary.merge(vocabulary))
+        dictionaries = iter(found["dictionaries"])
+        codes: list[np.ndarray | None] = []
+        for name in self.kinds.of(CATEGORY, TEXT):
+            if name not in self.dictionaries:
+                codes.append(None)
+                continue
+            later = Dictionary.from_plain(next(dictionaries))
+            try:
+                codes.append(self.dictionaries[name].merge(later))
+            except TooManyTextsError:
+                raise self._lost(name, columns_kinds.TOO_MANY_TEXTS) from None
+        if problem := too_large(self.dictionaries):
+            raise OtherKindsError(None) if self.job.assumed else DataError(problem)
+        self.text_codes.append(codes)
+        if not self.kinds.plain:
+            for counted, plain in zip(self.counted, found["counted"], strict=True):
+                counted.merge(Counted.from_plain(plain), codes)
+        self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
+        if found["crossing"]:
+            self.shared.append(found["crossing"])
+
+    def _lost(self, name: str, reason: str) -> Exception:
+        """Return the error for a category with too many texts."""
+        if self.job.assumed:
+            return OtherKindsError(None)
+        if columns_kinds.is_wanted(name, self.job.options):
+            return DataError(columns_kinds.too_many(name, reason))
+        return OtherKindsError(self.kinds.without([LeftOut(name, reason)]))
