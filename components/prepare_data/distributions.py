@@ -67,7 +67,7 @@ class Bins:
                 NO_DATE for a gap.
         """
         if self.kind == CATEGORY:
-            return self._of_codes(np.bincount(column))
+            return self.of_codes(np.bincount(column))
         if self.kind == TEXT:
             gaps = len(column) - np.count_nonzero(column)
             return np.array([gaps, len(column) - gaps], np.int64)
@@ -80,7 +80,7 @@ class Bins:
         present = len(column) - np.count_nonzero(np.isnan(column))
         return np.array([len(column) - present, *np.diff([0, *below, present])], np.int64)
 
-    def _of_codes(self, rows: np.ndarray) -> np.ndarray:
+    def of_codes(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows by bin from the rows of each code."""
         codes = np.array(self.codes, np.int64)
         known = (codes > 0) & (codes < len(rows))

@@ -44,6 +44,7 @@ _NOT_NEEDED = frozenset(
         "reader",
         "tfrecord_features",
         "workers",
+        "append",
     )
 )
 # What judges a dataset, whoever prepared it.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile, Within
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
@@ -104,25 +104,15 @@ class Job:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        kinds = self.kinds and {
-            "features": [
-                [
-                    item.name,
-                    item.kind,
-                    item.gaps and item.gaps.model_dump(mode="json"),
-                    item.missing,
-                    item.asked,
-                ]
-                for item in self.kinds.features
-            ],
-            "left_out": [[item.name, item.reason] for item in self.kinds.left_out],
-        }
+        kinds = self.kinds and plain_of(self.kinds)
+        within = self.source.within
         return {
             "uri": self.source.uri,
             "files": [
                 [file.name, file.size, str(file.location), file.tag, file.split]
                 for file in self.source.files
             ],
+            "within": within and [within.first, list(within.folders)],
             "reader": self.source.reader and self.source.reader.to_plain(),
             "label": self.label,
             "options": self.options.model_dump(mode="json"),
@@ -141,16 +131,11 @@ class Job:
             for name, size, where, tag, split in plain["files"]
         )
         reader = plain["reader"] and OwnReader.from_plain(plain["reader"])
+        within = plain["within"] and Within(plain["within"][0], tuple(plain["within"][1]))
         features, extra = plain["columns"]
-        kinds = plain["kinds"] and Kinds(
-            tuple(
-                Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked)
-                for name, kind, gaps, missing, asked in plain["kinds"]["features"]
-            ),
-            tuple(LeftOut(*item) for item in plain["kinds"]["left_out"]),
-        )
+        kinds = plain["kinds"] and kinds_of(plain["kinds"])
         return cls(
-            Source(plain["uri"], files, store(), reader=reader),
+            Source(plain["uri"], files, store(), reader=reader, within=within),
             plain["label"],
             DataOptions.model_validate(plain["options"]),
             Columns(tuple(features), plain["label"], extra=tuple(extra)),
@@ -159,6 +144,34 @@ class Job:
             plain["block"],
             plain["assumed"],
         )
+
+
+def plain_of(kinds: Kinds) -> dict[str, Any]:
+    """Return kinds as JSON values."""
+    return {
+        "features": [
+            [
+                item.name,
+                item.kind,
+                item.gaps and item.gaps.model_dump(mode="json"),
+                item.missing,
+                item.asked,
+            ]
+            for item in kinds.features
+        ],
+        "left_out": [[item.name, item.reason] for item in kinds.left_out],
+    }
+
+
+def kinds_of(plain: dict[str, Any]) -> Kinds:
+    """Return what `plain_of` has written."""
+    return Kinds(
+        tuple(
+            Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked)
+            for name, kind, gaps, missing, asked in plain["features"]
+        ),
+        tuple(LeftOut(*item) for item in plain["left_out"]),
+    )
 
 
 def job_of(context: Context, name: str) -> Job:

@@ -59,6 +59,7 @@ class Placing:
         DataError.raise_if(folder_problems(source, options))
         by_folder = _by_folder(source, options)
         self._given = {file.name: file.split for file in source.files} if by_folder else {}
+        self._folders = source.folder_splits if by_folder else frozenset()
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
         self.forms: dict[str, str] = {}
@@ -89,9 +90,7 @@ class Placing:
             splits: Of shape [rows].
         """
         splits = splits.copy()
-        absent = {SPLITS.index(word) for word in SPLITS} - {
-            SPLITS.index(word) for word in self._given.values()
-        }
+        absent = {SPLITS.index(word) for word in SPLITS if word not in self._folders}
         if self._given and absent:
             splits = self._divided(hashes, splits, sorted({_TRAIN, *absent}))
         limits = [0, *limits_of(self._fractions), 2**64]

@@ -1,0 +1,203 @@
+"""What a dataset keeps for later runs that append to it, and how they find it.
+
+    groups/index.json      the kinds; of each group its key, its rows and the keys of its objects
+    groups/NNNNN.json      what was read from the group, and what its rows say
+    groups/NNNNN.rows      the hashes of its rows
+    groups/NNNNN.splits    the same, where not the hash of a row decides about its split
+
+`datasets/appended/<family>/<n>.json` names a dataset and the keys of its groups. The family is a
+digest of label and options. All of these are objects of the manifest but for that record, which is
+created after it; it is only looked for, so a lost one costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from kfp_tfjob.components.prepare_data.appending.groups import Group
+from kfp_tfjob.components.prepare_data.job import kinds_of, plain_of
+from kfp_tfjob.components.prepare_data.kinds import Kinds
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.errors import (
+    DataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Problem,
+)
+from kfp_tfjob.storage.layout import GROUP_INDEX, MANIFEST, Layout
+from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.store import Store
+
+FORMAT = "kfp-tfjob/groups/1"
+_MOST_LOOKED = 10  # records
+_MOST_CREATED = 20  # tries to be the next record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A group in the index of a dataset.
+
+    Attributes:
+        key: The digest of what is read.
+        meaning: The digest of what its values mean in the dataset.
+        rows: Of each split.
+        size: Bytes of its files.
+        shards: For each shard its split, its rows and the keys of its objects.
+        document: The key of what was read.
+        lists: The keys of the hashes of its rows.
+    """
+
+    key: str
+    meaning: str
+    rows: Mapping[str, int]
+    size: int
+    shards: list[list[Any]]
+    document: str
+    lists: list[str]
+
+    @property
+    def objects(self) -> list[str]:
+        """The keys of its objects: of the shards, of the document and of the lists."""
+        return [*(key for _, _, keys in self.shards for key in keys), self.document, *self.lists]
+
+
+@dataclass
+class Earlier:
+    """A dataset that has groups of the source already.
+
+    Attributes:
+        store: Its store.
+        base: Its folder.
+        manifest: Its manifest.
+        kinds: The kinds of the features; None for a table of numbers without a gap.
+        entries: Its groups.
+    """
+
+    store: Store
+    base: S3Address
+    manifest: Manifest
+    kinds: Kinds | None
+    entries: list[Entry]
+    read: int = field(default=0)
+
+    @cached_property
+    def objects(self) -> dict[str, ManifestObject]:
+        """The objects of the manifest by key."""
+        return {item.key: item for item in self.manifest.objects}
+
+    def document(self, entry: Entry) -> dict[str, Any]:
+        """Return what was read from a group.
+
+        Raises:
+            DataError, ObjectNotFoundError: It is damaged or lost.
+        """
+        return json.loads(self._read(entry.document))
+
+    def _read(self, key: str) -> bytes:
+        item = self.objects[key]
+        self.read += item.size
+        return _verified(self.store, self.base, item)
+
+
+def _verified(store: Store, base: S3Address, item: ManifestObject) -> bytes:
+    data = store.read(base / item.key, max(item.size, 1))
+    if crc64nvme(data) != item.crc64nvme:
+        raise DataError(Problem(f"{base / item.key} differs from its manifest"))
+    return data
+
+
+def index_of(kinds: Kinds | None, entries: Iterable[Entry]) -> bytes:
+    """Return the index of a dataset."""
+    body = {
+        "format": FORMAT,
+        "kinds": None if kinds is None else plain_of(kinds),
+        "groups": [vars(entry) for entry in entries],
+    }
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def digest_of(body: object) -> str:
+    """Return a digest of plain values."""
+    return sha256(json.dumps(body, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+def find(
+    store: Store, layout: Layout, family: str, groups: Sequence[Group], but: str
+) -> Earlier | None:
+    """Return the dataset that has most of the groups; None if none has any.
+
+    Args:
+        store: The store.
+        layout: Of output_uri.
+        family: The digest of label and options.
+        groups: Those of the source.
+        but: The name of the dataset to be written.
+    """
+    wanted = {group.key: group.size for group in groups}
+    found: list[tuple[int, int, str]] = []
+    for number in sorted(store.numbers(layout.appended(family)), reverse=True)[:_MOST_LOOKED]:
+        record = _record(store, layout.appended_record(family, number))
+        name, keys = record.get("dataset", ""), record.get("groups", ())
+        common = sum(wanted.get(key, 0) for key in keys if isinstance(key, str))
+        if common and name != but:
+            found.append((common, number, name))
+    for _, _, name in sorted(found, reverse=True):
+        try:
+            return _opened(store, layout.dataset(name))
+        except (ObjectNotFoundError, DataError, KeyError, TypeError, ValueError) as error:
+            log.warning("dataset %s is not appended to: %s", name, error)
+    return None
+
+
+def _record(store: Store, address: S3Address) -> dict[str, Any]:
+    try:
+        found = json.loads(store.read(address))
+    except (ObjectNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _opened(store: Store, base: S3Address) -> Earlier:
+    manifest = store.read_manifest(base / MANIFEST)
+    (item,) = (item for item in manifest.objects if item.key == GROUP_INDEX)
+    body = json.loads(_verified(store, base, item))
+    if body["format"] != FORMAT:
+        raise ValueError(f"groups of the format {body['format']!r:.100}")
+    kinds = body["kinds"] and kinds_of(body["kinds"])
+    entries = [Entry(**entry) for entry in body["groups"]]
+    found = Earlier(store, base, manifest, kinds, entries, read=item.size)
+    for entry in entries:
+        for key in entry.objects:
+            found.objects[key]  # a KeyError now, and not in the middle
+    return found
+
+
+def remember(store: Store, layout: Layout, family: str, base: S3Address) -> None:
+    """Leave a record of a finished dataset, unless there is one among the newest."""
+    try:
+        index = json.loads(store.read(base / GROUP_INDEX, 64 << 20))
+        keys = [entry["key"] for entry in index["groups"]]
+    except (ObjectNotFoundError, KeyError, TypeError, ValueError) as error:
+        log.warning("no later run can append to the dataset %s: %s", base, error)
+        return
+    body = json.dumps({"dataset": base.name, "groups": keys}).encode()
+    numbers = sorted(store.numbers(layout.appended(family)))
+    for number in reversed(numbers[-_MOST_LOOKED:]):
+        if _record(store, layout.appended_record(family, number)).get("dataset") == base.name:
+            return
+    following = (numbers[-1] if numbers else 0) + 1
+    for number in range(following, following + _MOST_CREATED):
+        try:
+            store.create(layout.appended_record(family, number), body, "application/json")
+            return
+        except ObjectExistsError:
+            continue  # another run has finished a dataset at the same time
