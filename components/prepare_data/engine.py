@@ -256,7 +256,6 @@ def _checked(
         raise
     if wrong or not options:
         raise ConfigurationError(*wrong)
-    ConfigurationError.raise_if(appending.problems(source, options))
     if not by_preflight:
         DataError.raise_if(check_header(source, data_label, options))
     return options, source

@@ -35,7 +35,8 @@ def page_of(step: Step, prepared: Prepared, review: Review) -> str:
     Raises:
         DataError: All that data_options.contract does not allow, and where the report is.
     """
-    page = render(prepared.schema, prepared.statistics, prepared.reused, review)
+    given = (prepared.schema, prepared.statistics, prepared.reused)
+    page = render(*given, review, prepared.appended)
     if review.errors:
         place = step.run.data_report
         step.store.write(place, page.encode(), "text/html")
@@ -48,6 +49,7 @@ def render(
     statistics: Mapping[str, Any],
     reused: bool = False,
     review: Review | None = None,
+    appended: str = "",
 ) -> str:
     """Return the report.
 
@@ -56,6 +58,7 @@ def render(
         statistics: The content of statistics.json.
         reused: Whether an earlier run prepared this dataset.
         review: What was found when the dataset was judged; None without it.
+        appended: What an earlier dataset gave, in words; empty if nothing.
 
     Returns:
         A page of less than 1 MB, with at most 200 columns and 100 classes.
@@ -73,6 +76,7 @@ def render(
         schema=schema,
         statistics=statistics,
         reused=reused,
+        appended=appended,
         review=review,
         comparison=comparison,
         verdict=list(_verdict(statistics, problems, suspicious, dropped, imputed)),

@@ -49,7 +49,7 @@ from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import (
     GROUP_INDEX,
     Layout,
@@ -96,21 +96,6 @@ class Inputs:
     block: int
     part: int
     executor: Executor
-
-
-def problems(source: Source, options: DataOptions) -> list[Problem]:
-    """Return a problem if a source cannot be appended to."""
-    if not options.append or not source.has_pictures:
-        return []
-    return [
-        Problem(
-            "data_options.append does not work with pictures",
-            received=f"a folder of pictures, {source.uri}",
-            expected="tables",
-            fix="leave out data_options.append",
-            path="data_options.append",
-        )
-    ]
 
 
 def remember(

@@ -3,7 +3,7 @@
 No part and no shard crosses a group, so a group that has not changed needs neither reading nor
 writing. Files are taken in the order of their names. A group is complete when it has a share of the
 bytes before it, so added files open new groups, and the number of groups grows slowly: 64 equal
-files are 47 groups, 10,000 are 216.
+files are 49 groups, 10,000 are 206.
 """
 
 from __future__ import annotations
