@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data import contracts, reference
+from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.distributions import Bins, Edges
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
@@ -474,14 +474,14 @@ class _Found:
     ) -> Monitored:
         """Return what was found."""
         before = {entry["name"]: entry for entry in self.trained.distributions["columns"]}
-        gaps = contracts.gap_shares(self.trained.statistics)
         judged = self.rows >= self.limits.fewest_rows
         columns = []
         for name, column in self._columns.items():
             kind = self._features[name].kind
             counts = [before[name]["gaps"][_TRAIN], *before[name]["counts"][_TRAIN]]
             if (drift := _moved(counts, column)) is not None:
-                columns.append(self._column(name, kind, drift, column, gaps.get(name, 0.0), judged))
+                gaps = counts[0] / max(sum(counts), 1)
+                columns.append(self._column(name, kind, drift, column, gaps, judged))
         columns.sort(key=lambda it: (not it.beyond, it.chance, -it.psi))
         predictions = None
         if self._predicted and (drift := _moved(self._predicted[1], self._predicted[0])):

@@ -1,0 +1,63 @@
+"""What a server keeps of its requests, compared with the training data of the champion."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.serving.monitor import Monitored, monitor
+from kfp_tfjob.trainer.coding import NO_DATE
+from tests.local import mixed_dataset
+from tests.serve.conftest import Start, post
+from tests.serve.published import PEOPLE, Publisher
+
+pytestmark = pytest.mark.slow
+
+
+def requests(rows: int, seed: int, older: float = 0) -> list[dict]:
+    """Return people as a client sends them."""
+    columns = mixed_dataset.people(np.random.default_rng(seed), rows)
+    found = []
+    for at in range(rows):
+        row = {name: values[at] for name, values in columns.items()}
+        date = row["signed up"]
+        row["signed up"] = None
+        if date != NO_DATE:
+            row["signed up"] = (
+                datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(date))
+            ).isoformat()
+        row["age"] = None if np.isnan(row["age"]) else float(row["age"]) + older
+        row["member"] = {"true": True, "false": False}.get(row["member"])
+        found.append(row)
+    return found
+
+
+def test_what_is_sampled_is_compared(publisher: Publisher, start: Start) -> None:
+    def answered(rows: list[dict], *options: str) -> Monitored:
+        began = datetime.now(UTC)
+        server = start(PEOPLE, "--sample-rows", "5000", *options).ready()
+        for at in range(0, len(rows), 100):
+            body = {"instances": rows[at : at + 100]}
+            assert post(f"{server.url}/v1/models/{PEOPLE}:predict", body).status == 200
+        server.stop()
+        days = (datetime.now(UTC) - began) / timedelta(days=1)
+        return monitor(publisher.store, publisher.layout, PEOPLE, datetime.now(UTC), days)
+
+    same = answered(requests(1000, 1))
+    assert (same.rows, same.requested, same.bad_rows) == (1000, 1000, 0)
+    assert not same.moved and not same.left_out and not same.unreadable
+    assert {it.name: it.kind for it in same.columns} == {
+        "age": "number",
+        "job": "category",
+        "city": "category",
+        "signed up": "date",
+        "member": "boolean",
+        "note": "text",
+    }
+    assert all(0.05 < it.gaps_now < 0.15 for it in same.columns if it.name != "note")
+    assert same.predictions.rows == 1000 and same.predictions.psi < 0.25
+    older = answered(requests(1000, 2, older=15), "--sample-without", "city")
+    assert {it.name: it.beyond for it in older.moved} == {"age": ("psi",)}
+    assert older.left_out == ("city",)
