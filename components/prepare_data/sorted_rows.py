@@ -99,7 +99,7 @@ class SortedRows:
         self._meaning = meaning
         self.counts = np.zeros(len(edges), np.int64)
         for run in runs:
-            self.counts += run.counts[: len(self._groups)].sum(0)
+            self.counts += run.counts[: len(self._groups)].sum(0, dtype=np.int64)
 
     def read(self, first: int, last: int, texts: bool = False) -> Iterator[Sorted]:
         """Yield the rows of the bins from `first` up to `last`, in order.

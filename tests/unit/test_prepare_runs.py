@@ -6,7 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data.runs import joined, kind_of, order_of, taken
+from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
+from kfp_tfjob.components.prepare_data.runs import (
+    GROUPS,
+    Run,
+    RunWriter,
+    edges_of,
+    joined,
+    kind_of,
+    order_of,
+    read_stretch,
+    taken,
+)
 
 FEW = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60)
 
@@ -39,3 +50,25 @@ def test_rows_are_copied_whole():
         rows[5:9].tobytes() + rows[20:].tobytes()
     )
     assert joined([rows[:0]]).dtype == kind
+
+
+def test_the_index_of_a_run_is_small_and_complete(tmp_path):
+    """Of a large source, there are thousands of runs in memory."""
+    exchange, random = FolderExchange(tmp_path), np.random.default_rng(5)
+    edges = edges_of(10**11, [0.7, 0.15, 0.15])
+    for texts in (0, 30):  # rows whose label is not a number
+        rows = np.zeros(3000, kind_of(2))
+        rows["hash"] = random.integers(0, 2**64, 3000, np.uint64)
+        rows["number"][:texts] = np.nan
+        writer = RunWriter(exchange, f"run-{texts}", rows.dtype, edges)
+        writer.add(rows)
+        writer.flush()
+        run = Run.read(exchange, writer.names[0], 0)
+        assert run.counts.nbytes + run.sums.nbytes <= (1 + bool(texts)) * 6 * len(edges)
+        found = [
+            read_stretch(exchange, run, rows.dtype, group, 0, len(edges)) for group in range(GROUPS)
+        ]
+        assert [len(stretch.rows) for stretch in found] == [3000 - texts, texts]
+        assert all(len(stretch.ends) == len(edges) for stretch in found)
+        order = np.argsort(rows["hash"][texts:])
+        assert found[0].rows.tobytes() == rows[texts:][order].tobytes()

@@ -97,8 +97,8 @@ class _Texts:
     """Texts in one piece of memory: as many objects would take four times as much."""
 
     def __init__(self) -> None:
-        self._text: bytearray | np.ndarray = bytearray()
-        self._ends: array[int] | np.ndarray = array("q", [0])
+        self._text: bytearray | memoryview = bytearray()
+        self._ends: array[int] | memoryview = array("q", [0])
 
     def append(self, text: str) -> None:
         # A name of a local file may have bytes that are no UTF-8.
@@ -109,8 +109,7 @@ class _Texts:
         return len(self._ends) - 1
 
     def __getitem__(self, i: int) -> str:
-        piece = self._text[self._ends[i] : self._ends[i + 1]]
-        return bytes(piece).decode(errors="surrogateescape")
+        return str(self._text[self._ends[i] : self._ends[i + 1]], "utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))
@@ -118,14 +117,14 @@ class _Texts:
     @property
     def arrow(self) -> pa.LargeBinaryArray:
         """The texts as an array that uses the same memory."""
-        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._text)]
+        buffers = [None, *map(pa.py_buffer, (self._ends, self._text))]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
 
     def taken(self, order: np.ndarray) -> _Texts:
         found, taken = _Texts(), self.arrow.take(pa.array(order))
         _, ends, text = taken.buffers()
-        found._ends = np.frombuffer(ends, np.int64)[: len(order) + 1]
-        found._text = np.frombuffer(text or b"", np.uint8)
+        found._ends = memoryview(ends)[: 8 * (len(order) + 1)].cast("q")
+        found._text = memoryview(text or b"")
         return found
 
 
