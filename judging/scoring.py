@@ -79,7 +79,10 @@ def score(
 
 def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
     label = statistics["label"]
+    # Where rows have weights, the best constant is a weighted one; old datasets do not have it.
+    weighted = ((statistics.get("weight") or {}).get("splits") or {}).get("train", {}).get("label")
     if task.name == "regression":
-        return constant_regression(batch.labels, float(label["train"]["mean"]), batch.weights)
-    counts = label["counts"]["train"]
+        mean = weighted["mean"] if weighted else label["train"]["mean"]
+        return constant_regression(batch.labels, float(mean), batch.weights)
+    counts = weighted["counts"] if weighted else label["counts"]["train"]
     return constant_classifier(batch.labels, [counts[name] for name in task.classes], batch.weights)

@@ -184,7 +184,7 @@ def finish(
     statistics = content.statistics.to_dict(*counted)
     if options.weight is not None:
         check(options.weight, dict(content.weights))
-        splits = {split: sums.to_dict() for split, sums in content.weights.items()}
+        splits = {split: sums.to_dict(label.classes) for split, sums in content.weights.items()}
         statistics["weight"] = {"name": options.weight, "splits": splits}
     if content.in_train is not None:
         statistics["also_in_train"] = content.in_train

@@ -46,7 +46,7 @@ def shard(context: Context, item: list[Any]) -> list[int]:
     def see(part: Sorted) -> None:
         statistics.add(part.rows, wanted.split, part.labels)
         if (weights := weights_of(part.rows)) is not None:
-            sums.add(weights)
+            sums.add(weights, part.labels, len(plan.label.classes or ()))
         labels = part.labels if plan.label.classes is None else None
         distributions.add(SPLITS[wanted.split], part.rows, labels)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,9 +59,17 @@ class WeightSums:
     def __init__(self) -> None:
         self.rows, self.zeros = 0, 0
         self.sum, self.least, self.most = 0.0, np.inf, 0.0
+        # Of a classification by class, else one number: the sum of weight times label.
+        self.labels: list[float] = []
 
-    def add(self, weights: np.ndarray) -> None:
-        """Add rows."""
+    def add(self, weights: np.ndarray, labels: np.ndarray, classes: int = 0) -> None:
+        """Add rows.
+
+        Args:
+            weights: (rows,) their weights.
+            labels: (rows,) their classes or values.
+            classes: The number of classes; 0 for a regression.
+        """
         if not len(weights):
             return
         self.rows += len(weights)
@@ -67,6 +77,12 @@ class WeightSums:
         self.sum += float(weights.sum(dtype=np.float64))
         self.least = min(self.least, float(weights.min()))
         self.most = max(self.most, float(weights.max()))
+        exact = weights.astype(np.float64)
+        if classes:
+            found = np.bincount(labels.astype(np.int64), exact, classes).tolist()
+        else:
+            found = [float((exact * labels).sum())]
+        self.labels = _added(self.labels, found)
 
     def merge(self, later: WeightSums) -> None:
         """Add the sums of later rows."""
@@ -74,30 +90,46 @@ class WeightSums:
         self.zeros += later.zeros
         self.sum += later.sum
         self.least, self.most = min(self.least, later.least), max(self.most, later.most)
+        self.labels = _added(self.labels, later.labels)
 
-    def to_plain(self) -> list[float]:
+    def to_plain(self) -> list[Any]:
         """Return it as JSON values."""
-        return [self.rows, self.zeros, self.sum, self.least if self.rows else 0.0, self.most]
+        least = self.least if self.rows else 0.0
+        return [self.rows, self.zeros, self.sum, least, self.most, self.labels]
 
     @classmethod
-    def from_plain(cls, plain: Iterable[float]) -> WeightSums:
+    def from_plain(cls, plain: Iterable[Any]) -> WeightSums:
         """Return the sums of `to_plain`."""
         found = cls()
-        rows, zeros, found.sum, found.least, found.most = plain
+        rows, zeros, found.sum, found.least, found.most, found.labels = plain
         found.rows, found.zeros = int(rows), int(zeros)
         if not found.rows:
             found.least = np.inf
         return found
 
-    def to_dict(self) -> dict[str, float]:
-        """Return what statistics.json has of a split."""
+    def to_dict(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what statistics.json has of a split.
+
+        Args:
+            classes: The names of the classes; None for a regression.
+        """
+        label: dict[str, Any] = {}
+        if classes and self.labels:
+            label = {"counts": dict(zip_longest(classes, self.labels, fillvalue=0.0))}
+        elif self.labels and self.sum:
+            label = {"mean": self.labels[0] / self.sum}
         return {
             "rows": self.rows,
             "mean": self.sum / self.rows if self.rows else 0.0,
             "min": self.least if self.rows else 0.0,
             "max": self.most,
             "zero": self.zeros,
+            "label": label,
         }
+
+
+def _added(one: list[float], other: list[float]) -> list[float]:
+    return [a + b for a, b in zip_longest(one, other, fillvalue=0.0)]
 
 
 def check(name: str, splits: dict[str, WeightSums]) -> None:

@@ -88,7 +88,7 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
     with_weights, with_rows = tables(label)
     # The counts that decide about the codes of a category are those of rows.
     done, weighted = prepared(step, tmp_path / "w", with_weights, weight="w", drop=["c"])
-    _, repeated = prepared(step, tmp_path / "r", with_rows, drop=["c"])
+    twice, repeated = prepared(step, tmp_path / "r", with_rows, drop=["c"])
     assert weighted.feature_names == repeated.feature_names
     for split in ("train", "validation", "test"):
         sums = done.statistics["weight"]["splits"][split]
@@ -99,6 +99,12 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
             == pytest.approx(sums["mean"] * weighted.rows[split])
         )
         assert (sums["min"], sums["max"]) == (0, 3)
+        # What the baseline of evaluate predicts is that of the repeated rows.
+        known, own = twice.statistics["label"], sums["label"]
+        if label == "classes":
+            assert own["counts"] == pytest.approx(known["counts"][split])
+        else:
+            assert own["mean"] == pytest.approx(known[split]["mean"], rel=1e-5)
         expected = loss_of(repeated, split, 50)
         for batch in (50, 7):
             assert loss_of(weighted, split, batch) == pytest.approx(expected, rel=1e-5)

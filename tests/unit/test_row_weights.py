@@ -96,7 +96,7 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
     parts = []
     for part in (values[:cut], values[cut:]):
         sums = weights.WeightSums()
-        sums.add(np.array(part, np.float32))
+        sums.add(np.array(part, np.float32), np.arange(len(part)) % 2, 2)
         parts.append(weights.WeightSums.from_plain(sums.to_plain()))
     first, second = parts
     first.merge(second)
@@ -105,13 +105,16 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
     if values:
         assert (found["min"], found["max"]) == (min(values), max(values))
         assert found["mean"] == pytest.approx(np.mean(values, dtype=float))
+        counts = first.to_dict(("even", "odd"))["label"]["counts"]
+        assert sum(counts.values()) == pytest.approx(np.sum(values, dtype=float))
 
 
 def test_a_split_that_does_not_count_is_refused() -> None:
     sums = {name: weights.WeightSums() for name in ("train", "validation", "test")}
-    sums["train"].add(np.ones(3, np.float32))
+    sums["train"].add(np.ones(3, np.float32), np.full(3, 2.0))
+    assert sums["train"].to_dict()["label"] == {"mean": 2}
     weights.check("w", sums)
-    sums["test"].add(np.zeros(3, np.float32))
+    sums["test"].add(np.zeros(3, np.float32), np.zeros(3))
     with pytest.raises(DataError, match="every weight of 'w' is 0 in test"):
         weights.check("w", sums)
 

@@ -48,7 +48,8 @@ class Summary:
         self._statistics.add(part.rows, split, part.labels)
         self.spread.add(split, part.rows, part.labels)
         if (weights := weights_of(part.rows)) is not None:
-            self.weights[SPLITS[split]].add(weights)
+            classes = len(self._label.classes or ())
+            self.weights[SPLITS[split]].add(weights, part.labels, classes)
 
     def merge(self, others: Sequence[Summary]) -> None:
         """Add the rows of others, in this order."""
