@@ -117,7 +117,7 @@ def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str])
 
     Of many rows, the bounds of a gain come from the influence of some of them, in blocks over the
     whole split: the paired test of every metric would take as long as all else that judges a model.
-    They are right to a few tenths of a percent of their width.
+    They are right to a few tenths of a percent of their width. The baseline gets none then.
 
     Args:
         scored: `model`, `baseline`, and the champion by its name if it was compared.
@@ -127,7 +127,8 @@ def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str])
     model = scored["model"]
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against]
-    gains = [_gain(metric, model, other, confidence, classes) for metric in model.measured]
+    bounded = against != BASELINE or model.predictions.rows <= SAMPLED_ROWS
+    gains = [_gain(it, model, other, confidence, classes, bounded) for it in model.measured]
     nothing = np.zeros((0, 0), np.int64)
     found = Changes(against, gains, [], [], nothing, nothing, [])
     ours, theirs = model.predictions, other.predictions
@@ -143,7 +144,14 @@ def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str])
     return Changes(against, gains, _closer(ours, theirs, against), [], nothing, nothing, [])
 
 
-def _gain(metric: str, model: Scored, other: Scored, confidence: float, classes: list[str]) -> Gain:
+def _gain(
+    metric: str,
+    model: Scored,
+    other: Scored,
+    confidence: float,
+    classes: list[str],
+    bounded: bool,
+) -> Gain:
     nothing = Measured(math.nan, math.nan, math.nan)
     ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
     if metric in _WITHOUT_DIRECTION:
@@ -152,7 +160,7 @@ def _gain(metric: str, model: Scored, other: Scored, confidence: float, classes:
         found = model.measures.estimate(metric), other.measures.estimate(metric)
         sign = -1 if metric in LOWER_IS_BETTER else 1
         gain = sign * (found[0].value - found[1].value)
-        error = _error(*found)
+        error = _error(*found) if bounded else math.nan
         if metric == "accuracy" or top_k(metric):  # as in compare
             error = math.hypot(error, gain / math.sqrt(found[0].support))
         reach = NormalDist().inv_cdf(confidence) * error

@@ -39,6 +39,7 @@ _FACTS = {
     "dataset_uri": "dataset",
     "dataset_digest": "digest of the dataset",
     "schema_digest": "digest of its schema",
+    "evaluator_digest": "digest of the code of gate.evaluator",
 }
 
 
@@ -88,7 +89,7 @@ def render(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict['model_name']}",
         verdict=verdict,
-        sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS else 0,
+        sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",
         against=changed.against,
         changed=changed,
@@ -225,7 +226,7 @@ def _known(value: float | None) -> float:
 
 
 def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = [(words, str(verdict[name])) for name, words in _FACTS.items()]
+    found = [(words, str(verdict[name])) for name, words in _FACTS.items() if verdict.get(name)]
     if champion := verdict["champion"]:
         whose = f"version {champion['version']} of run {champion['run_id']}"
         found.append(("champion", whose))
