@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ test-statistics: $(READY) ## simulate what the gate claims: coverage, equal mode
 test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, kills at every write, on two S3 servers
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_publish_race.py
+
+test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in an environment of its own
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors
 
 test-serve: $(READY) ## run the server of the champion as a process, in an environment of its own
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/serve

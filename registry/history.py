@@ -100,11 +100,11 @@ def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champi
         champion.served_as,
         champion.run_id,
         champion.by,
-        champion.why or _reasons(store, layout, model_name, champion.version),
+        champion.why or reasons(store, layout, model_name, champion.version),
     )
 
 
-def _reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:
+def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:
     """Return the reasons of a verdict; empty if it cannot be read."""
     try:
         data = store.read(layout.model(model_name).version(version) / VERDICT)

@@ -24,6 +24,7 @@ from typing import Any
 from kfp_tfjob.components.publish.again import judge_again
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry import mirror
 from kfp_tfjob.registry.promotion import promote, surpassed
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
@@ -131,6 +132,7 @@ def _publish(
     champion, card = complete(step, verdict, number, model, dataset)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
+    mirror.sync(step.store, step.layout, model_name)
     record = step.layout.model(model_name).champion(number)
     return Published(PUBLISHED, card, champion.version, champion.version_uri, str(record))
 

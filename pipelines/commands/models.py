@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.words import counted, sized
 
 if TYPE_CHECKING:
@@ -287,6 +288,44 @@ def prune(
         show("nothing was deleted; add --apply to delete")
 
 
+@models.command()
+@click.argument("model", required=False)
+@with_models
+@as_json
+def sync(place: Models, model: str | None, json_: bool) -> None:
+    """Finish what a killed publish left, and bring other registries up to date.
+
+    Completes the folder that servers read, of one model or of all. MLflow is on if
+    MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
+    says that one of them is not up to date.
+    """
+    from kfp_tfjob.registry import mirror, view
+    from kfp_tfjob.registry.servable import publish_newest
+
+    if model:
+        view.require(place.store, place.layout, model)
+    outcomes, folders, wrong = [], {}, []
+    for name in [model] if model else view.names(place.store, place.layout):
+        try:
+            folder = publish_newest(place.store, place.layout, name)
+        except DataError as error:
+            wrong.append(error)
+            continue
+        folders[name] = str(folder or "")
+        outcomes += mirror.sync(place.store, place.layout, name, mirror.PERSON_SECONDS)
+    if json_:
+        show_json(outcomes)
+    else:
+        for name, folder in folders.items():
+            show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
+        for it in outcomes:
+            show(f"{it.model}: {it.mirror} at {it.server}: {it.said}")
+    if wrong:
+        raise DataError(*(problem for error in wrong for problem in error.problems))
+    if not all(it.done for it in outcomes):
+        sys.exit(1)
+
+
 def _show(found: Shown, place: Models) -> None:
     champion = found.champion
     if champion is None:
@@ -320,12 +359,17 @@ def _show(found: Shown, place: Models) -> None:
 
 
 def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
+    from kfp_tfjob.registry import mirror
+
+    outcomes = mirror.sync(place.store, place.layout, model)
     if json_:
         show_json(champion)
         return
     base = place.layout.model(model).servable(champion.served_as)
     show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
     show(f"servers read {base}")
+    for it in outcomes:
+        show(f"{it.mirror} at {it.server}: {it.said}")
 
 
 def _cell(value: object) -> str:

@@ -1,0 +1,212 @@
+"""Keeps the registries of others up to date; ours is the authority, and never waits for them.
+
+A mirror is on if the environment or the Secret of the store names its server. It gets the champions
+of a model, the newest twenty versions, each time: so the next run, or `kfp-tfjob models sync`,
+adds what a mirror has missed while it was away. A mirror that is away, slow or wrong costs its time
+limit and a line in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from kfp_tfjob.registry.history import champions, reasons
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.text import line
+
+log = logging.getLogger(__name__)
+
+RUN_SECONDS = 20.0  # of each mirror at the end of publish
+PERSON_SECONDS = 120.0  # of `models sync`
+_MOST = 20  # versions
+_LONGEST = 500  # characters of a reason: registries limit their values
+# The clients retry for minutes by themselves; the next sync is the retry.
+_QUICK = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A registry of others.
+
+    Attributes:
+        name: For people.
+        module: In `registry/mirrors/`.
+        extra: What has to be installed.
+        server: The variable with the address of its server.
+        keys: Further variables that its client reads, from the Secret too.
+    """
+
+    name: str
+    module: str
+    extra: str
+    server: str
+    keys: tuple[str, ...]
+
+
+MIRRORS = (
+    Mirror(
+        "MLflow",
+        "mlflow",
+        "mlflow",
+        "MLFLOW_TRACKING_URI",
+        (
+            "MLFLOW_REGISTRY_URI",
+            "MLFLOW_TRACKING_USERNAME",
+            "MLFLOW_TRACKING_PASSWORD",
+            "MLFLOW_TRACKING_TOKEN",
+        ),
+    ),
+    Mirror(
+        "Kubeflow Model Registry",
+        "kubeflow",
+        "model-registry",
+        "MODEL_REGISTRY_URL",
+        ("MODEL_REGISTRY_TOKEN",),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mirror.
+
+    Attributes:
+        mirror: Its name.
+        server: The host of its server.
+        model: The model.
+        done: Whether it is up to date now.
+        said: What was done, or why it was not.
+    """
+
+    mirror: str
+    server: str
+    model: str
+    done: bool
+    said: str
+
+
+def sync(
+    store: Store, layout: Layout, model_name: str, seconds: float = RUN_SECONDS
+) -> list[Outcome]:
+    """Bring all mirrors that are configured up to date; never raises for one of them.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        seconds: The time limit of each mirror.
+
+    Returns:
+        What became of each; empty if none is configured, or the model has no champion.
+    """
+    secret = SecretVolume.from_environment()
+    found = {it: os.environ.get(it.server) or secret.get(it.server) for it in MIRRORS}
+    configured = {it: server for it, server in found.items() if server}
+    if not configured:
+        return []
+    try:
+        wanted = _wanted(store, layout, model_name)
+    except StepError as error:
+        log.warning("the mirrors of %s are not brought up to date: %s", model_name, error)
+        return []
+    if not wanted:
+        return []
+    outcomes = []
+    for it, server in configured.items():
+        outcome = _sync(it, server, secret, wanted, seconds)
+        level = logging.INFO if outcome.done else logging.WARNING
+        log.log(level, "%s at %s: %s", it.name, outcome.server, outcome.said)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _sync(
+    mirror: Mirror, server: str, secret: SecretVolume, wanted: Mapping[str, Any], seconds: float
+) -> Outcome:
+    given = {key: os.environ.get(key) or secret.get(key) for key in mirror.keys}
+    given = {mirror.server: server} | {key: value for key, value in given.items() if value}
+    host = _host(server)
+
+    def outcome(done: bool, said: str) -> Outcome:
+        for value in given.values():  # a client may repeat its address, with the password in it
+            said = said.replace(value, host if value == server else "******")
+        return Outcome(mirror.name, host, str(wanted["model"]), done, line(said))
+
+    command = [sys.executable, "-m", "kfp_tfjob.registry.mirrors", mirror.module]
+    try:
+        ended = subprocess.run(
+            command,
+            input=json.dumps(wanted),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env=os.environ | _QUICK | given,
+        )
+    except subprocess.TimeoutExpired:
+        return outcome(False, f"no end within {seconds:.0f} s; the next run or models sync goes on")
+    except OSError as error:
+        return outcome(False, f"its client cannot be started: {error}")
+    said = (ended.stdout.strip().splitlines() or ["the client said nothing"])[-1]
+    if ended.returncode == 3:
+        fix = f"install the extra {mirror.extra} in the image of the step"
+        return outcome(False, f"its client is not installed ({said}). Fix: {fix}")
+    return outcome(ended.returncode == 0, said)
+
+
+def _wanted(store: Store, layout: Layout, model_name: str) -> dict[str, Any]:
+    """Return the newest versions that were the champion, as the mirrors get them."""
+    place = layout.model(model_name)
+    pruned = set(store.numbers(place.tombstones))
+    records = list(champions(store, layout, model_name, 3 * _MOST))
+    if not records:
+        return {}
+    versions: dict[int, dict[str, Any]] = {}
+    for it in records:  # the newest first: that is the one of a version that counts
+        if it.version in versions or len(versions) == _MOST:
+            continue
+        why = it.why or reasons(store, layout, model_name, it.version)
+        facts = {
+            "version": it.version,
+            "champion": it.number,
+            "serving": it.served_as,
+            "run_id": it.run_id,
+            "action": it.action or "publish",
+            "by": it.by,
+            "verdict": it.verdict_uri,
+            "dataset_digest": it.dataset_digest,
+            "schema_digest": it.schema_digest,
+            "exported_weights_sha256": it.exported_weights_sha256,
+            "manifest_sha256": it.manifest_sha256,
+            "pruned": "yes" if it.version in pruned else "",
+        }
+        facts |= {f"metric.{name}": f"{value:.6g}" for name, value in it.metrics.items()}
+        versions[it.version] = {
+            "version": it.version,
+            "uri": str(place.version(it.version) / MODEL),
+            "why": line(why)[:_LONGEST],
+            "facts": {key: str(value)[:_LONGEST] for key, value in facts.items() if value != ""},
+        }
+    return {
+        "model": model_name,
+        "champion": records[0].version,
+        "versions": [versions[number] for number in sorted(versions)],
+    }
+
+
+def _host(server: str) -> str:
+    try:
+        return urlsplit(server).hostname or "its server"
+    except ValueError:
+        return "its server"

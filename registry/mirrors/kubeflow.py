@@ -1,0 +1,70 @@
+"""The Kubeflow Model Registry: a model version for each version, and the champion as a property."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from model_registry import ModelRegistry
+
+URL, TOKEN = "MODEL_REGISTRY_URL", "MODEL_REGISTRY_TOKEN"
+_CHAMPION = "champion"  # the property of the registered model
+_FORMAT = ("savedmodel", "2")
+
+
+def sync(wanted: dict[str, Any]) -> str:
+    """Register the versions that the registry does not have, and name the champion.
+
+    Args:
+        wanted: As in `mirrors/mlflow.py`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        RuntimeError: The registry says that it is done, and it is not.
+    """
+    registry = _open()
+    name = wanted["model"]
+    model = registry.get_registered_model(name)
+    known = {it.name for it in registry.get_model_versions(name)} if model else set()
+    added, changed = 0, 0
+    for item in wanted["versions"]:
+        version = str(item["version"])
+        facts = {key: str(value) for key, value in item["facts"].items()}
+        if version not in known:
+            registry.register_model(
+                name,
+                item["uri"],
+                version=version,
+                model_format_name=_FORMAT[0],
+                model_format_version=_FORMAT[1],
+                version_description=item["why"],
+                metadata=facts,
+            )
+            added += 1
+            continue
+        there = registry.get_model_version(name, version)
+        if there is not None and dict(there.custom_properties or {}) != facts:
+            there.custom_properties = facts
+            registry.update(there)
+            changed += 1
+    champion = str(wanted["champion"])
+    model = registry.get_registered_model(name)
+    if model is not None and (model.custom_properties or {}).get(_CHAMPION) != champion:
+        model.custom_properties = {**(model.custom_properties or {}), _CHAMPION: champion}
+        registry.update(model)
+        changed += 1
+        model = registry.get_registered_model(name)
+    if model is None or (model.custom_properties or {}).get(_CHAMPION) != champion:
+        raise RuntimeError("the champion was written, but the registry does not show it")
+    done = f"{added} added, {changed} changed" if added or changed else "up to date"
+    return f"{done}; the champion is version {champion}"
+
+
+def _open() -> ModelRegistry:
+    from model_registry import ModelRegistry
+
+    token = os.environ.get(TOKEN)
+    return ModelRegistry(os.environ[URL], author="kfp-tfjob", user_token=token)

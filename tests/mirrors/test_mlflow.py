@@ -1,0 +1,207 @@
+"""MLflow's real server on SQLite: register, alias, rollback, an outage, a server that lies."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from kfp_tfjob.registry import mirror, prune, rollback
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, publish
+from tests.mirrors.environment import ROOT, python
+
+pytestmark = pytest.mark.slow
+
+
+class Server:
+    """MLflow's server as a process; it can be stopped and started on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.process = folder, None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        data = f"sqlite:///{self.folder}/mlflow.db"
+        command = [str(python()), "-m", "mlflow", "server", "--backend-store-uri", data]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        log = open(self.folder / "log", "ab")
+        self.process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=self.folder,
+            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # ten processes
+        )
+        until = time.monotonic() + 300
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=2).read()
+                return
+            except OSError:
+                assert time.monotonic() < until, (self.folder / "log").read_text()[-3000:]
+                time.sleep(0.3)
+
+    def stop(self) -> None:
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(tmp_path_factory.mktemp("mlflow"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def ask(server: Server) -> Callable[..., dict]:
+    def call(path: str, **query: str) -> dict:
+        url = f"{server.uri}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}"
+        return json.load(urllib.request.urlopen(url, timeout=20))
+
+    return call
+
+
+@pytest.fixture
+def layout(base: S3Address) -> Layout:
+    return Layout(base)
+
+
+@pytest.fixture(autouse=True)
+def of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client runs in its own environment, because the development one does not have it."""
+    monkeypatch.setattr(sys, "executable", str(python()))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def test_register_alias_rollback_and_an_outage(
+    store: Store,
+    layout: Layout,
+    server: Server,
+    ask: Callable[..., dict],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+
+    def alias() -> dict:
+        return ask("registered-models/alias", name=NAME, alias="champion")["model_version"]
+
+    def tags(found: dict) -> dict[str, str]:
+        return {it["key"].removeprefix("kfp_tfjob."): it["value"] for it in found["tags"]}
+
+    first = publish(store, layout, "r1")
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.done, outcome.said
+    assert outcome.said == "1 added, 1 changed; the alias champion is version 1 there"
+    found = alias()
+    assert found["source"] == f"{first.version_uri}/model"
+    assert found["description"] == "r1 is better"
+    assert (
+        tags(found).items()
+        >= {
+            "version": "1",
+            "champion": "1",
+            "serving": "1",
+            "run_id": "r1",
+            "manifest_sha256": first.manifest_sha256,
+            "verdict": first.verdict_uri,
+            "metric.accuracy": "0.51",
+        }.items()
+    )
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.said.startswith("up to date")
+
+    # The server is away: nothing waits for it for long, and nothing is lost.
+    server.stop()
+    publish(store, layout, "r2")
+    publish(store, layout, "r3")
+    began = time.monotonic()
+    (outcome,) = mirror.sync(store, layout, NAME)
+    assert not outcome.done and time.monotonic() - began < mirror.RUN_SECONDS + 5
+    assert "127.0.0.1" in outcome.server
+    server.start()
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.said == "2 added, 1 changed; the alias champion is version 3 there"
+
+    # A rollback moves the alias, and the tags follow.
+    rollback.execute(store, layout, rollback.plan(store, layout, NAME, 1), "eva", "it is slow")
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.done, outcome.said
+    assert (
+        tags(alias()).items()
+        >= {
+            "version": "1",
+            "champion": "4",
+            "serving": "4",
+            "action": "rollback",
+            "by": "eva",
+        }.items()
+    )
+    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
+    assert list(prune.execute(store, layout, planned, 1, "eva")) == []
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    listed = ask("model-versions/search", filter=f"name='{NAME}'")["model_versions"]
+    assert {tags(it)["version"]: tags(it).get("pruned") for it in listed} == {
+        **{"1": None, "2": "yes", "3": None},
+    }
+
+
+class _Lies(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b"<html>I am not MLflow</html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *given: object) -> None:
+        pass
+
+
+class _Silent(_Lies):
+    def do_GET(self) -> None:
+        time.sleep(60)
+
+    do_POST = do_GET
+
+
+@pytest.mark.parametrize("kind", [_Lies, _Silent])
+def test_a_server_that_lies_or_is_silent(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    publish(store, layout, "r1")
+    wrong = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    wrong.daemon_threads = True
+    Thread(target=wrong.serve_forever, daemon=True).start()
+    uri = f"http://user:geheim@127.0.0.1:{wrong.server_port}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    began = time.monotonic()
+    (outcome,) = mirror.sync(store, layout, NAME)
+    wrong.shutdown()
+    assert not outcome.done and "geheim" not in outcome.said + outcome.server
+    assert time.monotonic() - began < mirror.RUN_SECONDS + 5
