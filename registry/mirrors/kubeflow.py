@@ -45,6 +45,8 @@ def sync(wanted: dict[str, Any]) -> str:
             )
             added += 1
             continue
+        if registry.get_model_artifact(name, version) is None:
+            changed += _complete(registry, name, item)
         there = registry.get_model_version(name, version)
         if there is not None and dict(there.custom_properties or {}) != facts:
             there.custom_properties = facts
@@ -61,6 +63,22 @@ def sync(wanted: dict[str, Any]) -> str:
         raise RuntimeError("the champion was written, but the registry does not show it")
     done = f"{added} added, {changed} changed" if added or changed else "up to date"
     return f"{done}; the champion is version {champion}"
+
+
+def _complete(registry: ModelRegistry, name: str, item: dict[str, Any]) -> int:
+    """Add the address of a version, which a killed process has left out."""
+    there = registry.get_model_version(name, str(item["version"]))
+    # The client has no public call for the second half of register_model.
+    registry.async_runner(
+        registry._register_model_artifact(
+            there,
+            name,
+            item["uri"],
+            model_format_name=_FORMAT[0],
+            model_format_version=_FORMAT[1],
+        )
+    )
+    return 1
 
 
 def _open() -> ModelRegistry:

@@ -1,0 +1,116 @@
+"""A fake of the Kubeflow Model Registry, because its server could not be had for the tests.
+
+    python fake_model_registry.py PORT FILE
+
+It checks each request and each answer with the models of the API that the client brings, and keeps
+everything in FILE. It knows what the mirror needs, and answers anything else with 404.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import mr_openapi as api
+
+_ROOT = "/api/model_registry/v1/"
+_KINDS = {
+    "registered_models": (api.RegisteredModelCreate, api.RegisteredModelUpdate),
+    "model_versions": (api.ModelVersionCreate, api.ModelVersionUpdate),
+}
+_STORED = {"registered_models": api.RegisteredModel, "model_versions": api.ModelVersion}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request; the state is a list of objects for each kind."""
+
+    protocol_version = "HTTP/1.1"
+    state: dict[str, list[dict]] = {"registered_models": [], "model_versions": [], "artifacts": []}
+    file = Path()
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        parts = url.path.removeprefix(_ROOT).split("/")
+        if parts[0] in _STORED and len(parts) == 1:
+            return self._page(self.state[parts[0]])
+        if len(parts) == 3 and parts[2] == "versions":
+            own = [it for it in self._versions() if it["registeredModelId"] == parts[1]]
+            return self._page(own)
+        if len(parts) == 3 and parts[2] == "artifacts":
+            return self._page([it for it in self.state["artifacts"] if it["of"] == parts[1]])
+        if parts == ["model_artifact"]:
+            for it in self.state["artifacts"]:
+                if (it["name"], it["of"]) == (query.get("name"), query.get("parentResourceId")):
+                    return self._answer(200, it)
+        kind = f"{parts[0]}s"
+        if kind in _STORED and len(parts) == 1:
+            for it in self.state[kind]:
+                parent = query.get("parentResourceId", it.get("registeredModelId"))
+                if it["name"] == query.get("name") and it.get("registeredModelId") == parent:
+                    return self._answer(200, it)
+        return self._answer(404, {"code": "404", "message": "not found"})
+
+    def do_POST(self) -> None:
+        parts = urlsplit(self.path).path.removeprefix(_ROOT).split("/")
+        body = self._body()
+        if len(parts) == 3 and parts[2] == "artifacts":
+            api.Artifact.from_dict(body)
+            return self._create("artifacts", body | {"of": parts[1]})
+        if parts[0] not in _KINDS:
+            return self._answer(404, {"code": "404", "message": "not found"})
+        _KINDS[parts[0]][0].model_validate(body)
+        same = [
+            it
+            for it in self.state[parts[0]]
+            if it["name"] == body["name"]
+            and it.get("registeredModelId") == body.get("registeredModelId")
+        ]
+        if same:
+            return self._answer(409, {"code": "409", "message": "already exists"})
+        return self._create(parts[0], {"state": "LIVE"} | body)
+
+    def do_PATCH(self) -> None:
+        kind, number = urlsplit(self.path).path.removeprefix(_ROOT).split("/")
+        body = self._body()
+        _KINDS[kind][1].model_validate(body)
+        (found,) = (it for it in self.state[kind] if it["id"] == number)
+        found.update({key: value for key, value in body.items() if value is not None})
+        self._answer(200, found)
+
+    def log_message(self, *given: object) -> None:
+        pass
+
+    def _versions(self) -> list[dict]:
+        return self.state["model_versions"]
+
+    def _body(self) -> dict:
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _create(self, kind: str, body: dict) -> None:
+        body["id"] = str(sum(map(len, self.state.values())) + 1)
+        if kind in _STORED:
+            _STORED[kind].model_validate(body)
+        self.state[kind].append(body)
+        self._answer(201, body)
+
+    def _page(self, items: list[dict]) -> None:
+        page = {"items": items, "nextPageToken": "", "pageSize": 100, "size": len(items)}
+        self._answer(200, page)
+
+    def _answer(self, status: int, body: dict) -> None:
+        self.file.write_text(json.dumps(self.state, indent=1))
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+if __name__ == "__main__":
+    Handler.file = Path(sys.argv[2])
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
