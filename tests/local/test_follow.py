@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,47 +39,6 @@ def whole(folder: Path, number: int) -> bool:
     return there == files(number)
 
 
-def start(layout: Layout, folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "follow", MODEL, folder]
-    command += ["--output", str(layout.root), "--poll-seconds", "0.1", *more]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_the_process_follows_and_keeps_the_one_before(
-    store: Store, layout: Layout, tmp_path: Path
-) -> None:
-    folder = tmp_path / "served"
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
-    process = start(layout, folder)
-    try:
-        for number in (2, 3):
-            until((folder / str(number - 1)).is_dir, process)
-            publish(store, layout, MODEL, number, files(number), tmp_path)
-            until((folder / str(number)).is_dir, process)
-            assert whole(folder / str(number), number)
-        until(lambda: not (folder / "1").exists(), process)
-        # A champion that was altered is not taken, and the reason is told once.
-        publish(store, layout, MODEL, 4, files(4), tmp_path)
-        version = layout.model(MODEL).version(4)
-        store.write(version / "model" / "saved_model.pb", b"graph 9")
-        time.sleep(0.5)
-        assert whole(folder / "3", 3)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=30)[1]
-    assert process.returncode == 0
-    told = said.count("the folder stays as it is")
-    # The process may have fetched the fourth one before it was altered.
-    assert told == 1 or (told == 0 and whole(folder / "4", 4))
-
-
 def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_path: Path) -> None:
     folder = tmp_path / "served"
     champion = ChampionFolder(store, layout, MODEL, folder)
@@ -102,23 +55,6 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
     store.write(version / "model" / "saved_model.pb", b"graph 2")
     assert champion.update() == 2 and whole(folder / "2", 2)
     assert {path.name for path in folder.iterdir()} == {"1", "2"}
-
-
-def test_a_killed_process_leaves_whole_folders(
-    store: Store, layout: Layout, tmp_path: Path
-) -> None:
-    folder = tmp_path / "served"
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
-    ChampionFolder(store, layout, MODEL, folder).update()
-    publish(store, layout, MODEL, 2, files(2), tmp_path)
-    process = start(layout, folder)
-    until(lambda: (folder / ".incoming").exists() or (folder / "2").exists(), process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    for path in folder.iterdir():
-        assert path.name == ".incoming" or whole(path, int(path.name))
-    assert start(layout, folder, "--once").wait(60) == 0
-    assert whole(folder / "2", 2) and not (folder / ".incoming").exists()
 
 
 def test_wrong_inputs(store: Store, layout: Layout, tmp_path: Path) -> None:
