@@ -37,7 +37,7 @@ class NotOneOfError(ValueError):
 
     def __init__(self, received: str, known: Iterable[str]) -> None:
         known = list(known)
-        self.meant = nearest(received, known)
+        self.received, self.meant = received, nearest(received, known)
         super().__init__(f"one of {choices(known, self.meant, len(known))}")
 
 
@@ -199,7 +199,10 @@ def _problems(
             yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
             continue
         said = item["msg"].removeprefix("Value error, ")
-        meant = getattr(item.get("ctx", {}).get("error"), "meant", "")
+        cause = item.get("ctx", {}).get("error")
+        meant = getattr(cause, "meant", "")
+        if isinstance(cause, NotOneOfError) and _is_key(value, path, cause.received):
+            where, received = f"{where}.{cause.received}", cause.received
         yield Problem(
             f"{where} is not valid",
             received=MASK if any(looks_secret(str(part)) for part in path) else received,
@@ -208,6 +211,13 @@ def _problems(
             path=where,
             suggestion=meant,
         )
+
+
+def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:
+    """Tell whether the value at `path` is an object with the key `name`."""
+    for part in path:
+        value = value[part]
+    return isinstance(value, Mapping) and name in value
 
 
 def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], str]:

@@ -46,7 +46,10 @@ def check_columns(
         options: The typed `data_options`.
         gate: As in the form.
     """
-    judged = parse_gate(gate)
+    try:
+        judged = parse_gate(gate)
+    except ConfigurationError:
+        return  # a problem of its own
     if judged is None:
         return
     wanted = {

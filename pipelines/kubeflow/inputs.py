@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kfp_tfjob.components.preflight.gate import check_columns
 from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick, fill
@@ -111,6 +112,8 @@ class _Look:
             if with_header:
                 label = str(self._values["data_label"])
                 self._seen.problems += check_header(source, label, options)
+                gate = self._values["gate"]
+                self._seen.problems += check_columns(source, label, options, gate)
 
         self._ask("the data", "data_uri", ask)
 

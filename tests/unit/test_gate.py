@@ -15,6 +15,7 @@ from kfp_tfjob.judging.predictions import (
     constant_regression,
 )
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, parse_gate
+from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.model_names import check_model_name
 
@@ -300,3 +301,10 @@ def test_a_wrong_model_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["digits", "churn-EU_2.1", "7", "x" * 100])
 def test_a_right_model_name_passes(name: str) -> None:
     assert check_model_name(name) == []
+
+
+def test_a_misspelled_metric_is_answered_with_what_can_be_typed() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_gate({"thresholds": {"latency_p99": {"max": 3}}})
+    said = with_hints(caught.value)
+    assert said.endswith("Type --set gate.thresholds.latency_p99_ms=VALUE.")

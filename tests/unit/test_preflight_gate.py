@@ -47,4 +47,5 @@ def test_the_code_of_the_evaluator(table: Path) -> None:
     gate["evaluator"] = f"{code}:coast"
     digest, (problem,) = gates.check_evaluator(Store("http://127.0.0.1:1", "r"), gate)
     assert digest == "" and problem.path == "gate.evaluator" and "coast" in str(problem)
+    assert problem.suggestion == f"{code}:cost"
     assert gates.check_evaluator(Store("http://127.0.0.1:1", "r"), {}) == ("", [])

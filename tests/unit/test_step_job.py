@@ -83,6 +83,25 @@ def test_only_a_run_that_asks_has_jobs(monkeypatch) -> None:
     assert step_job.wanted("prepare", {"prepare": {}}, "s") is None
 
 
+def test_evaluate_may_have_gpus_and_publish_judges_in_such_a_pod(monkeypatch) -> None:
+    monkeypatch.setattr(step_job.images, "TRAIN", "r.test/trainer-gpu:1")
+    pod = {"evaluate": {"gpus": 1, "gpu_resource": "nvidia.com/mig-1g.5gb"}}
+    judged = job_of(pod, "evaluate")
+    again = step_job.wanted("evaluate", pod, "objstore-cred", "publish")
+    assert again is not None and again.settings == judged.settings
+    for job, step in ((judged, "evaluate"), (again, "publish")):
+        manifest = job.manifest(RUN_ID, 1, {"dataset_uri": "d"})
+        assert manifest["metadata"]["name"].startswith(f"{step}-")
+        (main,) = manifest["spec"]["template"]["spec"]["containers"]
+        assert main["command"][-1] == f"kfp_tfjob.components.{step}.in_pod"
+        assert main["image"] == "r.test/trainer-gpu:1"
+        assert main["resources"]["limits"]["nvidia.com/mig-1g.5gb"] == "1"
+        assert {"name": "EXPECTED_GPUS", "value": "1"} in main["env"]
+    plain = job_of({"evaluate": {}}, "evaluate").manifest(RUN_ID, 1, {})
+    (main,) = plain["spec"]["template"]["spec"]["containers"]
+    assert "nvidia.com/gpu" not in main["resources"]["limits"] and main["image"].count("trainer:")
+
+
 def test_a_key_that_such_a_pod_lacks_is_refused() -> None:
     with pytest.raises(ConfigurationError) as caught:
         step_job.wanted("prepare", {"prepare": {"gpus": 1, "volumes": []}}, "s")
