@@ -17,6 +17,7 @@ from kfp_tfjob.trainer.coding import (
     CATEGORY,
     DATE,
     FALSE_TEXTS,
+    NO_DATE,
     NUMBER,
     TEXT,
     TRUE_TEXTS,
@@ -26,6 +27,8 @@ from kfp_tfjob.trainer.pictures import PICTURE
 _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+# Microseconds: fewer may be milliseconds of today, and more are beyond the year 9999.
+_FEWEST, _MOST = 10**14, 253_402_300_800 * 10**6
 # The values of a column of shape [rows], and the number of each wrong row with what its value is.
 Read = tuple[np.ndarray, list[tuple[int, str]]]
 
@@ -94,20 +97,36 @@ def _texts(values: Sequence[Any]) -> Read:
 
 
 def _dates(values: Sequence[Any]) -> Read:
-    """Return microseconds since 1970, UTC; NO_DATE for a gap."""
+    """Return microseconds since 1970, UTC; NO_DATE for a gap.
+
+    The signature takes microseconds, so TensorFlow Serving does, too, and they are read if they
+    cannot be seconds or milliseconds.
+    """
     import pyarrow as pa
 
     from kfp_tfjob.components import dates
 
     texts = [_text(value) for value in values]
+    whole = {
+        row: int(value)
+        for row, value in enumerate(values)
+        if isinstance(value, int | np.integer) and not isinstance(value, bool)
+    }
     wrong = [
         (row, f"{_named(value)} instead of a date")
         for row, (value, text) in enumerate(zip(values, texts, strict=True))
-        if text is None and value is not None
+        if text is None and value is not None and not _is_microseconds(whole.get(row, 0))
     ]
     found, good = dates.parse_all(pa.array([text.strip() if text else "" for text in texts]))
     wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
+    for row in whole.keys() - {row for row, _ in wrong}:
+        found[row] = whole[row]
     return found, sorted(wrong)
+
+
+def _is_microseconds(value: int) -> bool:
+    """Tell whether a number is a date, or the gap, as the signature takes it."""
+    return value == NO_DATE or _FEWEST <= abs(value) <= _MOST
 
 
 def _pictures(values: Sequence[Any]) -> Read:

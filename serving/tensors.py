@@ -20,7 +20,7 @@ DATATYPES = {
     BOOLEAN: ("BOOL", "BYTES"),
     CATEGORY: ("BYTES",),
     TEXT: ("BYTES",),
-    DATE: ("BYTES",),
+    DATE: ("BYTES", "INT64"),
     PICTURE: ("BYTES",),
 }
 

@@ -79,6 +79,12 @@ def test_rows_are_read_with_their_gaps() -> None:
     assert rows.features["signed up"].dtype == np.int64
 
 
+def test_dates_are_read_as_the_signature_takes_them() -> None:
+    columns = RequestColumns(SCHEMA)
+    rows = columns.of_rows([ROW | {"signed up": it} for it in (1_330_588_800_000_000, NO_DATE)])
+    assert rows.features["signed up"].tolist() == [1_330_588_800_000_000, NO_DATE]
+
+
 def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
     rows = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"}).of_rows([{"b c": 2, "a": 1.5}])
     assert rows.features.tolist() == [[1.5, 2.0]] and rows.features.dtype == np.float32
@@ -101,6 +107,10 @@ def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
         ({"signed up": "2012-02-31"}, "'signed up' has a value that is no date"),
         ({"signed up": "yesterday"}, "'signed up' has a value that is no date"),
         ({"signed up": 1330588800}, "'signed up' has a value that is a number instead of a date"),
+        ({"signed up": 1330588800000}, "'signed up' has a value that is a number instead of"),
+        ({"signed up": 10**18}, "'signed up' has a value that is a number instead of a date"),
+        ({"signed up": 1.5e15}, "'signed up' has a value that is a number instead of a date"),
+        ({"signed up": True}, "'signed up' has a value that is true or false instead of a date"),
         ({"member": 1}, "'member' has a value that is a number instead of true or false"),
         ({"member": "perhaps"}, "'member' has a value that is a text instead of true or false"),
         ({"height": None}, "'height' has 1 gap, and the model knows no gaps in it"),
