@@ -13,7 +13,7 @@ from prometheus_client import Counter, Gauge, Histogram
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _REQUESTS = Counter(
     "kfp_tfjob_requests",
-    "Requests for predictions, by protocol (v1, v2) and status",
+    "Requests for predictions, by protocol (v1, v2, grpc) and status",
     ["model_name", "protocol", "code"],
 )
 _LATENCY = Histogram(
@@ -47,7 +47,7 @@ class Metrics:
 
     model_name: str
 
-    def answered(self, protocol: str, code: int, seconds: float) -> None:
+    def answered(self, protocol: str, code: int | str, seconds: float) -> None:
         """Count a request."""
         _REQUESTS.labels(self.model_name, protocol, str(code)).inc()
         _LATENCY.labels(self.model_name, protocol).observe(seconds)

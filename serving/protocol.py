@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -88,12 +89,9 @@ class ChampionModel(Model):
         """
         loaded = self.loaded  # of the whole request, whatever takes over meanwhile
         loop = asyncio.get_running_loop()
-        try:
-            answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
-        except RefusedRequest as error:
-            if isinstance(payload, InferRequest) and payload.from_grpc:
-                raise InvalidInput(str(error)) from error
-            raise
+        if isinstance(payload, InferRequest) and payload.from_grpc:
+            return await self._answer_grpc(loaded, payload)
+        answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
         if response_headers is not None:
             response_headers[VERSION_HEADER] = str(loaded.champion.version)
         return answer
@@ -105,6 +103,20 @@ class ChampionModel(Model):
     def get_output_types(self) -> list[dict[str, Any]]:
         """Return the outputs for the metadata of V2."""
         return answers.outputs_of(self.loaded.columns.task)
+
+    async def _answer_grpc(self, loaded: LoadedModel, payload: InferRequest) -> Any:
+        """Return the answer to a request in gRPC, and count it; HTTP is counted in limits.py."""
+        began, code = time.perf_counter(), "INTERNAL"
+        try:
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
+            code = "OK"
+            return answer
+        except RefusedRequest as error:
+            code = "INVALID_ARGUMENT"
+            raise InvalidInput(str(error)) from error
+        finally:
+            self._metrics.answered("grpc", code, time.perf_counter() - began)
 
     def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
         """Return the answer to a request; runs in a thread of the pool."""

@@ -14,6 +14,7 @@ STEPS = {"tools": _STEPS, "trainer": ("evaluate", "publish")}
 PROGRAMS = {
     "tools": ("uploader.__main__", "components.launch_tfjob.setup"),
     "trainer": ("trainer.__main__", "trainer.check"),
+    "serve": ("serving.server", "pipelines.commands.serve"),
     "local": ("pipelines.__main__", "pipelines.local.pipeline_process", "trainer.rehearsal"),
 }
 

@@ -78,7 +78,7 @@ def bare(folder: Path, programs: Path) -> dict[str, object]:
     return {"cwd": folder, "env": {"HOME": str(folder), "PATH": path}}
 
 
-@pytest.mark.parametrize("extra", ["tools", "trainer", "local"])
+@pytest.mark.parametrize("extra", ["tools", "trainer", "serve", "local"])
 def test_everything_that_an_extra_starts_can_be_imported(extra, installed, tmp_path) -> None:
     names = sorted(set().union(*(reachable(name)[0] for name in entry_points(extra))))
     program = f"import importlib\nfor name in {names}: importlib.import_module(name)"

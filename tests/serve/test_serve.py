@@ -137,6 +137,8 @@ asyncio.run(main())
     metrics = get(f"{server.url}/metrics")
     assert 'kfp_tfjob_requests_total{code="200",model_name="people",protocol="v1"} 2.0' in metrics
     assert 'kfp_tfjob_champion_number{model_name="people"} 1.0' in metrics
+    for code in ("OK", "INVALID_ARGUMENT"):
+        assert f'code="{code}",model_name="people",protocol="grpc"}} 1.0' in metrics
     assert 'request_predict_seconds_count{model_name="people"}' in metrics
     assert json.loads(get(f"{server.url}/v2/health/live")) == {"live": True}
     assert json.loads(get(f"{server.url}/v1/models/people")) == {"name": "people", "ready": True}
