@@ -26,10 +26,10 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import BATCH, Batch
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
-SAMPLE = 2000  # rows
+_SAMPLE, _LEAST = 2000, 100  # rows of a sample
 SEED = 7
 SHUFFLES = 5  # of each column
-_VALUES = 4_000_000  # of all columns and rows that are predicted at once
+_VALUES = 4_000_000  # of all columns and rows that are predicted at once, and of a sample
 # Predictions differ in their last bits with the size of a batch; that is no importance.
 _ROUNDING = 1e-6
 
@@ -61,6 +61,11 @@ class Importances:
     shuffles: int
     columns: dict[str, Measured]
     left: tuple[str, ...] = ()
+
+
+def sample_rows(columns: int) -> int:
+    """Return how many rows a sample of this many columns should have."""
+    return max(min(_SAMPLE, _VALUES // max(columns, 1)), _LEAST)
 
 
 def importances(

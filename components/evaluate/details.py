@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE
 from kfp_tfjob.components.evaluate.thumbnails import thumbnail
-from kfp_tfjob.judging.importance import SAMPLE, SEED, Importances, importances
+from kfp_tfjob.judging.importance import SEED, Importances, importances, sample_rows
 from kfp_tfjob.judging.judge import Judged
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.rows import TestData
@@ -109,7 +109,7 @@ class Gathering:
             found.append(self._worst)
         # A shuffled picture says nothing: it is the whole row.
         if self._options.importance_seconds and not _of_pictures(task):
-            self._sample = Sample(data.rows, SAMPLE, SEED)
+            self._sample = Sample(data.rows, sample_rows(len(task.features)), SEED)
             found.append(self._sample)
         return found
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.importance import SHUFFLES, Importances, importances
+from kfp_tfjob.judging.importance import SHUFFLES, Importances, importances, sample_rows
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.judging.rows import Batch
 
@@ -114,3 +114,7 @@ def test_rows_that_do_not_define_the_metric_have_no_importance() -> None:
     assert importances(model, one_class, COLUMNS, "auc", 0.95, 60, ["no", "yes"]) is None
     few = Batch(rows(7).features[:5], rows(7).labels[:5])
     assert importances(Linear(), few, COLUMNS, "mae", 0.95, 60) is None
+
+
+def test_a_sample_of_wide_rows_is_small_enough_for_memory() -> None:
+    assert [sample_rows(columns) for columns in (1, 2000, 20_000, 10**6)] == [2000, 2000, 200, 100]
