@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from threading import Lock
 from typing import Any
 
 from botocore.exceptions import IncompleteReadError
@@ -12,6 +13,26 @@ from kfp_tfjob.storage.failures import transient
 from kfp_tfjob.storage.store import Store
 
 BUFFER = 1 << 20  # bytes per read from the connection
+_MOST_STARTS = 4  # objects whose first bytes are remembered
+
+
+class Starts:
+    """The first bytes of the objects that were opened last: a file is opened to see what it is."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[S3Address, str], bytes] = {}
+        self._lock = Lock()
+
+    def get(self, address: S3Address, etag: str) -> bytes:
+        """Return the first bytes of an object; none if they are not known."""
+        return self._known.get((address, etag), b"")
+
+    def keep(self, address: S3Address, etag: str, data: bytes) -> None:
+        """Remember the first bytes of an object."""
+        with self._lock:
+            self._known[address, etag] = data
+            while len(self._known) > _MOST_STARTS:
+                del self._known[next(iter(self._known))]
 
 
 class ObjectStream(io.RawIOBase):
@@ -22,18 +43,33 @@ class ObjectStream(io.RawIOBase):
         address: The object.
         size: Its size in bytes.
         etag: Its entity tag; if it changes, reading fails instead of mixing two versions.
+        starts: Remembers first bytes; None to ask the store for them each time.
     """
 
-    def __init__(self, store: Store, address: S3Address, size: int, etag: str) -> None:
-        self._store, self._address = store, address
+    def __init__(
+        self,
+        store: Store,
+        address: S3Address,
+        size: int,
+        etag: str,
+        starts: Starts | None = None,
+    ) -> None:
+        self._store, self._address, self._starts = store, address, starts
         self._size, self._etag = size, etag
         self._position = 0
         self._body: Any = None
 
     @classmethod
-    def buffered(cls, store: Store, address: S3Address, size: int, etag: str) -> io.BufferedReader:
+    def buffered(
+        cls,
+        store: Store,
+        address: S3Address,
+        size: int,
+        etag: str,
+        starts: Starts | None = None,
+    ) -> io.BufferedReader:
         """Return the object as a buffered file."""
-        return io.BufferedReader(cls(store, address, size, etag), BUFFER)
+        return io.BufferedReader(cls(store, address, size, etag, starts), BUFFER)
 
     def readable(self) -> bool:
         """Return True."""
@@ -65,9 +101,15 @@ class ObjectStream(io.RawIOBase):
         wanted = min(len(buffer), self._size - self._position)
         if wanted <= 0:
             return 0
-        data = self._store.patience.run(
-            f"read {self._address}", lambda: self._some(wanted), transient
-        )
+        data = b""
+        if self._starts is not None and self._etag and not self._position:
+            data = self._starts.get(self._address, self._etag)[:wanted]
+        if not data:
+            data = self._store.patience.run(
+                f"read {self._address}", lambda: self._some(wanted), transient
+            )
+            if self._starts is not None and self._etag and not self._position:
+                self._starts.keep(self._address, self._etag, data)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)

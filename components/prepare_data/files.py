@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.stream import ObjectStream
+from kfp_tfjob.storage.stream import ObjectStream, Starts
 from kfp_tfjob.trainer.pictures import PICTURE
 
 # The folders that mean a split, by name.
@@ -28,6 +28,9 @@ SPLITS = {
     "val": "validation",
     "test": "test",
 }
+
+
+_starts = Starts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,8 @@ class Source:
             DataError: It changed since it was listed.
         """
         if isinstance(file.location, S3Address):
-            with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
+            given = (self.store, file.location, file.size, file.tag, _starts)
+            with ObjectStream.buffered(*given) as stream:
                 yield stream
             return
         try:

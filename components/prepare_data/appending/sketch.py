@@ -71,7 +71,8 @@ class Sketch:
 
     def to_plain(self) -> list[Any]:
         """Return it as JSON values."""
-        return [plain_of(self.values), plain_of(self.rows.astype(np.uint32))]
+        kind = np.min_scalar_type(int(self.rows.max(initial=0)))
+        return [plain_of(self.values), plain_of(self.rows.astype(kind))]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Sketch:
