@@ -292,3 +292,13 @@ def test_the_verdict_names_the_champion_it_was_judged_against() -> None:
     assert checks["champion"]["pass"] and checks["champion"]["value"] > 0.3
     assert checks["champion"]["interval"][0] < checks["champion"]["value"]
     assert not verdict["checks"][1]["pass"] and verdict["checks"][1]["value"] is None
+
+
+def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
+    task, verdict, scored = evaluated("two classes")
+    for who, value in (("model", 12.5), ("champion 7", 13.25), ("baseline", math.nan)):
+        scored[who].measured["own/cost"] = Measured(value, math.nan, math.nan)
+    html = report.render(verdict, task, scored)
+    row = html.partition("<td>own/cost</td>")[2].partition("</tr>")[0]
+    assert "12.5000" in row and "13.2500" in row
+    assert "svg" not in row and "+" not in row  # whether more of it is better is not known
