@@ -8,13 +8,17 @@ import sys
 import warnings
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import choices, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from kfp_tfjob.serving.follower import Follower
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +52,8 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     """Serve the champion of a model until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigurationError: kserve is missing, the port is taken, or there is no champion.
+        ConfigurationError: kserve is missing, the port is taken, there is no champion, or it does
+            not have a column that the sample leaves out.
         DataError: The champion cannot be proven or loaded.
         StoreUnavailableError: The store is away.
     """
@@ -67,6 +72,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     metrics = Metrics(model_name)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
+    _check_left_out(follower, options.sample_without)
     follower.follow(options.poll_seconds)
     threads = options.threads or cpu_count()
     sampler = (
@@ -151,6 +157,25 @@ def _check_port(port: int) -> None:
                     path="--port",
                 )
             ) from error
+
+
+def _check_left_out(follower: Follower, names: tuple[str, ...]) -> None:
+    """Refuse to leave out a column that the champion does not have: another one was meant."""
+    assert follower.current is not None
+    columns = follower.current.columns.kinds
+    ConfigurationError.raise_if(
+        Problem(
+            "--sample-without names a column that the model does not have",
+            received=repr(name),
+            expected=f"one of {choices(columns, meant)}",
+            fix=did_you_mean(meant, "correct the name, or remove the option"),
+            path="--sample-without",
+            suggestion=meant,
+        )
+        for name in names
+        if name not in columns
+        for meant in [nearest(name, columns)]
+    )
 
 
 def _prepare(options: ServerOptions, metrics: Any) -> None:

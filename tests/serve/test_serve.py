@@ -275,6 +275,7 @@ def test_what_cannot_be_served_is_said(publisher: Publisher, start: Start) -> No
         (start("no/name"), 2, "model_name is not valid"),
         (start(PETS, port=busy.port), 2, "the server cannot listen"),
         (start(PETS, output="s3://no-such-bucket/x"), 2, "no-such-bucket"),
+        (start(PETS, "--sample-without", "colunm 3"), 2, "did you mean 'column 3'?"),
     ]
     for server, code, said in cases:
         assert server.wait() == code, server.log
