@@ -104,6 +104,7 @@ def test_a_late_champion_gets_a_number_above_the_others(store: Store, layout: La
     assert served(store, layout) == {2: "graph of early", 3: "graph of late"}
 
 
+@pytest.mark.slow
 def test_records_of_earlier_versions_are_served(store: Store, layout: Layout) -> None:
     record = write_version(store, layout, "old")
     old = {k: v for k, v in json.loads(record.to_bytes()).items() if k != "manifest_sha256"}
@@ -222,6 +223,7 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
         assert "changed during the rollback" in str(results[3])
 
 
+@pytest.mark.slow
 def test_prune(store: Store, layout: Layout) -> None:
     for run_id in ("r1", "r2", "r3", "r4"):
         publish(store, layout, run_id)

@@ -1,0 +1,117 @@
+"""`kfp-tfjob models` on a real store: what people and programs see, and what changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import push
+from tests.local.published import NAME, publish
+
+WHY = ("--reason", "it is slow", "--by", "eva")
+
+
+@pytest.fixture
+def layout(base: S3Address) -> Layout:
+    return Layout(base)
+
+
+@pytest.fixture
+def models(layout: Layout) -> Callable[..., Result]:
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, ["models", *words, "--output", str(layout.root)])
+
+    return call
+
+
+def judged(store: Store, layout: Layout, run_id: str, folder: Path) -> None:
+    """Leave a run whose model is not blessed."""
+    files = {"output/model/saved_model.pb": "a graph", "output/model.keras": "k"}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    run = layout.run(run_id)
+    manifest = push(store, folder, run.base, "output", run_id, 1)
+    data = folder.parent / "data"
+    data.mkdir()
+    (data / "schema.json").write_text(json.dumps({"features": []}))
+    (data / "statistics.json").write_text("{}")
+    push(store, data, layout.dataset("d"), "dataset")
+    verdict = {
+        **{"blessed": False, "reasons": ["it does not beat the champion"], "model_name": NAME},
+        **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
+        **{"dataset_uri": str(layout.dataset("d")), "dataset_digest": "d", "schema_digest": "s"},
+        **{"exported_weights_sha256": "w", "metrics": {"accuracy": 0.4}, "intervals": {}},
+        **{"confidence": 0.95, "rows": 10},
+    }
+    store.write(run.verdict, json.dumps(verdict).encode())
+
+
+def test_the_commands(
+    store: Store, layout: Layout, models: Callable[..., Result], tmp_path: Path
+) -> None:
+    assert "no run has published a model" in models("list").output
+    publish(store, layout, "r1")
+    publish(store, layout, "r2")
+    (row,) = json.loads(models("list", "--json").output)
+    assert (row["name"], row["version"], row["serving"], row["versions"]) == (NAME, 2, 2, 2)
+    shown = json.loads(models("show", NAME, "--json").output)
+    assert shown["proof"] == "" and shown["serving_uri"].endswith("/serving/2")
+    compared = json.loads(models("diff", NAME, "1", "--json").output)
+    assert compared["versions"] == [2, 1] and compared["same_data"] and not compared["same_model"]
+    assert compared["metrics"]["accuracy"] == ["0.52 (0.4 to 0.9)", "0.51 (0.4 to 0.9)"]
+
+    # Nothing changes without a person who says yes.
+    plan = models("rollback", NAME, *WHY, "--dry-run")
+    assert "back from version 2 of run r2 to version 1 of run r1" in plan.output
+    assert models("rollback", NAME, *WHY).exit_code == 2
+    assert models("rollback", NAME).exit_code == 2  # no reason
+    before = read_champion(store, layout, NAME)
+    assert before is not None and before.number == 2
+    done = models("rollback", NAME, *WHY, "--yes")
+    assert done.exit_code == 0 and f"servers read {layout.model(NAME).servable(3)}" in done.output
+
+    # A run that was not blessed becomes the champion, if a person says why.
+    judged(store, layout, "r3", tmp_path / "run")
+    plan = models("promote", NAME, "--run", "r3", *WHY, "--dry-run")
+    assert "not blessed: it does not beat the champion" in plan.output
+    assert models("promote", NAME, "--run", "r3", *WHY, "--yes").exit_code == 0
+    champion = read_champion(store, layout, NAME)
+    assert champion is not None
+    assert (champion.version, champion.action, champion.by) == (4, "promote", "eva")
+    shown = json.loads(models("show", NAME, "--json").output)
+    assert shown["proof"] == "" and shown["history"][0]["why"] == "it is slow"
+    graph = store.read(layout.model(NAME).servable(4) / "saved_model.pb")
+    assert graph == b"a graph"
+
+    assert "add --apply" in models("prune", NAME, "--keep", "1").output
+    assert "deleted version 2" in models("prune", NAME, "--keep", "1", "--apply").output
+    assert (
+        "version 2 of pets was pruned"
+        in models("rollback", NAME, "--to", "2", *WHY, "--yes").stderr
+    )
+    assert models("show", NAME).exit_code == 0
+    # What a killed publish left is finished.
+    store.delete(layout.model(NAME).servable(4) / "saved_model.pb")
+    assert "not yet: kfp-tfjob models sync pets" in models("show", NAME).output
+    assert models("sync", NAME).exit_code == 0
+    assert store.read(layout.model(NAME).servable(4) / "saved_model.pb") == b"a graph"
+
+
+def test_a_name_or_a_run_that_does_not_exist(
+    store: Store, layout: Layout, models: Callable[..., Result]
+) -> None:
+    publish(store, layout, "r1")
+    found = models("show", "pet")
+    assert found.exit_code == 2 and "did you mean 'pets'?" in found.stderr
+    found = models("promote", NAME, "--run", "r9", *WHY, "--yes")
+    assert found.exit_code == 2 and "the run r9 was not judged" in found.stderr
+    found = models("rollback", NAME, *WHY, "--yes")
+    assert found.exit_code == 2 and "no champion of pets is left" in found.stderr
