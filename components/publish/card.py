@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
+from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
@@ -53,6 +54,9 @@ def render(
         more=counted(more, "more column") if more else "",
         columns=f"model/{COLUMNS}",
         request=REQUEST if has_example or (pictures and arguments) else "",
+        ask=Markdown(
+            f"curl --data-binary @{REQUEST} \\\n  http://HOST:PORT/v1/models/{model_name}:predict"
+        ),
         base=champion.version_uri.rpartition(f"/{VERSIONS}/")[0] + f"/{SERVING}",
     )
 

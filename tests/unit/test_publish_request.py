@@ -1,0 +1,46 @@
+"""The example of a request that every version has, and the card that shows how to send it."""
+
+import base64
+import json
+
+import pytest
+
+from kfp_tfjob.components.publish.card import render
+from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.storage.champion import Champion
+
+CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
+VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
+PICTURE = {"picture": {"height": 2, "width": 2, "channels": 1}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "statistics", "arguments", "row"),
+    [
+        (
+            {},
+            {"features": {"a": {"mean": 1 / 3}, "b c": {"mean": float("nan")}}},
+            {"a": "a", "b c": "b_c"},
+            {"a": 0.333333, "b_c": 0.0},
+        ),
+        (PICTURE, {}, {"picture": "picture"}, None),
+    ],
+)
+def test_a_request_of_one_row(schema, statistics, arguments, row):
+    body = json.loads(request(schema, statistics, arguments))
+    (found,) = body["instances"]
+    assert body["signature_name"] == "serving_default"
+    if row is None:
+        assert base64.b64decode(found["picture"]["b64"]).startswith(b"\x89PNG")
+    else:
+        assert found == row
+    card = render("m", CHAMPION, VERDICT, arguments, statistics, schema)
+    assert "curl --data-binary @request.json" in card and "s3://b/models/m/serving" in card
+    for part in card.split("```python\n")[1:]:
+        compile(part.partition("\n```\n")[0], "card", "exec")
+    assert all(not part or part.startswith("\n") for part in card.split("\n```\n")[1::2])
+
+
+def test_a_model_with_other_columns_has_none():
+    assert request({}, {"features": {}}, {"a": "a"}) == ""
+    assert request({}, {"features": {"a": {"mean": 1.0}}}, {}) == ""
