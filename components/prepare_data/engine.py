@@ -24,7 +24,12 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
-from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
+from kfp_tfjob.components.prepare_data.executors.processes import (
+    Processes,
+    count_for,
+    end_spare,
+    spare,
+)
 from kfp_tfjob.components.prepare_data.files import Source
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES
@@ -86,6 +91,8 @@ def run(
         DataError: The source is missing, changed since preflight, does not parse, or has too few
             rows for three splits.
     """
+    if elsewhere or workers:
+        end_spare()
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
     contents = [] if source.dataset else contents_of(source)
     digest = options.dataset_digest(_unchanged(source, source_digest, contents), data_label)

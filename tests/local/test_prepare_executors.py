@@ -148,7 +148,7 @@ import sys
 import threading
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors.executor import Recipe
-from kfp_tfjob.components.prepare_data.executors.processes import Processes, spare
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, end_spare, spare
 
 if __name__ == "__main__":
     with spare():
@@ -157,6 +157,9 @@ if __name__ == "__main__":
         items = [[i, os.getpid()] for i in range(4)]
         print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
         executor.close()
+    with spare():
+        end_spare()
+        print(Processes(Recipe(sys.argv[1]), 2)._pool is not None)
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     with spare():
         print(Processes(Recipe(sys.argv[1]), 2)._pool is not None)
@@ -168,7 +171,7 @@ def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_pat
     line = [sys.executable, tmp_path / "step.py", tmp_path]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=180)
-    assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", ""], done.stderr
+    assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", "False", ""], done.stderr
     # Processes that were killed were replaced, by the server.
     assert "a process of prepare_data was lost (SIGKILL)" in done.stderr
 

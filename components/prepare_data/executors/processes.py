@@ -250,6 +250,12 @@ def spare() -> Iterator[None]:
         _spare = None
 
 
+def end_spare() -> None:
+    """End the processes of `spare`: the work is done elsewhere, and may take hours."""
+    if _spare:
+        _spare.end()
+
+
 def _end(pool: ProcessPoolExecutor) -> None:
     """Kill the processes of a pool."""
     running = list((pool._processes or {}).values())
