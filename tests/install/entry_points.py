@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,12 @@ def _source(module: str) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
-def _imports(path: Path) -> Iterator[str]:
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
+    return tuple(_found(path))
+
+
+def _found(path: Path) -> Iterator[str]:
     """Yield what a file imports; `from a import b` may mean the module a.b."""
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
