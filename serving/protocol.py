@@ -192,9 +192,16 @@ def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
     try:
         return loaded.predict(rows)
     except DataError as error:
-        if PICTURE in loaded.columns.kinds.values():  # a damaged picture
+        if PICTURE in loaded.columns.kinds.values():
+            problem = error.problems[0]
             raise RefusedRequest(
-                *(it if isinstance(it, Problem) else Problem(it) for it in error.problems)
+                Problem(
+                    "the pictures of the request cannot be decoded",
+                    received=problem.received if isinstance(problem, Problem) else problem,
+                    expected="whole JPEG or PNG files in base64",
+                    fix="look for a damaged file, with one picture in each request",
+                    path=PICTURE,
+                )
             ) from error
         raise
 

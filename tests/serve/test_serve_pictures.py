@@ -1,0 +1,78 @@
+"""A model of pictures in the environment of the server: good files, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.serve.environment import ROOT, python
+
+pytestmark = pytest.mark.slow
+PROGRAM = """
+import base64, json, sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from kfp_tfjob.serving.server import _load_kserve
+_load_kserve()
+from kfp_tfjob.judging.model import exported_weights_sha256
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.protocol import _predicted
+from kfp_tfjob.serving.refusal import RefusedRequest
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.trainer.decoding import decode
+from kfp_tfjob.trainer.pictures import ONE_PIXEL, PictureInput
+
+folder = Path(sys.argv[1])
+picture = PictureInput(4, 4, 1)
+module = tf.Module()
+module.weights = tf.Variable([[1.0, 2.0]])
+
+@tf.function(input_signature=[tf.TensorSpec([None], tf.string, "picture")])
+def serve(picture_bytes):
+    pixels = decode(picture_bytes, picture)
+    mean = tf.reduce_mean(tf.reshape(pixels, [-1, 16]), axis=1, keepdims=True) / 255
+    return {"probabilities": tf.nn.softmax(mean @ module.weights)}
+
+tf.saved_model.save(module, str(folder / "model"), signatures={"serve": serve})
+schema = {
+    "task": "classification",
+    "features": [{"name": "picture", "type": "picture"}],
+    "picture": picture.to_plain(),
+    "label": {"name": "class", "classes": ["dark", "light"]},
+    "schema_digest": "s",
+}
+(folder / "schema.json").write_text(json.dumps(schema))
+digest = exported_weights_sha256(folder / "model")
+champion = Champion(1, 1, "", "run", digest, "s", "d", {}, "")
+loaded = LoadedModel(champion, folder, "pictures")
+text = base64.b64encode(ONE_PIXEL).decode()
+rows = loaded.columns.of_rows([{"picture": {"b64": text}}, {"picture": text}])
+values = _predicted(loaded, rows)
+damaged = base64.b64encode(ONE_PIXEL[:20]).decode()
+try:
+    _predicted(loaded, loaded.columns.of_rows([{"picture": damaged}]))
+    said = ""
+except RefusedRequest as error:
+    said = str(error)
+print(json.dumps({"shape": values.shape, "said": said}))
+"""
+
+
+def test_pictures_are_answered_and_damaged_ones_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [python(), "-c", PROGRAM, tmp_path],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["shape"] == [2, 2]
+    assert "cannot be decoded" in told["said"]
