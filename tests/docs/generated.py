@@ -192,7 +192,8 @@ _ACTIONS = {
     ),
     "delete_object": (
         "s3:DeleteObject",
-        "remove old checkpoints, the middle of very long logs, and the test objects of preflight",
+        "remove old checkpoints, the middle of very long logs, the test objects of preflight, and"
+        " what `kfp-tfjob models prune` deletes",
     ),
     "create_bucket": ("", "only the embedded store of a local run"),
 }
