@@ -74,14 +74,14 @@ def group_document(number: int) -> str:
     return f"{GROUPS}/{number:05d}.json"
 
 
-def group_hashes(number: int) -> str:
-    """Return the key of the hashes of the rows of a group."""
-    return f"{GROUPS}/{number:05d}.rows"
+def shard_hashes(stem: str) -> str:
+    """Return the key of the hashes of the rows of a shard, by its name without the ending."""
+    return f"{GROUPS}/{stem}.rows"
 
 
-def group_crossing(number: int) -> str:
+def group_crossing(number: int, part: int) -> str:
     """Return the key of the hashes by which rows of a group are compared across splits."""
-    return f"{GROUPS}/{number:05d}.splits"
+    return f"{GROUPS}/{number:05d}-{part:05d}.splits"
 
 
 GROUP_INDEX = f"{GROUPS}/index.json"

@@ -23,10 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from kfp_tfjob.components.prepare_data import crossing, dataset, enough, learned
-from kfp_tfjob.components.prepare_data.appending import hash_lists, kept, tasks
+from kfp_tfjob.components.prepare_data.appending import hash_lists, kept
 from kfp_tfjob.components.prepare_data.appending.copier import Copier, UnusableError, usable
 from kfp_tfjob.components.prepare_data.appending.groups import FORMAT, Group, family_of, groups_of
 from kfp_tfjob.components.prepare_data.appending.hash_lists import HashList
@@ -55,7 +53,7 @@ from kfp_tfjob.storage.layout import (
     Layout,
     group_crossing,
     group_document,
-    group_hashes,
+    shard_hashes,
 )
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
@@ -284,31 +282,33 @@ class _Preparing:
     ) -> _Written:
         """Keep what a group has, and return its objects."""
         name, summary = plan.job.name, Summary(plan.job, label)
-        shards, objects, parts = [], [], []
-        rows = [np.empty(0, hash_lists.ROW)]
+        shards, objects, parts, hashes = [], [], [], []
         for shard in plan.shards:
             done = self._exchange.read_plain(document(name, shard.number))
             parts.append(Summary.from_plain(done["summary"], plan.job, label))
-            data = self._exchange.read(tasks.hashes(name, shard.number))
-            rows.append(np.frombuffer(data, hash_lists.ROW))
+            hashes.append(ManifestObject(*done["hashes"]))
             objects += [ManifestObject(*item) for item in done["objects"]]
             shards.append([shard.split, shard.rows, [item[0] for item in done["objects"]]])
         summary.merge(parts)
         summary.spread.shorten()
         plain = json.loads(json.dumps(summary.to_plain()))
-        lists = {group_hashes(number): np.concatenate(rows)}
-        if found.whole.job.placing.is_needed:
-            shared = crossing.rows_of(self._exchange, found.scans[number].shared)
-            lists[group_crossing(number)] = hash_lists.rows_of(*shared)
+        crossings = [
+            self._put(
+                group_crossing(number, part),
+                hash_lists.packed(hash_lists.rows_of(*crossing.rows_of(self._exchange, [name]))),
+            )
+            for part, name in enumerate(found.scans[number].shared)
+        ]
         body = {"found": found.documents[number], "summary": plain}
         objects.append(self._put(group_document(number), json.dumps(body).encode()))
-        objects += [self._put(key, hash_lists.packed(given)) for key, given in lists.items()]
+        objects += [*hashes, *crossings]
         of_split = {
             split: sum(count for at, count, _ in shards if SPLITS[at] == split) for split in SPLITS
         }
         group = self._groups[number]
         given = (group.key, meaning, of_split, group.size, shards)
-        entry = Entry(*given, group_document(number), list(lists))
+        keys = ([item.key for item in of_kind] for of_kind in (hashes, crossings))
+        entry = Entry(*given, group_document(number), *keys)
         return _Written(entry, plain, objects)
 
     def _put(self, key: str, data: bytes) -> ManifestObject:
@@ -327,8 +327,9 @@ class _Preparing:
         for number in same:
             entry = self._entries[self._groups[number].key]
             renamed = {entry.document: group_document(number)}
-            kinds = (group_hashes(number), group_crossing(number))
-            renamed |= dict(zip(entry.lists, kinds, strict=False))
+            hashes = map(shard_hashes, stems[number])
+            renamed |= dict(zip(entry.hashes, hashes, strict=True))
+            renamed |= {key: group_crossing(number, i) for i, key in enumerate(entry.crossing)}
             for (_, _, keys), stem in zip(entry.shards, stems[number], strict=True):
                 renamed |= {key: stem + Path(key).suffix for key in keys}
             shards = [[at, rows, [renamed[key] for key in keys]] for at, rows, keys in entry.shards]
@@ -345,7 +346,7 @@ class _Preparing:
                 entry.size,
                 shards,
                 renamed[entry.document],
-                [renamed[key] for key in entry.lists],
+                *([renamed[key] for key in keys] for keys in (entry.hashes, entry.crossing)),
             )
             written[number] = _Written(moved, same[number]["summary"], objects)
         there = {item.address: item.size for item in self._store.list(self._base)}
@@ -375,10 +376,11 @@ class _Preparing:
             coding = known = learned.learn(whole.kinds, train, sample, texts, options)
         of_label = None if label.classes is not None else summary.spread.labels(len(sample))
         edges = Edges.of(known, sample, of_label, label.name)
-        equal = self._equal([item.entry.lists[0] for item in written])
+        equal = self._equal([key for item in written for key in item.entry.hashes])
         in_train = None
         if whole.job.placing.is_needed:
-            shared = self._equal([item.entry.lists[1] for item in written]).in_train
+            keys = [key for item in written for key in item.entry.crossing]
+            shared = self._equal(keys).in_train
             in_train = dict(zip(SPLITS[1:], shared, strict=True))
         stems: dict[str, list[str]] = {split: [] for split in SPLITS}
         for item in written:

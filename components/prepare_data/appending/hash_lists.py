@@ -1,8 +1,8 @@
-"""The hashes of the rows of a group, to find rows of other groups that are equal.
+"""The hashes of the rows of a shard, to find rows of other shards that are equal.
 
 They are kept because equal rows of two groups are in two shards. A list has 5 to 7 bytes for each
 row: the first 52 bits of its hash, as the distance from the one before, and 16 bits of its label.
-It is divided into 16 bins, so that lists of any length are compared a few bins at a time.
+It is divided into 64 bins, so that any number of rows is compared a few bins at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.storage.errors import DataError, Problem
 
-_BITS, _BINS = 52, 16
-_MOST_ROWS = 4 << 20  # in memory at a time
+_BITS, _BIN_BITS = 52, 6
+_BINS = 1 << _BIN_BITS
+_MOST_ROWS = 2 << 20  # in memory at a time
 _LENGTH = 4  # bytes that have the length of the index
 ROW = np.dtype([("hash", "<u8"), ("split", "u1"), ("label", "<u2")])
 
@@ -61,12 +62,12 @@ def packed(rows: np.ndarray) -> bytes:
 
 
 def _bins(rows: np.ndarray) -> np.ndarray:
-    return (rows["hash"] >> np.uint64(_BITS - 4)).astype(np.int64)
+    return (rows["hash"] >> np.uint64(_BITS - _BIN_BITS)).astype(np.int64)
 
 
 def _first(number: int) -> np.uint64:
     """Return the first hash of a bin."""
-    return np.uint64(number << (_BITS - 4))
+    return np.uint64(number << (_BITS - _BIN_BITS))
 
 
 def _shortest(values: np.ndarray) -> np.ndarray:

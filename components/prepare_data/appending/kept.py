@@ -1,9 +1,9 @@
 """What a dataset keeps for later runs that append to it, and how they find it.
 
-    groups/index.json      the kinds; of each group its key, its rows and the keys of its objects
-    groups/NNNNN.json      what was read from the group, and what its rows say
-    groups/NNNNN.rows      the hashes of its rows
-    groups/NNNNN.splits    the same, where not the hash of a row decides about its split
+    groups/index.json              the kinds; of each group its key, rows, and keys of objects
+    groups/NNNNN.json              what was read from the group, and what its rows say
+    groups/SPLIT-NNNNN.rows        the hashes of the rows of a shard
+    groups/NNNNN-PPPPP.splits      those of a part, where not they decide about the split
 
 `datasets/appended/<family>/<n>.json` names a dataset and the keys of its groups. The family is a
 digest of label and options. All of these are objects of the manifest but for that record, which is
@@ -53,7 +53,8 @@ class Entry:
         size: Bytes of its files.
         shards: For each shard its split, its rows and the keys of its objects.
         document: The key of what was read.
-        lists: The keys of the hashes of its rows.
+        hashes: The keys of the hashes of its rows, one for each shard.
+        crossing: The keys of the hashes by which rows are compared across splits.
     """
 
     key: str
@@ -62,12 +63,14 @@ class Entry:
     size: int
     shards: list[list[Any]]
     document: str
-    lists: list[str]
+    hashes: list[str]
+    crossing: list[str]
 
     @property
     def objects(self) -> list[str]:
-        """The keys of its objects: of the shards, of the document and of the lists."""
-        return [*(key for _, _, keys in self.shards for key in keys), self.document, *self.lists]
+        """The keys of its objects: of the shards, of the document and of the hashes."""
+        shards = [key for _, _, keys in self.shards for key in keys]
+        return [*shards, self.document, *self.hashes, *self.crossing]
 
 
 @dataclass

@@ -12,11 +12,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.plan import plan_of
 from kfp_tfjob.components.prepare_data.shards import document, write
 from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
-
-
-def hashes(job: str, shard: int) -> str:
-    """Return the name of the hashes of the rows of a shard."""
-    return f"{document(job, shard)}.rows"
+from kfp_tfjob.storage.layout import shard_hashes
 
 
 def shard(context: Context, item: list[Any]) -> list[int]:
@@ -41,7 +37,8 @@ def shard(context: Context, item: list[Any]) -> list[int]:
         found.append(hash_lists.rows_of(part.rows["hash"], wanted.split, part.labels))
 
     objects = write(context, plan, wanted, see)
-    context.exchange.write(hashes(name, number), np.concatenate(found).tobytes())
-    body = {"objects": objects, "summary": summary.to_plain()}
+    key, data = shard_hashes(wanted.stem), hash_lists.packed(np.concatenate(found))
+    hashes = [key, len(data), context.store.write(plan.base / key, data)]
+    body = {"objects": objects, "hashes": hashes, "summary": summary.to_plain()}
     context.exchange.write_plain(document(name, number), body)
     return [wanted.rows, wanted.rows * plan.encoder.record_bytes]
