@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.options.pod import OWN_PODS, OwnPodSettings
+from kfp_tfjob.options.pod import OWN_PODS, PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.explanation import explain
 from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks
@@ -193,7 +193,8 @@ def test_keys_that_the_documents_name_exist() -> None:
         for path in known
         for role in ("chief", "worker", "ps", "evaluator")
     }
-    known |= {f"pod.{step}.{key}" for step in OWN_PODS for key in OwnPodSettings.model_fields}
+    fields = {step: PodOptions.model_fields[step].annotation.model_fields for step in OWN_PODS}
+    known |= {f"pod.{step}.{key}" for step, keys in fields.items() for key in keys}
     named = re.compile(r"`((?:train_options|data_options|gate|pod)(?:\.[a-z_]+)+)")
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
