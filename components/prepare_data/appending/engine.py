@@ -142,7 +142,7 @@ class _Written:
     """
 
     entry: Entry
-    summary: dict[str, Any]
+    summary: Summary
     objects: list[ManifestObject] = field(default_factory=list)
 
 
@@ -189,7 +189,7 @@ class _Preparing:
         plans = dict(self._plans(found, label))
         stems = self._stems(plans, same)
         self._copied = 0
-        written = dict(self._copies(same, stems))
+        written = dict(self._copies(found, label, same, stems))
         written |= dict(self._writes(found, label, plans, meanings, stems))
         return self._finished(found, label, [written[group.number] for group in self._groups])
 
@@ -309,7 +309,7 @@ class _Preparing:
         given = (group.key, meaning, of_split, group.size, shards)
         keys = ([item.key for item in of_kind] for of_kind in (hashes, crossings))
         entry = Entry(*given, group_document(number), *keys)
-        return _Written(entry, plain, objects)
+        return _Written(entry, Summary.from_plain(plain, plan.job, label), objects)
 
     def _put(self, key: str, data: bytes) -> ManifestObject:
         return ManifestObject(key, len(data), self._store.write(self._base / key, data))
@@ -317,7 +317,11 @@ class _Preparing:
     # -- copying --------------------------------------------------------------------------------
 
     def _copies(
-        self, same: Mapping[int, dict[str, Any]], stems: Mapping[int, list[str]]
+        self,
+        found: Groups,
+        label: Label,
+        same: Mapping[int, dict[str, Any]],
+        stems: Mapping[int, list[str]],
     ) -> Iterator[tuple[int, _Written]]:
         """Copy the objects of the groups that are in the earlier dataset."""
         if not same:
@@ -348,7 +352,9 @@ class _Preparing:
                 renamed[entry.document],
                 *([renamed[key] for key in keys] for keys in (entry.hashes, entry.crossing)),
             )
-            written[number] = _Written(moved, same[number]["summary"], objects)
+            with usable():
+                summary = Summary.from_plain(same[number]["summary"], found.whole.job, label)
+            written[number] = _Written(moved, summary, objects)
         there = {item.address: item.size for item in self._store.list(self._base)}
         with usable(), TemporaryDirectory(prefix="prepare-data-") as folder:
             copier = Copier(self._store, self._earlier.base, self._base, Path(folder), there)
@@ -362,7 +368,7 @@ class _Preparing:
     def _finished(self, found: Groups, label: Label, written: list[_Written]) -> Prepared:
         whole, options = found.whole, self._inputs.options
         summary = Summary(whole.job, label)
-        summary.merge([Summary.from_plain(item.summary, whole.job, label) for item in written])
+        summary.merge([item.summary for item in written])
         kind = whole.job.row_kind
         sample = summary.spread.sample(kind, learned.sample_rows(kind))
         if whole.kinds.plain:

@@ -18,7 +18,7 @@ from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
-FORMAT = 1  # of what is kept of a group: raise it if its bytes change
+FORMAT = 2  # of what is kept of a group: raise it if its form changes, see test_append_format.py
 _SHARE = 32  # a group has at least one of so many bytes before it
 
 
