@@ -214,26 +214,25 @@ def publish(store, name, run_id):
     return engine.run(step, name, str(run.model), str(address), dataset)
 
 
-def killed(name, at, done):
+def forked(name, run_id, at="", done=False):
+    # This process has no threads and no connections of its own, so that it may be forked.
     child = os.fork()
     if not child:
         store = Dies()
         store.at, store.done = at, done
-        publish(store, name, after)
-        os._exit(7)
-    return os.waitpid(child, 0)[1]
+        publish(store, name, run_id)
+        os._exit(Dies.count)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 if points == "all":
-    publish(Dies(), "all", before)
-    publish(Dies(), "all", after)
-    points = ",".join(map(str, range(1, Dies.count + 1)))
+    forked("all", before)
+    points = ",".join(map(str, range(1, forked("all", after) + 1)))
 for number, at in enumerate(points.split(",")):
     for done in (False, True):
         name = f"killed-{number}-{done}".lower()
-        publish(Dies(), name, before)
-        status = killed(name, at, done)
-        print(json.dumps([name, os.waitstatus_to_exitcode(status)]), flush=True)
+        forked(name, before)
+        print(json.dumps([name, forked(name, after, at, done)]), flush=True)
 """
 
 
