@@ -97,12 +97,12 @@ class Opponent:
         return self._scorer
 
     def serving(self, batch: Batch, gpus: int) -> Serving | None:
-        """Return how the champion answers; None if it cannot be compared."""
+        """Return how the champion answers; None if it cannot be compared or measured."""
         found: Serving | None = None
         if self._scorer:
             with self._guarded():
                 found = measure(self._scorer.model, self._scorer.folder, batch, gpus)
-        return found
+        return found if found and found.latency_ms else None
 
     def rival(self, classes: list[str]) -> Rival:
         """Return the champion as the gate sees it, once all rows are scored.

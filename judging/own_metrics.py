@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _PROCESS = "kfp_tfjob.judging.own_metrics_process"
 _MOST_SECONDS, _TOO_LATE = 3600, 1 << 16
-_SHOWN_LINES = 20
+_SHOWN_LINES, _KEPT_BYTES = 20, 64 << 10
 
 
 class Evaluator:
@@ -132,20 +134,32 @@ class Evaluator:
 
 def _run(given: Mapping[str, Any], home: Path) -> tuple[int, list[str]]:
     """Run the process; return its exit code, and the last lines that it printed."""
-    try:
-        done = subprocess.run(
+    # A file and not a pipe: what the function leaves running would keep a pipe open.
+    said = home / "said.txt"
+    with open(said, "wb") as output:
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", _PROCESS],
             cwd=home,
             env=environment(home),
-            input=json.dumps(given).encode(),
-            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=_MOST_SECONDS,
             process_group=0,
         )
-    except subprocess.TimeoutExpired as error:
-        return _TOO_LATE, _last_lines(error.stdout or b"")
-    return done.returncode, _last_lines(done.stdout)
+    try:
+        with suppress(BrokenPipeError), process.stdin as given_to:  # type: ignore[union-attr]
+            given_to.write(json.dumps(given).encode())
+        process.wait(_MOST_SECONDS)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        code = _TOO_LATE
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    with open(said, "rb") as file:
+        file.seek(max(0, said.stat().st_size - _KEPT_BYTES))
+        return code, _last_lines(file.read())
 
 
 def _without_answer(code: int) -> tuple[str, str, str]:
@@ -155,7 +169,7 @@ def _without_answer(code: int) -> tuple[str, str, str]:
         return (
             "its process was killed, probably because memory ran out",
             "a function that needs less memory than the step has",
-            "take the arrays in parts: they are memory-mapped; or raise the memory of evaluate",
+            "take the arrays in parts, or raise the memory of evaluate",
         )
     said = f"the exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"
     return f"its process ended with {said}", EXPECTED, "correct it: it must not end the process"

@@ -143,41 +143,42 @@ class ServedModel:
             return self._vector(values, rows)
         return self._probabilities(values, rows)
 
-    def calls(self, batches: Sequence[Any]) -> tuple[str, list[Callable[[], object]]]:
+    @property
+    def of_clients(self) -> tuple[str, ...]:
+        """The signatures that a client may call, the default one first; the judged one is last."""
+        found = [name for name in _OF_CLIENTS if name in self._loaded.signatures]
+        return tuple(dict.fromkeys((*found, self._signature)))
+
+    def calls(self, name: str, batches: Sequence[Any]) -> list[Callable[[], object]]:
         """Prepare calls as a client of a server makes them, so that they can be timed.
 
         Args:
+            name: The signature.
             batches: The features of each call, as `predict` takes them.
 
         Returns:
-            The signature: the default one, if it takes the columns of the data. Functions that call
-            it and wait for its outputs.
+            Functions that call it and wait for its outputs.
 
         Raises:
-            DataError: The model failed; a prepared call raises it, too.
+            DataError: It does not take these features; a prepared call raises it, too.
         """
-        found, feed = self._signature, self._feed
-        for name in _OF_CLIENTS:
-            if name in self._loaded.signatures:
-                try:
-                    found, feed = name, self._fed(name)
-                    break
-                except DataError:
-                    continue  # it takes something else, for instance serialized rows
-        signature = self._loaded.signatures[found]
+        signature, feed = self._loaded.signatures[name], self._fed(name)
 
         def prepared(features: Any) -> Callable[[], object]:
-            arguments = feed(features)
+            try:
+                arguments = feed(features)
+            except Exception as error:
+                raise self._unusable(f"does not take the columns in {name}", error) from error
 
             def call() -> object:
                 try:
                     return [np.asarray(value) for value in signature(**arguments).values()]
                 except Exception as error:
-                    raise self._unusable("failed while it predicted", error) from error
+                    raise self._unusable(f"failed in {name}", error) from error
 
             return call
 
-        return found, [prepared(features) for features in batches]
+        return [prepared(features) for features in batches]
 
     def _fed(self, signature: str) -> Any:
         """Return the function from features to the arguments of a signature."""

@@ -45,7 +45,8 @@ def evaluator(tmp_path: Path) -> Made:
 def test_the_function_gets_what_it_names(evaluator: Made, monkeypatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     own = evaluator(
-        "import os\n"
+        "import os, subprocess\n"
+        "subprocess.Popen(['sleep', '60'])\n"  # it keeps the output open, and ends with the call
         "def score(labels, predictions, *, features, weights, classes):\n"
         "    hit = (predictions[:, 1] > 0.5) == labels\n"
         "    return {'hits': hit.sum(), 'age': features['age'].mean(), 'total': weights.sum(),\n"
