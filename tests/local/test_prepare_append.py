@@ -27,6 +27,7 @@ from kfp_tfjob.storage.store import Store
 from tests.local.prepare_attempts import attempts
 
 HEADER = "a,b,city,day,y"
+KILLS = 6
 CITIES = ("Rome", "Zürich", "Lagos", "")
 
 
@@ -300,9 +301,9 @@ def test_a_damaged_dataset_is_not_appended_to(world, what):
 @pytest.mark.slow
 def test_a_step_that_is_killed_while_it_appends(store, base, tmp_path, monkeypatch):
     world = World(store, base, tmp_path, in_store=True)
-    files = named({number: mixed(number, 900) for number in range(6)})
-    more = files | named({6: mixed(6, 900), 7: mixed(7, 900)})
-    how, options = {"part": 9_000}, {"append": True}
+    files = named({number: mixed(number, 300) for number in range(4)})
+    more = files | named({4: mixed(4, 300), 5: mixed(5, 300)})
+    how, options = {"part": 4_000, "processes": 1}, {"append": True}
     world.prepare(files, out="first")
     begin = time.monotonic()
     expected = world.objects(world.prepare(more, out="whole", **how))
@@ -310,7 +311,7 @@ def test_a_step_that_is_killed_while_it_appends(store, base, tmp_path, monkeypat
     uri = world.write(more)
     with attempts(tmp_path / "scratch", 3) as tries:
         number = 0
-        while len(tries.killed) < 12:
+        while len(tries.killed) < KILLS:
             out = base / f"killed{number}"
             for item in store.list(base / "first"):
                 target = S3Address.parse(str(item.address).replace("/first/", f"/killed{number}/"))
@@ -328,7 +329,8 @@ def test_what_cannot_be_appended_to(world, tmp_path):
     with pytest.raises(ConfigurationError, match="append without split.time"):
         world.prepare(THREE, {"split": {"time": "day"}})
     for name in ("cat", "dog"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        (tmp_path / "data" / name / "1.png").write_bytes(b"\x89PNG")
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        (tmp_path / "pets" / name / "1.png").write_bytes(b"\x89PNG")
+    step = Step("prepare_data", "r1", Layout(world.base / "out"), world.store)
     with pytest.raises(DataError, match="append does not work with pictures"):
-        world.prepare({})
+        run(step, str(tmp_path / "pets"), "", {"append": True})
