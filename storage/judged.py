@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
@@ -102,7 +102,9 @@ def keep_second(store: Store, run: RunLayout, verdict: Mapping[str, Any]) -> Non
 def lost_race(store: Store, run: RunLayout) -> LostRace | None:
     """Return the record that a run lost the race; None if it did not."""
     try:
-        return LostRace(**json.loads(store.read(run.lost_race)))
+        body = json.loads(store.read(run.lost_race))
+        known = {field.name for field in fields(LostRace)}
+        return LostRace(**{name: value for name, value in body.items() if name in known})
     except ObjectNotFoundError:
         return None
 
