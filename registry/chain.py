@@ -9,7 +9,7 @@ there. Any link that is broken is an error: nothing is served on trust.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,16 +116,27 @@ def fetch(store: Store, proven: Proven, folder: Path) -> None:
     found = pull(store, proven.version, folder)
     if found.digest != proven.manifest.digest:
         raise _broken(proven.model_name, proven.champion, "its manifest changed while it was read")
-    DataError.raise_if(
-        Problem(
-            f"{proven.version / item.key} does not match its manifest",
-            received="a different SHA-256",
-            expected=item.sha256,
-            fix="do not use it: it was altered",
-        )
-        for item in found.objects
-        if item.sha256 and item.sha256 != _sha256(folder / item.key)
-    )
+    DataError.raise_if(sha256_problems(proven.version, folder, found.objects))
+
+
+def sha256_problems(
+    version: S3Address, folder: Path, objects: Iterable[ManifestObject]
+) -> Iterator[Problem]:
+    """Yield the fetched files whose SHA-256 is not that of the manifest.
+
+    Args:
+        version: Where they are from.
+        folder: Where they are.
+        objects: Their entries in the manifest; one of an earlier version has no SHA-256.
+    """
+    for item in objects:
+        if item.sha256 and item.sha256 != _sha256(folder / item.key):
+            yield Problem(
+                f"{version / item.key} does not match its manifest",
+                received="a different SHA-256",
+                expected=item.sha256,
+                fix="do not use it: it was altered",
+            )
 
 
 def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:

@@ -117,7 +117,7 @@ def sync(
         return []
     try:
         wanted = _wanted(store, layout, model_name)
-    except StepError as error:
+    except (StepError, ValueError, TypeError) as error:
         log.warning("the mirrors of %s are not brought up to date: %s", model_name, error)
         return []
     if not wanted:
@@ -152,7 +152,7 @@ def _sync(
             text=True,
             errors="replace",
             timeout=seconds,
-            env=os.environ | _QUICK | given,
+            env=_without_keys() | _QUICK | given,
         )
     except subprocess.TimeoutExpired:
         return outcome(False, f"no end within {seconds:.0f} s; the next run or models sync goes on")
@@ -163,6 +163,12 @@ def _sync(
         fix = f"install the extra {mirror.extra} in the image of the step"
         return outcome(False, f"its client is not installed ({said}). Fix: {fix}")
     return outcome(ended.returncode == 0, said)
+
+
+def _without_keys() -> dict[str, str]:
+    """Return the environment without what leads to the store: a client of others needs none."""
+    own = ("AWS_", "STORAGE_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(own)}
 
 
 def _wanted(store: Store, layout: Layout, model_name: str) -> dict[str, Any]:

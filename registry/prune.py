@@ -123,8 +123,10 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
     return Plan(model_name, tuple(candidates), kept)
 
 
-def execute(store: Store, layout: Layout, planned: Plan, keep: int, by: str) -> Iterator[str]:
-    """Delete what a plan names, and yield what was not deleted after all, in words.
+def execute(
+    store: Store, layout: Layout, planned: Plan, keep: int, by: str
+) -> Iterator[tuple[Candidate, str]]:
+    """Delete what a plan names, and yield each with why it was not deleted; empty if it was.
 
     Args:
         store: The store.
@@ -137,22 +139,26 @@ def execute(store: Store, layout: Layout, planned: Plan, keep: int, by: str) -> 
     for it in planned.candidates:
         if it.serving:
             _delete(store, place.servable(it.serving), first=SAVED_MODEL)
+            yield it, ""
             continue
         run_id, _ = claimed_by(store, place, it.version)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         body = (json.dumps(asdict(Tombstone(run_id, by, now, it.why)), indent=1) + "\n").encode()
+        mine = True
         try:
             store.create(place.tombstone(it.version), body, "application/json")
         except ObjectExistsError:
-            pass  # of a prune that was killed, or of one at the same time
+            mine = False  # of a prune that was killed, or of one at the same time
         held = _held(store, place)  # before the records: a hold goes after its record is there
         needed = _needed(_records(store, layout, planned.model_name), keep)
         if it.version in needed or it.version in held:
-            store.delete(place.tombstone(it.version))
+            if mine:  # another prune may be deleting already, and nobody may trust the version
+                store.delete(place.tombstone(it.version))
             why = needed.get(it.version, "is about to become the champion")
-            yield f"version {it.version} stays: it {why}"
+            yield it, f"version {it.version} stays: it {why}"
             continue
         _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
+        yield it, ""
 
 
 def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
@@ -187,9 +193,15 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
         records: All champion records, the newest first.
         keep: How many earlier ones stay.
     """
-    versions = list(dict.fromkeys(it.version for it in records))
-    found = {number: "can come back by a rollback" for number in versions[1 : max(keep, 1) + 1]}
-    return {number: "is the champion" for number in versions[:1]} | found
+    if not records:
+        return {}
+    now, most = records[0].version, max(keep, 1)
+    first = min(it.number for it in records if it.version == now)
+    newest = dict.fromkeys(it.version for it in records if it.version != now)
+    # After a rollback, the next one goes further back than the versions that were left.
+    before = dict.fromkeys(it.version for it in records if it.number < first)
+    needed = [*list(newest)[:most], *list(before)[:most]]
+    return {now: "is the champion"} | {it: "can come back by a rollback" for it in needed}
 
 
 def _held(store: Store, place: ModelLayout) -> set[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.registry.history import champions
 from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.registry.servable import is_served, publish_newest
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
 from kfp_tfjob.storage.layout import Layout
@@ -55,7 +55,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
         raise ConfigurationError(_no_champion(model_name))
     pruned = set(store.numbers(layout.model(model_name).tombstones))
     now = found[0]
-    if version == now.version:
+    if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
         return Plan(model_name, now, now)
     kept = [it for it in found if it.version not in pruned]
     if version:
@@ -113,6 +113,17 @@ def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> C
             ) from error
     publish_newest(store, layout, planned.model_name)
     return champion
+
+
+def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
+    """Tell whether the champion is that of a rollback that was killed before servers could see it.
+
+    The same command again then finishes it, and does not go further back.
+    """
+    if now.action != ROLLBACK:
+        return False
+    proven = prove(store, layout, model_name, now.number)
+    return proven is not None and not is_served(store, layout, proven)
 
 
 def _no_champion(model_name: str) -> Problem:

@@ -12,7 +12,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from kfp_tfjob.registry.chain import Proven, prove
+from kfp_tfjob.registry.chain import Proven, prove, sha256_problems
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
@@ -52,6 +52,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
         def copy(item: ManifestObject) -> None:
             store.fetch(champion.version / item.key, Path(scratch), item)
             path = Path(scratch) / item.key
+            DataError.raise_if(sha256_problems(champion.version, Path(scratch), [item]))
             store.send(path, folder / item.key.removeprefix(f"{MODEL}/"), item.key)
             path.unlink()
 

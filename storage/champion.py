@@ -40,7 +40,7 @@ class Champion:
         action: What made it the champion: empty for a verdict, else ROLLBACK or PROMOTE.
         by: The person who did that; empty for a verdict.
         at: When, in UTC; empty in a record of an earlier version.
-        why: The person's reason.
+        why: The person's reason, or those of the verdict.
     """
 
     number: int

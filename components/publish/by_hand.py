@@ -94,6 +94,10 @@ def execute(step: Step, planned: Plan, by: str, why: str) -> Champion:
     model = S3Address.parse(verdict["model_uri"], "model_uri")
     known = verdict.get("dataset_uri")  # older verdicts do not say it
     dataset = S3Address.parse(known) if known else step.layout.dataset(verdict["dataset_digest"])
+    now = read_champion(step.store, step.layout, planned.model_name)
+    if now and now.action == PROMOTE and now.trained_by == (planned.run_id, step.task_key):
+        publish_newest(step.store, step.layout, planned.model_name)  # after a try that was killed
+        return now
     wanted, _ = complete(step, verdict, planned.number, model, dataset)
     try:
         champion = promote(

@@ -32,6 +32,8 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
 
+_LONGEST_WHY = 1000  # characters
+
 
 def complete(
     step: Step, verdict: dict[str, Any], number: int, model: S3Address, dataset: S3Address
@@ -65,6 +67,7 @@ def complete(
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
         verdict_uri=str(address_of(verdict, step.run)),
         task_key=step.task_key,
+        why="; ".join(map(str, verdict["reasons"]))[:_LONGEST_WHY],  # stays if the version goes
     )
     folder = place.version(version)
     manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,25 @@ _reason = click.option(
 _by = click.option(
     "--by", default="", metavar="NAME", help="who decides [default: the user of this machine]"
 )
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `models prune --json` prints.
+
+    Attributes:
+        model: The model.
+        applied: Whether the candidates were deleted.
+        candidates: What was deleted, or would be.
+        kept: Why each other version stays, by its number.
+        skipped: What was not deleted after all, in words.
+    """
+
+    model: str
+    applied: bool
+    candidates: tuple[Any, ...]
+    kept: dict[int, str]
+    skipped: tuple[str, ...]
 
 
 @click.group(cls=Group)
@@ -160,8 +180,8 @@ def rollback(
 
     The same bytes get the next number for servers, which load the highest. The version is verified
     before anything is written. If a run publishes at the same time, only one of the two succeeds;
-    exit code 6 says that it was the run. If the command is killed, start it again: it finishes what
-    is left.
+    exit code 6 says that it was the run. If the command is killed, start it again with --to
+    VERSION, or start `models sync`: without --to, a rollback that was finished goes further back.
     """
     from kfp_tfjob.registry import rollback as engine
     from kfp_tfjob.registry import view
@@ -270,14 +290,18 @@ def prune(
 
     view.require(place.store, place.layout, model)
     planned = engine.plan(place.store, place.layout, model, keep, hours)
-    skipped = []
+    found = [(it, "") for it in planned.candidates]
     if really:
-        skipped = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))
+        found = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))
+    skipped = [why for _, why in found if why]
     if json_:
-        show_json(planned)
+        gone = tuple(it for it, why in found if not why)
+        show_json(Pruned(model, really, gone, planned.kept, tuple(skipped)))
         return
     done = "deleted" if really else "would delete"
-    for it in planned.candidates:
+    for it, why in found:
+        if why:
+            continue
         what = f"version {it.version}" if it.version else f"the folder for servers {it.serving}"
         show(f"{done} {what}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
     for number, why in sorted(planned.kept.items(), reverse=True):

@@ -161,7 +161,7 @@ def test_register_alias_rollback_and_an_outage(
         }.items()
     )
     planned = prune.plan(store, layout, NAME, keep=1, hours=24)
-    assert list(prune.execute(store, layout, planned, 1, "eva")) == []
+    assert not any(why for _, why in prune.execute(store, layout, planned, 1, "eva"))
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     listed = ask("model-versions/search", filter=f"name='{NAME}'")["model_versions"]
     assert {tags(it)["version"]: tags(it).get("pruned") for it in listed} == {
