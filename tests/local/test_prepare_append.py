@@ -216,7 +216,7 @@ CASES: dict[str, tuple[dict[str, str], dict, int]] = {
 }
 
 
-QUICK = ("a new class in front", "a changed file", "a split by groups")
+QUICK = ("a new class in front", "a split by groups")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,7 @@ def test_files_in_the_store(world, server, request):
     world.store.read_manifest(S3Address.parse(first.dataset_uri) / "manifest.json")
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_copy(world, monkeypatch):
     world.prepare(THREE)
 
@@ -288,6 +289,7 @@ def test_a_store_that_cannot_copy(world, monkeypatch):
     assert kept(world.prove(THREE | ADDED)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["train-00000.tfrecord", "groups/00001.json"])
 def test_a_damaged_dataset_is_not_appended_to(world, what):
     first = world.prepare(THREE)
