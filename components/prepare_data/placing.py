@@ -90,9 +90,10 @@ class Placing:
             splits: Of shape [rows].
         """
         splits = splits.copy()
-        absent = {SPLITS.index(word) for word in SPLITS if word not in self._folders}
-        if self._given and absent:
-            splits = self._divided(hashes, splits, sorted({_TRAIN, *absent}))
+        if self._given:
+            absent = {SPLITS.index(word) for word in SPLITS if word not in self._folders}
+            if absent:
+                splits = self._divided(hashes, splits, sorted({_TRAIN, *absent}))
         limits = [0, *limits_of(self._fractions), 2**64]
         placed = hashes.copy()
         for i in range(len(SPLITS)):

@@ -57,6 +57,7 @@ def render(
         ask=Markdown(
             f"curl --data-binary @{REQUEST} \\\n  http://HOST:PORT/v1/models/{model_name}:predict"
         ),
+        server=f"kfp-tfjob serve {model_name}",
         base=champion.version_uri.rpartition(f"/{VERSIONS}/")[0] + f"/{SERVING}",
     )
 
