@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.uploader.parallel import WORKERS, each
 
 log = logging.getLogger(__name__)
@@ -65,24 +65,34 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
 
 
 def is_served(store: Store, layout: Layout, champion: Proven) -> bool:
-    """Tell whether the servable folder of a champion is complete.
+    """Tell whether the servable folder of a champion is complete: whether saved_model.pb is there.
 
     Raises:
-        DataError: It has another model.
+        DataError: It is there, and the folder has another model.
     """
-    address = layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL
-    (expected,) = (it for it in champion.files if it.key == f"{MODEL}/{SAVED_MODEL}")
-    try:
-        found = store.entry(address, expected.key)
-    except ObjectNotFoundError:
+    folder = layout.model(champion.model_name).servable(champion.serving)
+
+    def wrong(item: ManifestObject) -> str:
+        name = item.key.removeprefix(f"{MODEL}/")
+        try:
+            found = store.entry(folder / name, item.key)
+        except ObjectNotFoundError:
+            return f"no {name}"
+        same = (found.size, found.crc64nvme) == (item.size, item.crc64nvme)
+        return "" if same else f"{name} of {found.size} bytes, CRC64NVME {found.crc64nvme}"
+
+    (last,) = (it for it in champion.files if it.key == f"{MODEL}/{SAVED_MODEL}")
+    first = wrong(last)
+    if first == f"no {SAVED_MODEL}":
         return False
-    if (found.size, found.crc64nvme) != (expected.size, expected.crc64nvme):
+    others = [it for it in champion.files if it is not last]
+    found = [first, *(outcome.result() for _, outcome in each(wrong, others, WORKERS))]
+    if any(found):
         raise DataError(
             Problem(
-                f"{address} is not that of the champion",
-                received=f"{found.size} bytes, CRC64NVME {found.crc64nvme}",
-                expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}, of version"
-                f" {champion.champion.version}",
+                f"{folder} is not the model of the champion",
+                received=listed(list(filter(None, found)), 3),
+                expected=f"the files of version {champion.champion.version}",
                 fix="remove this folder: it was altered, or written by something else. Then:"
                 " kfp-tfjob models sync",
             )

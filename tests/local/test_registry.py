@@ -108,6 +108,23 @@ def test_a_late_champion_gets_a_number_above_the_others(store: Store, layout: La
 
 
 @pytest.mark.slow
+def test_a_folder_for_servers_that_was_altered_is_named(store: Store, layout: Layout) -> None:
+    publish(store, layout, "r1")
+    folder = layout.model(NAME).servable(1)
+    keys = [it.address for it in store.list(folder) if it.address.name != "request.json"]
+    for address in keys:
+        if address.name == "saved_model.pb":  # without it, the folder is not complete yet
+            continue
+        right = store.read(address)
+        for body in (right + b"!", None):
+            store.write(address, body) if body else store.delete(address)
+            with pytest.raises(DataError, match=f"{address.name}.*Fix: remove this folder"):
+                publish_newest(store, layout, NAME)
+        store.write(address, right)
+    assert len(keys) > 1 and publish_newest(store, layout, NAME) == folder
+
+
+@pytest.mark.slow
 def test_records_of_earlier_versions_are_served(store: Store, layout: Layout) -> None:
     record = write_version(store, layout, "old")
     old = {k: v for k, v in json.loads(record.to_bytes()).items() if k != "manifest_sha256"}
