@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import takewhile
 
@@ -24,14 +25,31 @@ def with_hints(error: StepError) -> str:
 
 def _option(problem: Problem) -> str:
     *above, last = problem.path.split(".")
-    value = problem.suggestion or "VALUE"
+    value = problem.suggestion or _shape(problem.expected or "")
     if problem.is_misnamed:
         if not problem.suggestion:
             return ""  # the key must be removed
         last, value = problem.suggestion, "VALUE"
+    keys = [*above, last]
     # An item of a list cannot be set alone.
-    name = ".".join(takewhile(lambda key: not key.isdigit(), [*above, last]))
+    name = ".".join(takewhile(lambda key: not key.isdigit(), keys))
     if name.partition(".")[0] not in PARAMETERS:
         return ""
+    if len(name) < len(".".join(keys)):
+        value = "[VALUE, ...]"
     short = PARAMETERS[name].option if name in PARAMETERS else None
-    return f"{short[0]} {value}" if short else f"--set {name}={value}"
+    if short:
+        return f"{short[0]} {value}"
+    setting = f"{name}={value}"
+    return f"--set '{setting}'" if value[0] in "[{" else f"--set {setting}"
+
+
+def _shape(expected: str) -> str:
+    """Return what a value looks like in JSON, with VALUE where the user's own goes."""
+    if expected.startswith("a list "):
+        return "[VALUE, ...]"
+    if expected.startswith("an object of values"):
+        return '{"NAME": VALUE, ...}'
+    if match := re.match(r"an object with the keys (\w+)", expected):
+        return f'{{"{match[1]}": VALUE, ...}}'
+    return "VALUE"

@@ -308,3 +308,19 @@ def test_a_misspelled_metric_is_answered_with_what_can_be_typed() -> None:
         parse_gate({"thresholds": {"latency_p99": {"max": 3}}})
     said = with_hints(caught.value)
     assert said.endswith("Type --set gate.thresholds.latency_p99_ms=VALUE.")
+
+
+@pytest.mark.parametrize(
+    ("gate", "typed"),
+    [
+        ({"slices": "city"}, "'gate.slices=[VALUE, ...]'"),
+        ({"thresholds": {"auc": 3}}, """'gate.thresholds.auc={"min": VALUE, ...}'"""),
+        ({"thresholds": "auc"}, """'gate.thresholds={"NAME": VALUE, ...}'"""),
+        ({"slices": [{"columns": "city"}]}, "'gate.slices=[VALUE, ...]'"),
+        ({"mode": "best"}, "gate.mode=VALUE"),
+    ],
+)
+def test_what_to_type_has_the_form_of_the_option(gate: dict, typed: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_gate(gate)
+    assert with_hints(caught.value).endswith(f"--set {typed}.")

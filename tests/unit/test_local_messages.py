@@ -21,7 +21,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     [
         (Problem("not valid", path="gate"), "gate=VALUE"),
         (Problem("not valid", path="pod.all.cpu"), "pod.all.cpu=VALUE"),
-        (Problem("not valid", path="pod.all.volumes.0.path"), "pod.all.volumes=VALUE"),
+        (Problem("not valid", path="pod.all.volumes.0.path"), "'pod.all.volumes=[VALUE, ...]'"),
         (Problem("3 or 4", path="pod.all.cpu", suggestion="3"), "pod.all.cpu=3"),
         (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
         (unknown_key("", "gat", PARAMETERS), "gate=VALUE"),
@@ -35,7 +35,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 )
 def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
     text = with_hints(ConfigurationError(problem))
-    assert (re.findall(r"--set (\S+?)\.?$", text) or [None]) == [hint]
+    assert (re.findall(r"--set ('.+'|\S+?)\.?$", text) or [None]) == [hint]
 
 
 def test_short_options_are_preferred():
