@@ -17,10 +17,10 @@ from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.alone import prepared
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import RUN_ID, Failure, Step
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
@@ -185,8 +185,8 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
 
 
 def test_two_tasks_of_a_run_publish_two_versions(store: Store, base: S3Address) -> None:
-    step, place = step_of(base, store), Layout(base).model("m")
-    claims = [publish._claim(step, place, ("r1", key)) for key in ("eu", "us", "eu", "")]
+    place = Layout(base).model("m")
+    claims = [versions.claim(store, place, "r1", key) for key in ("eu", "us", "eu", "")]
     assert claims == [1, 2, 1, 3]
     record = Champion(1, 2, "s3://b/m/2", "r1", "w", "s", "d", {}, "s3://b/v", "us")
     assert Champion.from_bytes(1, record.to_bytes()) == record
