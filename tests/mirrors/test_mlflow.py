@@ -20,8 +20,8 @@ from kfp_tfjob.registry import mirror, prune, rollback
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish
-from tests.mirrors.environment import ROOT, python
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ class Server:
 
     def start(self) -> None:
         data = f"sqlite:///{self.folder}/mlflow.db"
-        command = [str(python()), "-m", "mlflow", "server", "--backend-store-uri", data]
+        command = [str(for_mirrors()), "-m", "mlflow", "server", "--backend-store-uri", data]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         log = open(self.folder / "log", "ab")
@@ -93,7 +93,7 @@ def layout(base: S3Address) -> Layout:
 @pytest.fixture(autouse=True)
 def of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client runs in its own environment, because the development one does not have it."""
-    monkeypatch.setattr(sys, "executable", str(python()))
+    monkeypatch.setattr(sys, "executable", str(for_mirrors()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 

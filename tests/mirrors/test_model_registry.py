@@ -14,8 +14,8 @@ from kfp_tfjob.registry import mirror, rollback
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish
-from tests.mirrors.environment import ROOT, python
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def fake(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         port = free.getsockname()[1]
     program = Path(__file__).with_name("fake_model_registry.py")
     kept = tmp_path / "kept.json"
-    process = subprocess.Popen([str(python()), str(program), str(port), str(kept)])
+    process = subprocess.Popen([str(for_mirrors()), str(program), str(port), str(kept)])
     try:
         until = time.monotonic() + 120
         while True:
@@ -49,7 +49,7 @@ def test_register_champion_and_rollback(
 ) -> None:
     layout = Layout(base)
     address, kept = fake
-    monkeypatch.setattr(sys, "executable", str(python()))
+    monkeypatch.setattr(sys, "executable", str(for_mirrors()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("MODEL_REGISTRY_URL", address)
     first = publish(store, layout, "r1")

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from tests.serve.environment import ROOT, python
+from tests.environments import ROOT, for_server
 
 START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
 
@@ -47,7 +47,7 @@ class ServerProcess:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
-                [python(), *words],
+                [for_server(), *words],
                 stdout=log,
                 stderr=log,
                 env=kept | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)},

@@ -21,8 +21,8 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.trainer.coding import NO_DATE
 from kfp_tfjob.trainer.serving import ServedModel, Task
 from kfp_tfjob.uploader import pull
+from tests.environments import for_server
 from tests.serve.conftest import Start, get, post
-from tests.serve.environment import python
 from tests.serve.process import ServerProcess, free_port
 from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
 
@@ -127,7 +127,9 @@ async def main():
         print(error)
 asyncio.run(main())
 """
-    client = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120)
+    client = subprocess.run(
+        [for_server(), "-c", script], capture_output=True, text=True, timeout=120
+    )
     person = PERSON | {"city": "city 1"}
     same = post(f"{server.url}/v1/models/people:predict", {"instances": [person]})
     first = same.body["predictions"][0]["probabilities"][0]

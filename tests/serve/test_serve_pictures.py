@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.environment import ROOT, python
+from tests.environments import ROOT, for_server
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -66,7 +66,7 @@ print(json.dumps({"shape": values.shape, "said": said}))
 
 def test_pictures_are_answered_and_damaged_ones_refused(tmp_path: Path) -> None:
     done = subprocess.run(
-        [python(), "-c", PROGRAM, tmp_path],
+        [for_server(), "-c", PROGRAM, tmp_path],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

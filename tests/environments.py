@@ -1,0 +1,60 @@
+"""Environments that the lock keeps apart from `make setup`, outside the repository.
+
+kserve and the extra `local` need different versions of psutil, MLflow's server and `tools` need
+different versions of pyarrow. So one environment cannot have all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.cluster.binaries import cache
+
+ROOT = Path(__file__).parents[1]
+
+
+def for_server() -> Path:
+    """Return the interpreter of an environment with the extra `serve`."""
+    return _python("serve", "--extra", "serve")
+
+
+def for_mirrors() -> Path:
+    """Return the interpreter of an environment with MLflow's server and the mirrors' clients."""
+    extras = ("--extra", "mlflow", "--extra", "model-registry")
+    return _python("mirrors", *extras, "--group", "mlflow-server")
+
+
+def _python(name: str, *what: str) -> Path:
+    """Return the interpreter of an environment; it is made once for each state of the lock.
+
+    Raises:
+        RuntimeError: There is no uv, or it failed.
+    """
+    digest = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()[:12]
+    folder = cache() / f"{name}-{digest}"
+    ready = folder / ".ready"
+    cache().mkdir(parents=True, exist_ok=True)
+    with open(cache() / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            own = ROOT / ".tools" / "bin" / "uv"
+            uv = shutil.which("uv") or (str(own) if own.exists() else None)
+            if not uv:
+                raise RuntimeError(f"no uv to install the environment {name} with; Fix: make setup")
+            made = subprocess.run(
+                [uv, "sync", "--locked", *what, "--no-default-groups", "--no-install-project"]
+                + ["--python", "3.11"],
+                cwd=ROOT,
+                env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
+                capture_output=True,
+                text=True,
+            )
+            if made.returncode:
+                raise RuntimeError(f"uv could not install {name}: {made.stderr[-2000:]}")
+            ready.touch()
+    return folder / "bin" / "python"
