@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -139,9 +140,17 @@ def test_a_run_that_does_not_exist_and_one_without_a_log(logs, store, base, tmp_
     assert found.exit_code == 2 and "there is no run" in found.stderr
 
 
-def test_following_ends_with_the_run(logs, store, run):
+def test_following_ends_with_the_run(logs, store, run, monkeypatch):
+    first, echo = threading.Event(), click.echo
+
+    def note(*words: object, **more: object) -> None:
+        echo(*words, **more)
+        first.set()
+
+    monkeypatch.setattr(click, "echo", note)
+
     def train() -> None:
-        time.sleep(0.5)
+        assert first.wait(60)  # until the lines of before are shown
         write(store, run, 3, {"chief-0": ["c0", "c1"]})
         time.sleep(0.5)
         store.write(run.failure("json"), Failure("launch_tfjob", 1, "user_error", "bad").to_bytes())

@@ -103,6 +103,7 @@ def test_the_saved_model_takes_raw_columns_and_packed_rows_alike(alone: Job) -> 
         assert names == [tiny_dataset.CLASSES[at] for at in expected.argmax(1)]
 
 
+@pytest.mark.slow
 def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     """SIGKILL of the chief, which starts again in place, SIGTERM of the worker, then to the end."""
     options = {
