@@ -11,7 +11,6 @@ import inspect
 import json
 import math
 import numbers
-import os
 import re
 import sys
 import traceback
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.supervisor.kernel import child_setup
+from kfp_tfjob.trainer import own_code_error
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics
@@ -49,7 +49,7 @@ def main(given: Mapping[str, Any]) -> int:
     except BaseException as error:  # also SystemExit
         traceback.print_exc()
         answer = {
-            "received": _said(error, given["code"])[:2000],
+            "received": own_code_error.said(error, given["code"])[:2000],
             "expected": _DICT,
             "fix": "correct the function; the log has more",
         }
@@ -128,16 +128,6 @@ def _checked(returned: Any) -> dict[str, float]:
             raise _RefusedError(said, "a number for each name", "convert it with float()")
         found[name] = float(number) if math.isfinite(number) else math.nan
     return found
-
-
-def _said(error: BaseException, folder: str) -> str:
-    """Return an error with the last line of the user's code that it passed."""
-    said = f"{type(error).__name__}: {error}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if folder and frame.filename.startswith(folder):
-            name = os.path.relpath(frame.filename, folder)
-            return f"{said}, in {name}, line {frame.lineno}"
-    return said
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from kfp_tfjob.supervisor.kernel import child_setup
+from kfp_tfjob.trainer import own_code_error
 
 _BATCH_BYTES = 16 << 20  # of a batch as it is written
 _SHOWN = 10  # columns in a message
@@ -56,7 +57,12 @@ def main(folder: str, module: str, function: str, name: str, failure: str) -> in
     except BaseException as error:  # also SystemExit, which would look like the end of the file
         traceback.print_exc()
         expected = "an iterator of pyarrow.RecordBatch"
-        _leave(failure, _said(error, folder), expected, "correct the reader; the log has more")
+        _leave(
+            failure,
+            own_code_error.said(error, folder),
+            expected,
+            "correct the reader; the log has more",
+        )
         return 1
     return 0
 
@@ -113,16 +119,6 @@ def _unlike(found: pa.Schema, first: pa.Schema) -> str:
 def _shown(schema: pa.Schema) -> str:
     found = [f"{field.name!r}: {field.type}" for field in schema]
     return ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-
-
-def _said(error: BaseException, folder: str) -> str:
-    """Return an error with the last line of the user's code that it passed."""
-    said = f"{type(error).__name__}: {error}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if folder and frame.filename.startswith(folder):
-            name = os.path.relpath(frame.filename, folder)
-            return f"{said}, in {name}, line {frame.lineno}"
-    return said
 
 
 def _leave(path: str, received: str, expected: str, fix: str) -> None:
