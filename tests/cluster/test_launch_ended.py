@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.watch import Watch
 
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.components.launch_tfjob import checks
@@ -230,7 +231,7 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
         f" pods gone after {gone:.1f} s"
     )
     assert seen.at - clicked < _SIGTERM_SECONDS + _SIGKILL_SECONDS + 1
-    assert seen.graces == {"chief": 60, "worker": 10}
+    assert seen.graces() == {"chief": 60, "worker": 10}
 
 
 def test_preflight_says_what_terminate_lacks(launch):
@@ -250,31 +251,42 @@ def test_preflight_says_what_terminate_lacks(launch):
 
 
 class _Stopped:
-    """Looks whether the job and its pods are being deleted, and notes when it saw that first.
+    """Looks whether the job is being deleted, and notes when it saw that first.
 
     Attributes:
         began: When it was made.
         at: When the job was being deleted.
-        graces: The grace periods that the pods were given, by replica type.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._api = client_of(launch.kubeconfig, launch.namespace)
-        self._admin = launch.cluster
+        self._list_pods = launch.cluster.core.list_namespaced_pod
         self._namespace, self._job = launch.namespace, launch.name()
+        self._version = self._list_pods(self._namespace).metadata.resource_version
         self.began, self.at = time.monotonic(), 0.0
-        self.graces: dict[str, int] = {}
 
     def __call__(self) -> bool:
-        for pod in self._admin.core.list_namespaced_pod(self._namespace).items:
-            if pod.metadata.deletion_timestamp:
-                kind = (pod.metadata.labels or {}).get("training.kubeflow.org/replica-type", "")
-                self.graces[kind] = pod.metadata.deletion_grace_period_seconds
         job = self._api.get(self._api.jobs(self._job))
         stopped = job is None or bool(job["metadata"].get("deletionTimestamp"))
         if stopped and not self.at:
             self.at = time.monotonic()
         return stopped
+
+    def graces(self) -> dict[str, int]:
+        """Return the grace periods that the pods were given first, by replica type.
+
+        Every change is read again: a kubelet lowers the period to 0 as soon as the containers
+        have ended, which is sooner than the next look at the pods.
+        """
+        found: dict[str, int] = {}
+        events = Watch().stream(
+            self._list_pods, self._namespace, resource_version=self._version, timeout_seconds=1
+        )
+        for metadata in (event["object"].metadata for event in events):
+            kind = (metadata.labels or {}).get("training.kubeflow.org/replica-type", "")
+            if metadata.deletion_timestamp:
+                found.setdefault(kind, metadata.deletion_grace_period_seconds)
+        return found
 
 
 @contextlib.contextmanager
