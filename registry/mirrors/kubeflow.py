@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 if TYPE_CHECKING:
     from model_registry import ModelRegistry
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
 URL, TOKEN = "MODEL_REGISTRY_URL", "MODEL_REGISTRY_TOKEN"
 _CHAMPION = "champion"  # the property of the registered model
 _FORMAT = ("savedmodel", "2")
+_VERSIONS = ("v1", "v1alpha3")  # of the API, newest first
+_VERSION = re.compile(r"(?<=^/api/model_registry/)v1[a-z0-9]*")
+_SECONDS = 5
 
 
 def sync(wanted: dict[str, Any]) -> str:
@@ -82,7 +88,39 @@ def _complete(registry: ModelRegistry, name: str, item: dict[str, Any]) -> int:
 
 
 def _open() -> ModelRegistry:
-    from model_registry import ModelRegistry
+    """Return a client that uses the version of the API that the server has.
 
-    token = os.environ.get(TOKEN)
-    return ModelRegistry(os.environ[URL], author="kfp-tfjob", user_token=token)
+    A client has the paths of one version of the API, and clients that differ in the last number
+    have other ones: 0.3.14 v1alpha3, 0.3.15 v1. A server of release 0.3.8 has v1alpha3 alone.
+    """
+    from model_registry import ModelRegistry
+    from mr_openapi import ApiClient
+
+    address, token = os.environ[URL].rstrip("/"), os.environ.get(TOKEN)
+    version = _version_of(address, token)
+    serialize = ApiClient.param_serialize
+
+    def of_version(client: ApiClient, *, resource_path: str, **given: Any) -> Any:
+        path = _VERSION.sub(version, resource_path, count=1)
+        return serialize(client, resource_path=path, **given)
+
+    if version:  # the process is there for this registry only: see __main__.py
+        ApiClient.param_serialize = of_version
+    return ModelRegistry(address, author="kfp-tfjob", user_token=token)
+
+
+def _version_of(address: str, token: str | None) -> str:
+    """Return the newest version of the API that the server answers, "" where none is found."""
+    for version in _VERSIONS:
+        asked = Request(f"{address}/api/model_registry/{version}/registered_models?pageSize=1")
+        if token:
+            asked.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urlopen(asked, timeout=_SECONDS):
+                return version
+        except HTTPError as error:
+            if error.code != 404:
+                return version  # the client says better what is wrong
+        except OSError:
+            return ""
+    return ""

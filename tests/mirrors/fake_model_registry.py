@@ -1,9 +1,10 @@
-"""A fake of the Kubeflow Model Registry, because its server could not be had for the tests.
+"""A fake of the Kubeflow Model Registry: its server is in no package registry.
 
-    python fake_model_registry.py PORT FILE
+    python fake_model_registry.py PORT VERSION
 
-It checks each request and each answer with the models of the API that the client brings, and keeps
-everything in FILE. It knows what the mirror needs, and answers anything else with 404.
+It speaks one VERSION of the API, v1 or v1alpha3, and checks each request and each answer with the
+models of the API that the client brings. It knows what the mirror and its test need, and answers
+anything else with 404.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import mr_openapi as api
 
-_ROOT = "/api/model_registry/v1/"
 _KINDS = {
     "registered_models": (api.RegisteredModelCreate, api.RegisteredModelUpdate),
     "model_versions": (api.ModelVersionCreate, api.ModelVersionUpdate),
@@ -29,13 +28,13 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     state: dict[str, list[dict]] = {"registered_models": [], "model_versions": [], "artifacts": []}
-    file = Path()
+    root = ""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        parts = url.path.removeprefix(_ROOT).split("/")
-        if parts[0] in _STORED and len(parts) == 1:
+        parts = self._parts()
+        if len(parts) == 1 and parts[0] in self.state:
             return self._page(self.state[parts[0]])
         if len(parts) == 3 and parts[2] == "versions":
             own = [it for it in self._versions() if it["registeredModelId"] == parts[1]]
@@ -55,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer(404, {"code": "404", "message": "not found"})
 
     def do_POST(self) -> None:
-        parts = urlsplit(self.path).path.removeprefix(_ROOT).split("/")
+        parts = self._parts()
         body = self._body()
         if len(parts) == 3 and parts[2] == "artifacts":
             api.Artifact.from_dict(body)
@@ -74,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._create(parts[0], {"state": "LIVE"} | body)
 
     def do_PATCH(self) -> None:
-        kind, number = urlsplit(self.path).path.removeprefix(_ROOT).split("/")
+        kind, number = self._parts()
         body = self._body()
         _KINDS[kind][1].model_validate(body)
         (found,) = (it for it in self.state[kind] if it["id"] == number)
@@ -83,6 +82,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *given: object) -> None:
         pass
+
+    def _parts(self) -> list[str]:
+        path = urlsplit(self.path).path
+        return path.removeprefix(self.root).split("/") if path.startswith(self.root) else [""]
 
     def _versions(self) -> list[dict]:
         return self.state["model_versions"]
@@ -102,7 +105,6 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, page)
 
     def _answer(self, status: int, body: dict) -> None:
-        self.file.write_text(json.dumps(self.state, indent=1))
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -112,5 +114,5 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    Handler.file = Path(sys.argv[2])
+    Handler.root = f"/api/model_registry/{sys.argv[2]}/"
     ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

@@ -1,12 +1,19 @@
-"""The client of the Kubeflow Model Registry against a fake that checks what it is sent."""
+"""The mirror in the Kubeflow Model Registry.
+
+The server is a fake that checks what it is sent, once for each version of the API, and a real one
+with an empty database where KFP_TFJOB_TEST_MODEL_REGISTRY has its address.
+"""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -20,15 +27,41 @@ from tests.local.published import NAME, publish
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of the fake, and the file with what it was told."""
+_REAL = "KFP_TFJOB_TEST_MODEL_REGISTRY"
+_OF_REAL = "v1alpha3"  # all that a server of release 0.3.8 has
+
+
+class Registry:
+    """A registry as somebody else sees it."""
+
+    def __init__(self, address: str, version: str) -> None:
+        self.address = address
+        self._root = f"{address}/api/model_registry/{version}"
+
+    def items(self, kind: str) -> list[dict[str, Any]]:
+        with urlopen(f"{self._root}/{kind}", timeout=30) as answer:
+            return json.load(answer)["items"]
+
+    def create(self, kind: str, **fields: str) -> str:
+        """Create an object, and return its id."""
+        headers = {"Content-Type": "application/json"}
+        asked = Request(f"{self._root}/{kind}", json.dumps(fields).encode(), headers)
+        with urlopen(asked, timeout=30) as answer:
+            return json.load(answer)["id"]
+
+
+@pytest.fixture(params=["v1", "v1alpha3", "real"])
+def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    if request.param == "real":
+        if _REAL not in os.environ:
+            pytest.skip(f"{_REAL} names no server")
+        yield Registry(os.environ[_REAL], _OF_REAL)
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = Path(__file__).with_name("fake_model_registry.py")
-    kept = tmp_path / "kept.json"
-    process = subprocess.Popen([str(for_mirrors()), str(program), str(port), str(kept)])
+    process = subprocess.Popen([str(for_mirrors()), str(program), str(port), request.param])
     try:
         until = time.monotonic() + 120
         while True:
@@ -38,38 +71,39 @@ def fake(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             except OSError:
                 assert process.poll() is None and time.monotonic() < until
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}", kept
+        yield Registry(f"http://127.0.0.1:{port}", request.param)
     finally:
         process.kill()
         process.wait()
 
 
 def test_register_champion_and_rollback(
-    store: Store, base: S3Address, fake: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    store: Store, base: S3Address, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = Layout(base)
-    address, kept = fake
     monkeypatch.setattr(sys, "executable", str(for_mirrors()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("MODEL_REGISTRY_URL", address)
+    monkeypatch.setenv("MODEL_REGISTRY_URL", registry.address)
+    # What a process leaves that was killed between the two requests for a version.
+    model = registry.create("registered_models", name=NAME)
+    registry.create("model_versions", name="1", registeredModelId=model)
     first = publish(store, layout, "r1")
     publish(store, layout, "r2")
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.done, outcome.said
-    assert outcome.said == "2 added, 1 changed; the champion is version 2"
+    assert outcome.said == "1 added, 3 changed; the champion is version 2"
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said == "up to date; the champion is version 2"
 
     rollback.execute(store, layout, rollback.plan(store, layout, NAME), "eva", "it is slow")
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said == "0 added, 2 changed; the champion is version 1"
-    state = json.loads(kept.read_text())
-    (model,) = state["registered_models"]
+    (model,) = registry.items("registered_models")
     assert model["name"] == NAME
     assert model["customProperties"]["champion"]["string_value"] == "1"
-    facts = {it["name"]: it["customProperties"] for it in state["model_versions"]}
+    facts = {it["name"]: it["customProperties"] for it in registry.items("model_versions")}
     assert facts["1"]["run_id"]["string_value"] == "r1"
     assert facts["1"]["by"]["string_value"] == "eva"
     assert facts["1"]["manifest_sha256"]["string_value"] == first.manifest_sha256
-    uris = [it["uri"] for it in state["artifacts"]]
+    uris = [it["uri"] for it in registry.items("artifacts")]
     assert uris == [f"{layout.model(NAME).version(n)}/model" for n in (1, 2)]
