@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.registry.records import DamagedRecord, champions
 from kfp_tfjob.registry.versions import manifest_of
 from kfp_tfjob.storage import documents, names
 from kfp_tfjob.storage.address import S3Address
@@ -27,6 +28,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.layout import MANIFEST, MODEL, RUN_MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import pull
 
 
@@ -97,6 +99,9 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     verdict = _verdict(store, version, manifest, model_name, champion)
     for problem in _of_verdict(model_name, champion, verdict):
         raise _broken(model_name, champion, problem)
+    if verdict.get("blessed") is not True:
+        for problem in _of_person(store, layout, model_name, champion):
+            raise _broken(model_name, champion, f"its verdict does not bless it, and {problem}")
     if not champion.manifest_sha256 and (problem := _of_run(store, champion, manifest, verdict)):
         raise _broken(model_name, champion, problem)
     return Proven(model_name, champion, version, manifest, verdict)
@@ -182,9 +187,6 @@ def _verdict(
 
 def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield how a verdict is not one that made this version the champion."""
-    # A person who promotes or rolls back overrules the verdict, and says why.
-    if verdict.get("blessed") is not True and champion.action not in (PROMOTE, ROLLBACK):
-        yield "its verdict does not bless it"
     expected = {
         "model_name": model_name,
         "run_id": champion.run_id,
@@ -197,6 +199,29 @@ def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any])
     weights = verdict.get("exported_weights_sha256") or verdict.get("weights_digest")
     if weights != champion.exported_weights_sha256:
         yield "its verdict is about different weights"
+
+
+def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion) -> Iterator[str]:
+    """Yield why no person has overruled the verdict of a champion.
+
+    A rollback does not overrule it: it brings back what was the champion, so there must be an
+    earlier record of the person.
+    """
+    if champion.action == PROMOTE:
+        return
+    damaged: list[DamagedRecord] = []
+    if champion.action == ROLLBACK:
+        for it in champions(store, layout, model_name, damaged.append, below=champion.number):
+            if (it.action, it.version, it.trained_by, it.manifest_sha256) == (
+                PROMOTE,
+                champion.version,
+                champion.trained_by,
+                champion.manifest_sha256,
+            ):
+                return
+    yield "no earlier record says that a person did" + (
+        f"; record {listed([str(it.number) for it in damaged], 5)} is damaged" if damaged else ""
+    )
 
 
 def _of_run(

@@ -5,18 +5,21 @@ The champion records and the tombstones are the history: both are only created, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC
+from itertools import accumulate
 
 from kfp_tfjob.registry.prune import read_tombstone
+from kfp_tfjob.registry.records import DamagedRecord, champions
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.champion import Champion, read_record
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import VERDICT, Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader.parallel import in_order
 
-PUBLISH, PRUNE = "publish", "prune"
+PUBLISH, PRUNE, DAMAGED = "publish", "prune", "damaged"
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,15 @@ class Event:
     """One change of a model.
 
     Attributes:
-        action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE.
-        version: The version.
-        at: When, in UTC.
+        action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE; DAMAGED if the
+            record of it cannot be read.
+        version: The version; 0 if it is not known.
+        at: When, in UTC, by the clock of whoever did it.
         champion: The number of the champion record; 0 for PRUNE.
         serving: The number for servers; 0 for PRUNE.
         run_id: The run that trained the version; empty if it is not known.
         by: The person who did it; empty for a run.
-        why: The person's reason, or those of the verdict.
+        why: The person's reason, or those of the verdict; of a damaged record, what to do.
     """
 
     action: str
@@ -47,61 +51,64 @@ class Event:
 def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> list[Event]:
     """Return what happened to a model, the newest first.
 
+    Champions are in the order of their records, whatever the clocks of their writers said.
+
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
         most: How many champions and how many pruned versions to read; 0 for all of them.
-
-    Raises:
-        DataError: A record is damaged.
     """
     place = layout.model(model_name)
-    events = [
-        _of_champion(store, layout, model_name, champion)
-        for champion in champions(store, layout, model_name, most)
-    ]
-    for number in store.numbers(place.tombstones)[-most:]:
-        stone = read_tombstone(store, place, number)
-        events.append(
-            Event(PRUNE, number, stone.at, run_id=stone.run_id, by=stone.by, why=stone.why)
-        )
-    return sorted(events, key=lambda it: (it.at, it.champion), reverse=True)
 
+    def of_champion(record: Champion | DamagedRecord) -> Event:
+        if isinstance(record, Champion):
+            return _of_champion(store, layout, model_name, record)
+        at = _written(store, place.champion(record.number))
+        return Event(DAMAGED, 0, at, record.number, why=record.trouble)
 
-def champions(store: Store, layout: Layout, model_name: str, most: int = 0) -> Iterator[Champion]:
-    """Yield the champion records of a model, the newest first.
+    def of_tombstone(number: int) -> Event:
+        try:
+            stone = read_tombstone(store, place, number)
+        except DataError as error:
+            at = _written(store, place.tombstone(number))
+            return Event(DAMAGED, number, at, why=str(error))
+        return Event(PRUNE, number, stone.at, run_id=stone.run_id, by=stone.by, why=stone.why)
 
-    Args:
-        store: The store.
-        layout: Everything below output_uri.
-        model_name: The model.
-        most: How many; 0 for all.
-
-    Raises:
-        DataError: A record is damaged.
-    """
-    numbers = store.numbers(layout.model(model_name).champions)
-    for number in reversed(numbers[-most:]):
-        yield read_record(store, layout, model_name, number)
+    damaged: list[DamagedRecord] = []
+    records = [*champions(store, layout, model_name, damaged.append, most), *damaged]
+    records.sort(key=lambda it: it.number)
+    events = [outcome.result() for _, outcome in in_order(of_champion, records)]
+    # The clock of a writer may be ahead: what came after cannot have happened before.
+    times = accumulate((it.at for it in events), max)
+    pruned = in_order(of_tombstone, store.numbers(place.tombstones)[-most:])
+    stones = [outcome.result() for _, outcome in pruned]
+    found = [*zip(times, events, strict=True), *((it.at, it) for it in stones)]
+    found.sort(key=lambda it: (it[0], it[1].champion), reverse=True)
+    return [event for _, event in found]
 
 
 def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champion) -> Event:
     place = layout.model(model_name)
-    at = champion.at
-    if not at:  # a record of an earlier version
-        head = store.head(place.champion(champion.number))
-        at = head["LastModified"].astimezone(UTC).isoformat(timespec="seconds")
     return Event(
         champion.action or PUBLISH,
         champion.version,
-        at,
+        champion.at or _written(store, place.champion(champion.number)),  # of an earlier version
         champion.number,
         champion.served_as,
         champion.run_id,
         champion.by,
         champion.why or reasons(store, layout, model_name, champion.version),
     )
+
+
+def _written(store: Store, address: S3Address) -> str:
+    """Return when an object was written, by the clock of the store; empty if it is gone."""
+    try:
+        modified = store.head(address)["LastModified"]
+    except ObjectNotFoundError:
+        return ""
+    return modified.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:

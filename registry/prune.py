@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.versions import claimed_by
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_record
+from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layout, ModelLayout
 from kfp_tfjob.storage.store import Listed, Store
+from kfp_tfjob.uploader.parallel import each
 
 _HOLD_SECONDS = 3600  # a hold lasts for two requests; an older one is from a killed process
 
@@ -92,7 +94,7 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
         DataError: A champion record is damaged.
     """
     place = layout.model(model_name)
-    records = _records(store, layout, model_name)
+    records = list(champions(store, layout, model_name))
     kept = _needed(records, keep)
     ever = {it.version for it in records}
     held = _held(store, place)
@@ -136,6 +138,7 @@ def execute(
         by: Who does it.
     """
     place = layout.model(planned.model_name)
+    records = list(champions(store, layout, planned.model_name))
     for it in planned.candidates:
         if it.serving:
             _delete(store, place.servable(it.serving), first=SAVED_MODEL)
@@ -150,7 +153,9 @@ def execute(
         except ObjectExistsError:
             mine = False  # of a prune that was killed, or of one at the same time
         held = _held(store, place)  # before the records: a hold goes after its record is there
-        needed = _needed(_records(store, layout, planned.model_name), keep)
+        newest = records[0].number if records else 0
+        records = [*champions(store, layout, planned.model_name, above=newest), *records]
+        needed = _needed(records, keep)
         if it.version in needed or it.version in held:
             if mine:  # another prune may be deleting already, and nobody may trust the version
                 store.delete(place.tombstone(it.version))
@@ -169,8 +174,9 @@ def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
     """
     address = place.tombstone(number)
     try:
-        return Tombstone(**documents.parse(store.read(address)))
-    except (ValueError, TypeError) as error:
+        body = documents.parse(store.read(address))
+        return Tombstone(**{it.name: str(body[it.name]) for it in fields(Tombstone)})
+    except (ValueError, TypeError, KeyError) as error:
         raise DataError(
             Problem(
                 f"{address} is not the record of a pruned version",
@@ -178,12 +184,6 @@ def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
                 fix="remove it; `kfp-tfjob models prune` then decides about the version again",
             )
         ) from error
-
-
-def _records(store: Store, layout: Layout, model_name: str) -> list[Champion]:
-    """Return all champion records, the newest first."""
-    numbers = store.numbers(layout.model(model_name).champions)
-    return [read_record(store, layout, model_name, number) for number in reversed(numbers)]
 
 
 def _needed(records: list[Champion], keep: int) -> dict[int, str]:
@@ -196,7 +196,8 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
     if not records:
         return {}
     now, most = records[0].version, max(keep, 1)
-    first = min(it.number for it in records if it.version == now)
+    mine = [it for it in records if it.version == now]
+    first = next((it for it in mine if not it.action), mine[-1]).number  # as rollback.py walks
     newest = dict.fromkeys(it.version for it in records if it.version != now)
     # After a rollback, the next one goes further back than the versions that were left.
     before = dict.fromkeys(it.version for it in records if it.number < first)
@@ -248,9 +249,9 @@ def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
 def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
     """Delete a folder; without the first object, nobody reads the rest."""
     store.delete(folder / first)
-    for item in store.list(folder):
-        if item.address != folder / but:
-            store.delete(item.address)
+    rest = [it.address for it in store.list(folder) if it.address != folder / but]
+    for _, deleted in each(store.delete, rest):
+        deleted.result()
 
 
 def _exists(store: Store, address: S3Address) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.registry.history import champions
 from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.servable import is_served, publish_newest
-from kfp_tfjob.storage.champion import ROLLBACK, Champion
+from kfp_tfjob.registry.records import DamagedRecord, champions
+from kfp_tfjob.registry.servable import publish_newest, servers_see
+from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -24,11 +25,13 @@ class Plan:
         model_name: The model.
         now: The champion.
         back_to: The record of the champion that comes back.
+        passed_by: What is wrong with damaged records that were looked at.
     """
 
     model_name: str
     now: Champion
     back_to: Champion
+    passed_by: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -50,25 +53,30 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
         ConfigurationError: The model has no such champion, or the version was pruned.
         DataError: The version is damaged.
     """
-    found = list(champions(store, layout, model_name))
-    if not found:
+    now = read_champion(store, layout, model_name)
+    if now is None:
         raise ConfigurationError(_no_champion(model_name))
-    pruned = set(store.numbers(layout.model(model_name).tombstones))
-    now = found[0]
     if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
         return Plan(model_name, now, now)
-    kept = [it for it in found if it.version not in pruned]
-    if version:
-        back_to = next((it for it in kept if it.version == version), None)
-    else:
-        first = min(it.number for it in found if it.version == now.version)
-        back_to = next((it for it in kept if it.number < first), None)
+    pruned = set(store.numbers(layout.model(model_name).tombstones))
+    damaged: list[DamagedRecord] = []
+    found = champions(store, layout, model_name, damaged.append, below=now.number)
+    back_to = _target(found, now, version, pruned)
     if back_to is None:
-        raise ConfigurationError(_no_target(model_name, now, version, kept, pruned))
+        kept = [
+            it
+            for it in champions(store, layout, model_name, lambda _: None)
+            if it.version not in pruned
+        ]
+        raise ConfigurationError(
+            _no_target(model_name, now, version, kept, pruned),
+            *(it.trouble for it in damaged),
+        )
     proven = prove(store, layout, model_name, back_to.number)
     assert proven is not None
     DataError.raise_if(verify(store, proven.version, proven.manifest))
-    return Plan(model_name, now, replace(back_to, manifest_sha256=proven.manifest.digest))
+    back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
+    return Plan(model_name, now, back_to, tuple(it.trouble for it in damaged))
 
 
 def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> Champion:
@@ -115,6 +123,31 @@ def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> C
     return champion
 
 
+def _target(
+    found: Iterable[Champion], now: Champion, version: int, pruned: Container[int]
+) -> Champion | None:
+    """Return the record of the champion that comes back; None if there is none.
+
+    Args:
+        found: The records before that of the champion, the newest first.
+        now: The champion.
+        version: The version; 0 for the champion before the first time of this one.
+        pruned: The versions that are gone.
+    """
+    kept = (it for it in found if it.version not in pruned)
+    if version:
+        return next((it for it in kept if it.version == version), None)
+    target, is_first = None, not now.action  # a version begins with the record of its verdict
+    for it in kept:
+        if it.version == now.version:
+            target, is_first = None, not it.action
+        elif target is None:
+            target = it
+        if target and is_first:
+            break
+    return target
+
+
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
     """Tell whether the champion is that of a rollback that was killed before servers could see it.
 
@@ -123,7 +156,7 @@ def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion)
     if now.action != ROLLBACK:
         return False
     proven = prove(store, layout, model_name, now.number)
-    return proven is not None and not is_served(store, layout, proven)
+    return proven is not None and not servers_see(store, layout, proven)
 
 
 def _no_champion(model_name: str) -> Problem:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kfp_tfjob.registry.chain import Proven, prove, sha256_problems
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address | None:
-    """Complete the servable folder of the newest champion; a complete one stays as it is.
+    """Complete the servable folder of the newest champion; files that are right stay as they are.
+
+    The number of a folder belongs to one champion, so a file that differs was altered. It is
+    copied again.
 
     Args:
         store: The store.
@@ -36,65 +39,71 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
         The folder; None if nothing was promoted yet.
 
     Raises:
-        DataError: The champion is not proven, or the folder has another model.
+        DataError: The champion is not proven.
     """
     champion = prove(store, layout, model_name)
     if champion is None:
         return None
     folder = layout.model(model_name).servable(champion.serving)
-    if is_served(store, layout, champion):
+    wrong = unserved(store, layout, champion)
+    if not wrong:
         return folder
-    wanted = [item for item in champion.manifest.objects if item.key == REQUEST]
-    wanted += [item for item in champion.files if item.key != f"{MODEL}/{SAVED_MODEL}"]
-    last = [item for item in champion.files if item.key == f"{MODEL}/{SAVED_MODEL}"]
+    if SAVED_MODEL in wrong.values():
+        log.info("servers cannot see champion %d yet", champion.champion.number)
+    else:
+        log.warning("%s was altered: %s is copied again", folder, listed(wrong.values(), 3))
     with tempfile.TemporaryDirectory(prefix="servable-") as scratch:
 
         def copy(item: ManifestObject) -> None:
             store.fetch(champion.version / item.key, Path(scratch), item)
             path = Path(scratch) / item.key
             DataError.raise_if(sha256_problems(champion.version, Path(scratch), [item]))
-            store.send(path, folder / item.key.removeprefix(f"{MODEL}/"), item.key)
+            store.send(path, folder / wrong[item], item.key)
             path.unlink()
 
         store.probe(folder)  # before a server could see anything: it learns to check sums
-        for part in (wanted, last):
+        last = [item for item, name in wrong.items() if name == SAVED_MODEL]
+        for part in ([item for item in wrong if item not in last], last):
             for _, copied in each(copy, part, WORKERS):
                 copied.result()
-    log.info("servers find the champion in %s: %s", folder, counted(len(wanted) + 1, "file"))
+    log.info("servers find the champion in %s: %s", folder, counted(len(wrong), "file"))
     return folder
 
 
-def is_served(store: Store, layout: Layout, champion: Proven) -> bool:
-    """Tell whether the servable folder of a champion is complete: whether saved_model.pb is there.
+def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObject, str]:
+    """Return the files of a champion that its servable folder lacks or has with other bytes.
 
-    Raises:
-        DataError: It is there, and the folder has another model.
+    Files beside them, such as requests to warm up TensorFlow Serving, are left alone.
+
+    Returns:
+        The name in the folder of each; empty if the folder is complete.
     """
     folder = layout.model(champion.model_name).servable(champion.serving)
+    sizes = {it.address: it.size for it in store.list(folder)}
+    wanted = {
+        item: item.key.removeprefix(f"{MODEL}/")
+        for item in champion.manifest.objects
+        if item.key == REQUEST or item.key.startswith(f"{MODEL}/")
+    }
 
-    def wrong(item: ManifestObject) -> str:
-        name = item.key.removeprefix(f"{MODEL}/")
+    def is_right(item: ManifestObject) -> bool:
+        address = folder / wanted[item]
+        if sizes.get(address) != item.size:
+            return False
         try:
-            found = store.entry(folder / name, item.key)
-        except ObjectNotFoundError:
-            return f"no {name}"
-        same = (found.size, found.crc64nvme) == (item.size, item.crc64nvme)
-        return "" if same else f"{name} of {found.size} bytes, CRC64NVME {found.crc64nvme}"
+            return store.entry(address, item.key).crc64nvme == item.crc64nvme
+        except ObjectNotFoundError:  # removed meanwhile
+            return False
 
-    (last,) = (it for it in champion.files if it.key == f"{MODEL}/{SAVED_MODEL}")
-    first = wrong(last)
-    if first == f"no {SAVED_MODEL}":
+    found = dict(each(is_right, wanted, WORKERS))
+    return {item: name for item, name in wanted.items() if not found[item].result()}
+
+
+def servers_see(store: Store, layout: Layout, champion: Proven) -> bool:
+    """Tell whether servers find the folder of a champion: whether its saved_model.pb is there."""
+    folder = layout.model(champion.model_name).servable(champion.serving)
+    try:
+        store.head(folder / SAVED_MODEL)
+    except ObjectNotFoundError:
         return False
-    others = [it for it in champion.files if it is not last]
-    found = [first, *(outcome.result() for _, outcome in each(wrong, others, WORKERS))]
-    if any(found):
-        raise DataError(
-            Problem(
-                f"{folder} is not the model of the champion",
-                received=listed(list(filter(None, found)), 3),
-                expected=f"the files of version {champion.champion.version}",
-                fix="remove this folder: it was altered, or written by something else. Then:"
-                " kfp-tfjob models sync",
-            )
-        )
     return True

@@ -13,6 +13,7 @@ from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, VERSION_CLAIM, ModelLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader.parallel import in_order
 
 
 def claim(
@@ -32,10 +33,11 @@ def claim(
     body |= {"task_key": task_key} if task_key else {}
     body |= {"again": True} if again else {}
     wanted = (json.dumps(body) + "\n").encode()
-    taken = store.numbers(place.versions)
+    taken = numbers_of(store, place)
     pruned = set(store.numbers(place.tombstones))
-    for number in reversed(taken):
-        if number not in pruned and _claim_of(store, place, number) == wanted:
+    kept = [number for number in reversed(taken) if number not in pruned]
+    for number, found in in_order(lambda it: _claim_of(store, place, it), kept):
+        if found.result() == wanted:
             return number
     # A rollback serves old bytes under a new number; the next version is above it.
     number = max((*taken, *store.numbers(place.serving)), default=0) + 1
@@ -45,6 +47,12 @@ def claim(
             return number
         except ObjectExistsError:
             number += 1
+
+
+def numbers_of(store: Store, place: ModelLayout) -> list[int]:
+    """Return the sorted numbers of all versions, complete or not, pruned ones too."""
+    # A listing of folders is shorter than one of all their files.
+    return sorted(int(name) for name in store.folders(place.versions) if name.isdecimal())
 
 
 def claimed_by(store: Store, place: ModelLayout, number: int) -> tuple[str, str]:

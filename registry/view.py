@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.registry.history import Event, champions, history
-from kfp_tfjob.registry.servable import is_served
-from kfp_tfjob.registry.versions import claimed_by, manifest_of
+from kfp_tfjob.registry.history import Event, history
+from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.servable import unserved
+from kfp_tfjob.registry.versions import claimed_by, manifest_of, numbers_of
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
@@ -17,6 +18,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFou
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MODEL, MODELS, SCHEMA, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import did_you_mean, listed, nearest
+from kfp_tfjob.uploader.parallel import in_order
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,10 @@ class Shown:
 
     Attributes:
         name: The model.
-        champion: The record of the champion; None without one.
+        champion: The record of the champion; None without one, or if it is damaged.
         proof: Empty if the records of the champion agree; otherwise what is broken.
-        serving_uri: The folder that servers read; empty if it is not complete yet.
+        serving_uri: The folder that servers read; empty if it is not complete.
+        not_served: The files that the folder lacks, or has with other bytes.
         serving_base: The base path for servers.
         versions: The versions, the newest first.
         history: What happened, the newest first.
@@ -81,6 +84,7 @@ class Shown:
     champion: Champion | None
     proof: str
     serving_uri: str
+    not_served: tuple[str, ...]
     serving_base: str
     versions: tuple[VersionRow, ...]
     history: tuple[Event, ...]
@@ -134,50 +138,47 @@ def require(store: Store, layout: Layout, model_name: str) -> None:
 
 def rows(store: Store, layout: Layout) -> Iterator[ModelRow]:
     """Yield all models, sorted by name; one that cannot be read says so."""
-    for name in names(store, layout):
-        place = layout.model(name)
-        pruned = set(store.numbers(place.tombstones))
-        count = len(set(store.numbers(place.versions)) - pruned)
-        try:
-            champion = read_champion(store, layout, name)
-        except DataError as error:
-            yield ModelRow(name, versions=count, trouble=str(error))
-            continue
-        if champion is None:
-            yield ModelRow(name, versions=count)
-        else:
-            it = champion
-            about = (it.version, it.served_as, it.run_id, it.at, count, it.metrics)
-            yield ModelRow(name, *about)
+    for _, row in in_order(lambda name: _row(store, layout, name), names(store, layout)):
+        yield row.result()
+
+
+def _row(store: Store, layout: Layout, name: str) -> ModelRow:
+    place = layout.model(name)
+    count = len({*numbers_of(store, place)} - {*store.numbers(place.tombstones)})
+    try:
+        it = read_champion(store, layout, name)
+    except DataError as error:
+        return ModelRow(name, versions=count, trouble=str(error))
+    if it is None:
+        return ModelRow(name, versions=count)
+    return ModelRow(name, it.version, it.served_as, it.run_id, it.at, count, it.metrics)
 
 
 def show(store: Store, layout: Layout, model_name: str, most: int) -> Shown:
-    """Return what is known about a model; a champion that is not proven says why.
+    """Return what is known about a model; a record that is damaged or not proven says why.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
         most: How many versions and events; 0 for all.
-
-    Raises:
-        DataError: A champion record is damaged.
     """
     place = layout.model(model_name)
-    champion = read_champion(store, layout, model_name)
-    proof, served = "", ""
-    if champion:
-        try:
-            proven = prove(store, layout, model_name)
-            if proven and is_served(store, layout, proven):
-                served = str(place.servable(proven.serving))
-        except DataError as error:
-            proof = str(error)
+    champion, proof, served, wrong = None, "", "", ()
+    try:
+        champion = read_champion(store, layout, model_name)
+        proven = champion and prove(store, layout, model_name, champion.number)
+        if proven:
+            wrong = tuple(sorted(unserved(store, layout, proven).values()))
+            served = "" if wrong else str(place.servable(proven.serving))
+    except DataError as error:
+        proof = str(error)
     return Shown(
         model_name,
         champion,
         proof,
         served,
+        wrong,
         str(place.serving),
         tuple(_versions(store, layout, model_name, champion, most)),
         tuple(history(store, layout, model_name, most)[: most or None]),
@@ -217,12 +218,11 @@ def _versions(
     store: Store, layout: Layout, model_name: str, champion: Champion | None, most: int
 ) -> Iterator[VersionRow]:
     place = layout.model(model_name)
-    numbers = sorted(
-        {*store.numbers(place.versions), *store.numbers(place.tombstones)}, reverse=True
-    )
     pruned = set(store.numbers(place.tombstones))
-    ever = {it.version for it in champions(store, layout, model_name)}
-    for number in numbers[: most or None]:
+    numbers = sorted({*numbers_of(store, place), *pruned}, reverse=True)
+    ever = {it.version for it in champions(store, layout, model_name, lambda _: None)}
+
+    def row(number: int) -> VersionRow:
         run_id, _ = claimed_by(store, place, number)
         state, size = "pruned", 0
         if number not in pruned:
@@ -236,7 +236,10 @@ def _versions(
                 state = "champion" if state == "complete" else f"champion, {state}"
             elif number in ever:
                 state = "earlier champion" if state == "complete" else f"earlier champion, {state}"
-        yield VersionRow(number, state, run_id, size, str(place.version(number)))
+        return VersionRow(number, state, run_id, size, str(place.version(number)))
+
+    for _, found in in_order(row, numbers[: most or None]):
+        yield found.result()
 
 
 def _read(

@@ -15,6 +15,7 @@ from kfp_tfjob.storage.store import Store
 _STORED_WEIGHTS = "weights_digest"
 # Left out of a record where they are empty.
 _OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
+_TYPES: Mapping[str, type] = {"int": int, "Mapping[str, float]": Mapping}
 # What else than a verdict makes a version the champion.
 ROLLBACK, PROMOTE = "rollback", "promote"
 
@@ -82,15 +83,29 @@ class Champion:
 
     @classmethod
     def from_bytes(cls, number: int, data: bytes) -> Champion:
-        """Read a record back; keys of later versions are ignored."""
+        """Read a record back; keys of later versions are ignored.
+
+        Raises:
+            ValueError: It is not JSON.
+            KeyError: A key is missing.
+            TypeError: A value has another type.
+        """
         body = json.loads(data)
         weights = body.pop(_STORED_WEIGHTS)
         known = {it.name for it in fields(cls)} - {"number", "exported_weights_sha256"}
-        return cls(
+        found = cls(
             number,
             exported_weights_sha256=weights,
             **{name: value for name, value in body.items() if name in known},
         )
+        for it in fields(cls):
+            value, wanted = getattr(found, it.name), _TYPES.get(str(it.type), str)
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise TypeError(f"{it.name} is {value!r:.80}")
+        for name, value in found.metrics.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"the metric {name} is {value!r:.80}")
+        return found
 
 
 def next_number(verdict: Mapping[str, Any]) -> int:
@@ -128,6 +143,7 @@ def read_record(store: Store, layout: Layout, model_name: str, number: int) -> C
                 f"{address} is not a champion record",
                 received=f"{type(error).__name__}: {error}",
                 expected="the JSON that publish writes",
-                fix="remove it; the previous record then counts again",
+                fix="put it back from a copy of the bucket, or remove it; if it is the newest, the"
+                " record before it then counts again",
             )
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
@@ -104,6 +105,36 @@ def each(
             stopped.set()
         for worker in working:
             worker.result()  # raises an error of `items`
+
+
+def in_order(
+    call: Callable[[Item], Result], items: Iterable[Item], workers: int = WORKERS
+) -> Iterator[tuple[Item, CallOutcome[Result]]]:
+    """Call a function for every item, and yield the outcomes in the order of the items.
+
+    The calls run ahead of the caller in threads, first one, then twice as many each time: so a
+    caller that stops early has paid for few calls that it did not need.
+
+    Args:
+        call: The function.
+        items: The items.
+        workers: Number of threads.
+
+    Yields:
+        The item, and the outcome of its call.
+    """
+    items, ahead = iter(items), 1
+
+    def outcome(item: Item) -> CallOutcome[Result]:
+        try:
+            return CallOutcome(call(item))
+        except Exception as error:
+            return CallOutcome(None, error)
+
+    with ThreadPoolExecutor(workers) as pool:
+        while some := list(islice(items, ahead)):
+            yield from zip(some, pool.map(outcome, some), strict=True)
+            ahead = min(2 * ahead, 8 * workers)
 
 
 class TransferProgress:

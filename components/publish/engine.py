@@ -26,17 +26,26 @@ from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
 from kfp_tfjob.registry.promotion import promote, surpassed
+from kfp_tfjob.registry.records import DamagedRecord, champions
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, next_number, read_champion, read_record
+from kfp_tfjob.storage.champion import (
+    PROMOTE,
+    Champion,
+    next_number,
+    read_champion,
+    read_record,
+)
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
+    DataError,
     ObjectNotFoundError,
     Problem,
     Problems,
     SurpassedError,
 )
 from kfp_tfjob.storage.judged import LostRace, is_second, keep_lost_race, second_verdict
+from kfp_tfjob.storage.layout import MODEL_CARD
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.text import code, prose
 
@@ -95,12 +104,19 @@ def run(
         raise ConfigurationError(*wrong)
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
     again = again or partial(judge_again, step, dataset_uri)
+    number = next_number(verdict)
     verdict = second_verdict(step.store, step.run) or verdict
-    while verdict["blessed"]:
+    while (done := _made_by_person(step, model_name, number)) is None:
+        if not verdict["blessed"]:
+            reasons = "; ".join(verdict["reasons"])
+            log.info("nothing is published: %s", reasons)
+            return Published(NOT_BLESSED, _nothing(model_name, f"judged once more: {reasons}"))
         try:
             return _publish(step, verdict, model, dataset)
         except SurpassedError:
-            winner = read_record(step.store, step.layout, model_name, next_number(verdict))
+            winner = _winner(step, model_name, next_number(verdict))
+        if winner.action == PROMOTE and winner.trained_by == (step.run_id, step.task_key):
+            continue  # a person has just done it
         if is_second(verdict):
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
@@ -114,9 +130,7 @@ def run(
         again()
         verdict = second_verdict(step.store, step.run)
         assert verdict is not None  # it was just stored
-    reasons = "; ".join(verdict["reasons"])
-    log.info("nothing is published: %s", reasons)
-    return Published(NOT_BLESSED, _nothing(model_name, f"judged once more: {reasons}"))
+    return done
 
 
 def _publish(
@@ -135,6 +149,47 @@ def _publish(
     mirror.sync(step.store, step.layout, model_name)
     record = step.layout.model(model_name).champion(number)
     return Published(PUBLISHED, card, champion.version, champion.version_uri, str(record))
+
+
+def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
+    """Return what a person has published of this run since its verdict; None if nobody did.
+
+    Such a run is neither judged against itself, nor published a second time.
+
+    Args:
+        step: The run and its store.
+        model_name: The model.
+        number: The number of the champion record that the first verdict allows.
+    """
+    mine = (step.run_id, step.task_key)
+    for it in champions(step.store, step.layout, model_name, _pass_by, above=number - 1):
+        if it.action == PROMOTE and it.trained_by == mine:
+            break
+    else:
+        return None
+    said = f"{it.by} made it the champion already: {it.why}"
+    log.info("version %d of %s is published: %s", it.version, model_name, said)
+    publish_newest(step.store, step.layout, model_name)
+    mirror.sync(step.store, step.layout, model_name)
+    place = step.layout.model(model_name)
+    card = step.store.read(place.version(it.version) / MODEL_CARD).decode()
+    card += f"\n{prose(said)}.\n"
+    record = str(place.champion(it.number))
+    return Published(PUBLISHED, card, it.version, it.version_uri, record)
+
+
+def _winner(step: Step, model_name: str, number: int) -> Champion:
+    """Return the record that a run wanted to create; if it is damaged or gone, the champion."""
+    try:
+        return read_record(step.store, step.layout, model_name, number)
+    except (ObjectNotFoundError, DataError):
+        champion = read_champion(step.store, step.layout, model_name)
+        assert champion is not None  # it is why the run was surpassed
+        return champion
+
+
+def _pass_by(record: DamagedRecord) -> None:
+    log.warning("%s", record.trouble)
 
 
 def _nothing(model_name: str, why: str) -> str:
@@ -195,6 +250,6 @@ def _require_unsurpassed(
     """Refuse, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
-        record = step.layout.model(model_name).champion(number)
-        if Champion.from_bytes(number, step.store.read(record)).trained_by != trained_by:
+        there = _winner(step, model_name, number)
+        if (there.number, there.trained_by, there.action) != (number, trained_by, ""):
             raise surpassed(model_name, champion)

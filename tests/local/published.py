@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from kfp_tfjob.registry import versions
 from kfp_tfjob.registry.promotion import promote
@@ -78,3 +79,32 @@ def publish(store: Store, layout: Layout, run_id: str) -> Champion:
     champion = promote(store, layout, NAME, write_version(store, layout, run_id))
     publish_newest(store, layout, NAME)
     return champion
+
+
+def judged(
+    store: Store, layout: Layout, run_id: str, folder: Path, blessed: bool = False
+) -> dict[str, Any]:
+    """Leave a run that was judged against the present champion; return its verdict."""
+    files = {"output/model/saved_model.pb": "a graph", "output/model.keras": "k"}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    run = layout.run(run_id)
+    manifest = push(store, folder, run.base, "output", run_id, 1)
+    data = folder.parent / "data"
+    data.mkdir(exist_ok=True)
+    (data / "schema.json").write_text(json.dumps({"features": []}))
+    (data / "statistics.json").write_text("{}")
+    push(store, data, layout.dataset("d"), "dataset")
+    newest = read_champion(store, layout, NAME)
+    champion = {"number": newest.number, "version": newest.version} if newest else None
+    verdict = {
+        **{"blessed": blessed, "model_name": NAME, "gate": {}, "champion": champion},
+        **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
+        **{"dataset_uri": str(layout.dataset("d")), "dataset_digest": "d", "schema_digest": "s"},
+        **{"exported_weights_sha256": "w", "metrics": {"accuracy": 0.4}, "intervals": {}},
+        **{"confidence": 0.95, "rows": 10},
+        "reasons": ["it beats the champion" if blessed else "it does not beat the champion"],
+    }
+    store.write(run.verdict, json.dumps(verdict).encode())
+    return verdict

@@ -12,8 +12,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.uploader import push
-from tests.local.published import NAME, publish
+from tests.local.published import NAME, judged, publish
 
 WHY = ("--reason", "it is slow", "--by", "eva")
 
@@ -29,29 +28,6 @@ def models(layout: Layout) -> Callable[..., Result]:
         return CliRunner().invoke(main, ["models", *words, "--output", str(layout.root)])
 
     return call
-
-
-def judged(store: Store, layout: Layout, run_id: str, folder: Path) -> None:
-    """Leave a run whose model is not blessed."""
-    files = {"output/model/saved_model.pb": "a graph", "output/model.keras": "k"}
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    run = layout.run(run_id)
-    manifest = push(store, folder, run.base, "output", run_id, 1)
-    data = folder.parent / "data"
-    data.mkdir()
-    (data / "schema.json").write_text(json.dumps({"features": []}))
-    (data / "statistics.json").write_text("{}")
-    push(store, data, layout.dataset("d"), "dataset")
-    verdict = {
-        **{"blessed": False, "reasons": ["it does not beat the champion"], "model_name": NAME},
-        **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
-        **{"dataset_uri": str(layout.dataset("d")), "dataset_digest": "d", "schema_digest": "s"},
-        **{"exported_weights_sha256": "w", "metrics": {"accuracy": 0.4}, "intervals": {}},
-        **{"confidence": 0.95, "rows": 10},
-    }
-    store.write(run.verdict, json.dumps(verdict).encode())
 
 
 def test_the_commands(

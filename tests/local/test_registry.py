@@ -18,7 +18,7 @@ from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.champion import Champion, read_champion, read_record
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, SurpassedError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -107,21 +107,92 @@ def test_a_late_champion_gets_a_number_above_the_others(store: Store, layout: La
     assert served(store, layout) == {2: "graph of early", 3: "graph of late"}
 
 
-@pytest.mark.slow
-def test_a_folder_for_servers_that_was_altered_is_named(store: Store, layout: Layout) -> None:
+def test_a_folder_for_servers_that_was_altered_is_copied_again(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(store, layout, "r1")
     folder = layout.model(NAME).servable(1)
-    keys = [it.address for it in store.list(folder) if it.address.name != "request.json"]
-    for address in keys:
-        if address.name == "saved_model.pb":  # without it, the folder is not complete yet
-            continue
-        right = store.read(address)
-        for body in (right + b"!", None):
-            store.write(address, body) if body else store.delete(address)
-            with pytest.raises(DataError, match=f"{address.name}.*Fix: remove this folder"):
-                publish_newest(store, layout, NAME)
-        store.write(address, right)
-    assert len(keys) > 1 and publish_newest(store, layout, NAME) == folder
+    right = {it.address: store.read(it.address) for it in store.list(folder)}
+    names = [address.key.removeprefix(f"{folder.key}/") for address in right]
+    first, second, third = right
+    store.write(first, right[first][:-1] + b"!")  # the same size
+    store.write(second, right[second] + b"!")
+    store.delete(third)
+    shown = view.show(store, layout, NAME, 1)
+    assert shown.serving_uri == shown.proof == "" and list(shown.not_served) == names
+    assert publish_newest(store, layout, NAME) == folder
+    assert {it.address: store.read(it.address) for it in store.list(folder)} == right
+    # What is beside the model stays, saved_model.pb is the last, and nothing is sent twice.
+    extra = folder / "assets.extra" / "tf_serving_warmup_requests"
+    store.write(extra, b"mine")
+    sent: list[str] = []
+    send = Store.send
+
+    def watched(self: Store, path: Path, address: S3Address, key: str) -> object:
+        sent.append(address.name)
+        return send(self, path, address, key)
+
+    monkeypatch.setattr(Store, "send", watched)
+    assert publish_newest(store, layout, NAME) == folder and not sent
+    for address in right:
+        store.delete(address)
+    assert publish_newest(store, layout, NAME) == folder and len(sent) == len(names) == 3
+    assert sent[-1] == "saved_model.pb" and store.read(extra) == b"mine"
+
+
+def test_a_damaged_record_hides_no_other(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in ("r1", "r2", "r3", "r4"):
+        write = write_version(store, layout, run_id)
+        promote(store, layout, NAME, write)
+    place = layout.model(NAME)
+    right = json.loads(store.read(place.champion(3)))
+    for body in (b"{", b"[]", b"{}", *(json.dumps(right | it).encode() for it in WRONG_TYPES)):
+        store.write(place.champion(3), body)
+        with pytest.raises(DataError, match="champions/3.json is not a champion record"):
+            read_record(store, layout, NAME, 3)
+    # It is shown, with what to do, and everything else is as it was.
+    (row,) = view.rows(store, layout)
+    assert (row.version, row.trouble) == (4, "")
+    shown = view.show(store, layout, NAME, 0)
+    assert shown.champion == newest(store, layout) and shown.proof == ""
+    assert [(it.action, it.champion) for it in shown.history] == [
+        *(("publish", 4), ("damaged", 3), ("publish", 2), ("publish", 1))
+    ]
+    assert "Fix: put it back from a copy of the bucket, or remove it" in shown.history[1].why
+    assert [it.state for it in shown.versions][::3] == ["champion", "earlier champion"]
+    planned = rollback.plan(store, layout, NAME)
+    assert planned.back_to.version == 2 and "champions/3.json" in planned.passed_by[0]
+    with pytest.raises(ConfigurationError, match=r"was never the champion(.|\n)*champions/3.json"):
+        rollback.plan(store, layout, NAME, 3)
+    with pytest.raises(DataError, match=r"champions/3.json"):  # what it needs is not known
+        prune.plan(store, layout, NAME, 3, 24)
+    assert publish(store, layout, "r5").number == 5
+    # If it is the newest, nobody guesses; show still shows the rest.
+    store.write(place.champion(5), b"{")
+    shown = view.show(store, layout, NAME, 0)
+    assert shown.champion is None and "champions/5.json" in shown.proof and len(shown.history) == 5
+    store.delete(place.champion(5))
+    store.write(place.champion(3), json.dumps(right).encode())
+
+    # A rollback reads the few records that it needs, one of many champions.
+    read: list[str] = []
+    real = Store.read
+
+    def counted(self: Store, address: S3Address, *more: int) -> bytes:
+        read.append(str(address))
+        return real(self, address, *more)
+
+    monkeypatch.setattr(Store, "read", counted)
+    assert rollback.plan(store, layout, NAME).back_to.version == 3
+    assert not [address for address in read if address.endswith("champions/1.json")]
+
+
+WRONG_TYPES = (
+    *({"version": "3"}, {"version": True}, {"metrics": None}, {"metrics": {"accuracy": "high"}}),
+    *({"weights_digest": 3}, {"why": None}, {"serving": 1.5}),
+)
 
 
 @pytest.mark.slow
@@ -203,7 +274,6 @@ def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> N
     assert newest(store, layout).version == 2
 
 
-@pytest.mark.slow
 def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> None:
     record = write_version(store, layout, "r1", blessed=False)
     promote(store, layout, NAME, record)
@@ -212,6 +282,15 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     second = replace(record, number=2, action="promote", by="eva", why="it is needed")
     promote(store, layout, NAME, second)
     assert publish_newest(store, layout, NAME) == layout.model(NAME).servable(2)
+    # A rollback brings it back, but overrules no verdict by itself.
+    publish(store, layout, "r2")
+    assert back(store, layout).version == 1
+    store.write(layout.model(NAME).champion(2), b"{")
+    with pytest.raises(DataError, match="no earlier record says that a person did; record 2 is"):
+        prove(store, layout, NAME)
+    store.delete(layout.model(NAME).champion(2))
+    with pytest.raises(DataError, match="does not bless it, and no earlier record says that a"):
+        prove(store, layout, NAME)
 
 
 @pytest.mark.slow

@@ -1,0 +1,293 @@
+"""`kfp-tfjob models rollback | promote | prune | sync`: what changes the models."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kfp_tfjob.pipelines.commands.output import (
+    as_json,
+    dry_run,
+    proceed,
+    show,
+    show_json,
+    without_asking,
+)
+from kfp_tfjob.pipelines.commands.store import Models, with_models
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.words import counted, sized
+
+_reason = click.option(
+    "--reason", required=True, metavar="TEXT", help="why, for the history of the model"
+)
+_by = click.option(
+    "--by", default="", metavar="NAME", help="who decides [default: the user of this machine]"
+)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `models prune --json` prints.
+
+    Attributes:
+        model: The model.
+        applied: Whether the candidates were deleted.
+        candidates: What was deleted, or would be.
+        kept: Why each other version stays, by its number.
+        skipped: What was not deleted after all, in words.
+    """
+
+    model: str
+    applied: bool
+    candidates: tuple[Any, ...]
+    kept: dict[int, str]
+    skipped: tuple[str, ...]
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--to",
+    "version",
+    type=click.IntRange(min=1),
+    metavar="VERSION",
+    help="an earlier champion [default: the one before]",
+)
+@_reason
+@_by
+@with_models
+@without_asking
+@dry_run
+@as_json
+def rollback(
+    place: Models,
+    model: str,
+    version: int | None,
+    reason: str,
+    by: str,
+    yes: bool,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Make an earlier champion the champion again.
+
+    The same bytes get the next number for servers, which load the highest. The version is verified
+    before anything is written. If a run publishes at the same time, only one of the two succeeds;
+    exit code 6 says that it was the run. If the command is killed, start it again with --to
+    VERSION, or start `models sync`: without --to, a rollback that was finished goes further back.
+    """
+    from kfp_tfjob.registry import rollback as engine
+    from kfp_tfjob.registry import view
+
+    view.require(place.store, place.layout, model)
+    person, why = _person(by), _text(reason)
+    planned = engine.plan(place.store, place.layout, model, version or 0)
+    now, then = planned.now, planned.back_to
+    if not json_:
+        for trouble in planned.passed_by:
+            show(f"note: {trouble}")
+        if planned.is_done:
+            show(f"version {now.version} is the champion of {model} already")
+        else:
+            show(
+                f"{model}: back from version {now.version} of run {now.run_id}"
+                f" to version {then.version} of run {then.run_id}"
+            )
+    elif dry_run:
+        show_json(planned)
+    if dry_run:
+        return
+    if not planned.is_done:
+        proceed(yes, json_)
+    champion = engine.execute(place.store, place.layout, planned, person, why)
+    _tell(place, model, champion, json_)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--run", "run_id", required=True, metavar="ID", help="the run that trained it")
+@click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
+@_reason
+@_by
+@with_models
+@without_asking
+@dry_run
+@as_json
+def promote(
+    place: Models,
+    model: str,
+    run_id: str,
+    task: str,
+    reason: str,
+    by: str,
+    yes: bool,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Make the model of a run the champion, whatever its verdict was.
+
+    The run must have been judged; its verdict is shown first. The history says who overruled it,
+    and why.
+    """
+    from kfp_tfjob.components.publish import by_hand
+    from kfp_tfjob.components.step import Step
+
+    person, why = _person(by), _text(reason)
+    step = Step("publish", run_id, place.layout, place.store, task)
+    planned = by_hand.plan(step, model)
+    if not json_:
+        show(f"{model}: version of run {run_id} becomes the champion")
+        show(f"verdict: {'blessed' if planned.blessed else 'not blessed'}: {planned.reasons}")
+        show(f"champion now: {planned.now or 'none'}")
+    elif dry_run:
+        show_json(planned)
+    if dry_run:
+        return
+    proceed(yes, json_)
+    champion = by_hand.execute(step, planned, person, why)
+    _tell(place, model, champion, json_)
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="earlier champions that stay for a rollback",
+)
+@click.option(
+    "--in-flight-hours",
+    "hours",
+    type=click.FloatRange(min=1),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="a version that was never the champion stays so long: its run may still promote it",
+)
+@click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
+@_by
+@with_models
+@as_json
+def prune(
+    place: Models, model: str, keep: int, hours: float, really: bool, by: str, json_: bool
+) -> None:
+    """Delete versions that nobody needs; without --apply, only list them.
+
+    The champion, the last N champions before it and versions of runs that may be in flight stay,
+    and so do all records. A record of each deleted version is written first. If the command is
+    killed, start it again.
+    """
+    from kfp_tfjob.registry import prune as engine
+    from kfp_tfjob.registry import view
+
+    view.require(place.store, place.layout, model)
+    planned = engine.plan(place.store, place.layout, model, keep, hours)
+    found = [(it, "") for it in planned.candidates]
+    if really:
+        found = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))
+    skipped = [why for _, why in found if why]
+    if json_:
+        gone = tuple(it for it, why in found if not why)
+        show_json(Pruned(model, really, gone, planned.kept, tuple(skipped)))
+        return
+    done = "deleted" if really else "would delete"
+    for it, why in found:
+        if why:
+            continue
+        what = f"version {it.version}" if it.version else f"the folder for servers {it.serving}"
+        show(f"{done} {what}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
+    for number, why in sorted(planned.kept.items(), reverse=True):
+        show(f"stays: version {number} {why}")
+    for text in skipped:
+        show(f"note: {text}")
+    if planned.candidates and not really:
+        show("nothing was deleted; add --apply to delete")
+
+
+@click.command()
+@click.argument("model", required=False)
+@with_models
+@as_json
+def sync(place: Models, model: str | None, json_: bool) -> None:
+    """Finish what a killed publish left, and bring other registries up to date.
+
+    Completes the folder that servers read, of one model or of all. MLflow is on if
+    MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
+    says that one of them is not up to date.
+    """
+    from kfp_tfjob.registry import mirror, view
+    from kfp_tfjob.registry.servable import publish_newest
+
+    if model:
+        view.require(place.store, place.layout, model)
+    outcomes, folders, wrong = [], {}, []
+    for name in [model] if model else view.names(place.store, place.layout):
+        try:
+            folder = publish_newest(place.store, place.layout, name)
+        except DataError as error:
+            wrong.append(error)
+            continue
+        folders[name] = str(folder or "")
+        outcomes += mirror.sync(place.store, place.layout, name, mirror.PERSON_SECONDS)
+    if json_:
+        show_json(outcomes)
+    else:
+        for name, folder in folders.items():
+            show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
+        for it in outcomes:
+            show(f"{it.model}: {it.mirror} at {it.server}: {it.said}")
+    if wrong:
+        raise DataError(*(problem for error in wrong for problem in error.problems))
+    if not all(it.done for it in outcomes):
+        sys.exit(1)
+
+
+def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
+    from kfp_tfjob.registry import mirror
+
+    outcomes = mirror.sync(place.store, place.layout, model)
+    if json_:
+        show_json(champion)
+        return
+    base = place.layout.model(model).servable(champion.served_as)
+    show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
+    show(f"servers read {base}")
+    for it in outcomes:
+        show(f"{it.mirror} at {it.server}: {it.said}")
+
+
+def _person(given: str) -> str:
+    """Return who decides.
+
+    Raises:
+        ConfigurationError: It is not known.
+    """
+    try:
+        return given.strip() or getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise ConfigurationError(
+            Problem(
+                "this machine does not know the name of its user",
+                received=str(error),
+                fix="say who decides with --by NAME",
+            )
+        ) from error
+
+
+def _text(reason: str) -> str:
+    if not reason.strip():
+        raise ConfigurationError(
+            Problem(
+                "--reason is empty",
+                expected="why the champion changes, for the history",
+                fix="write a reason",
+            )
+        )
+    return reason.strip()

@@ -1,0 +1,71 @@
+"""publish of a run that a person has promoted meanwhile: the run is not judged against itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.publish import by_hand, engine
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.judged import as_second, keep_second, lost_race
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, judged, publish
+
+
+@pytest.mark.parametrize("when", ["before publish", "while it is judged once more"])
+def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when: str) -> None:
+    layout = Layout(base)
+    verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
+    step = Step("publish", "mine", layout, store)
+
+    def promote() -> None:
+        planned = by_hand.plan(step, NAME)
+        by_hand.execute(step, planned, "eva", "it is needed now")
+
+    def again() -> None:
+        assert when != "before publish", "judged against itself"
+        promote()
+        keep_second(store, step.run, as_second(verdict | {"blessed": False, "champion": None}))
+
+    if when == "before publish":
+        promote()
+        publish(store, layout, "r2")  # and another champion came after it
+    else:
+        publish(store, layout, "r2")
+    where = (str(step.run.verdict), verdict["dataset_uri"])
+    done = engine.run(step, NAME, verdict["model_uri"], *where, again)
+    number = 1 if when == "before publish" else 2
+    record = json.loads(store.read(layout.model(NAME).champion(number)))
+    assert (record["action"], record["run_id"]) == ("promote", "mine")
+    assert (done.outcome, done.version) == ("published", record["version"])
+    assert done.version_uri == record["version_uri"]
+    assert done.champion_uri == str(layout.model(NAME).champion(number))
+    assert "eva made it the champion already: it is needed now" in done.card
+    assert lost_race(store, step.run) is None
+    newest = read_champion(store, layout, NAME)
+    assert newest is not None and newest.number == 2  # no record of its own
+
+
+def test_a_damaged_record_of_the_winner_is_no_obstacle(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    layout = Layout(base)
+    verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
+    for run_id in ("r1", "r2"):
+        publish(store, layout, run_id)
+    store.write(layout.model(NAME).champion(1), b"{")
+    step = Step("publish", "mine", layout, store)
+
+    def again() -> None:
+        met = {"number": 2, "version": 2, "run_id": "r2"}
+        keep_second(store, step.run, as_second(verdict | {"champion": met}))
+
+    where = (str(step.run.verdict), verdict["dataset_uri"])
+    done = engine.run(step, NAME, verdict["model_uri"], *where, again)
+    assert (done.outcome, done.champion_uri) == (
+        "published",
+        str(layout.model(NAME).champion(3)),
+    )
