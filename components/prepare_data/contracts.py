@@ -79,7 +79,7 @@ def of_header(reference: Reference, names: Sequence[str], label: str) -> list[Pr
     before = {item["name"]: item["type"] for item in known}
     now = [name for name in names if name in before or name not in left_out]
     features = [{"name": name, "type": before.get(name, _UNKNOWN)} for name in now]
-    found = [it for it in _columns(reference, {"features": features}) if "order" not in it.what]
+    found = _columns(reference, {"features": features}, in_order=False)
     named = {"name": label, "classes": reference.schema["label"]["classes"]}
     task = reference.schema["task"]
     return [*found, *_label(reference, {"label": named, "task": task})]
@@ -95,7 +95,9 @@ def consequence(reference: Reference) -> Problem:
     )
 
 
-def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
+def _columns(
+    reference: Reference, schema: Mapping[str, Any], in_order: bool = True
+) -> Iterator[Problem]:
     before = {item["name"]: item["type"] for item in reference.schema.get("features", ())}
     now = {item["name"]: item["type"] for item in schema.get("features", ())}
     reasons = {item["name"]: item["reason"] for item in schema.get("left_out", ())}
@@ -130,7 +132,7 @@ def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Proble
         )
     if len(retyped) > _MOST_NAMED:
         yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns are of another kind")
-    if not missing and not new and list(before) != list(now):
+    if in_order and not missing and not new and list(before) != list(now):
         yield Problem(
             f"the columns are in another order than those of {reference.name}",
             received=listed(now, _MOST_NAMED),

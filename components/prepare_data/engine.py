@@ -105,7 +105,8 @@ def run(
         log.info("dataset %s already exists and is reused", base)
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
         if options.append:
-            appending.remember(step.store, step.layout, base, options, data_label)
+            given = (step.store, step.layout, base, source, options, data_label)
+            appending.remember(*given)
         _warn(finished)
         return finished
     if elsewhere:

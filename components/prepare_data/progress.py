@@ -29,6 +29,7 @@ class ProgressLog:
     def __init__(self, verb: str, total_bytes: int = 0) -> None:
         self._verb, self._total = verb, total_bytes
         self._rows = self._bytes = 0
+        self._said = (0, 0)
         self._start = self._last = time.monotonic()
 
     def add(self, rows: int, size: int) -> None:
@@ -39,7 +40,11 @@ class ProgressLog:
             self.log()
 
     def log(self) -> None:
-        """Write a line now."""
+        """Write a line now, unless there is nothing new to say."""
+        counts = (self._rows, self._bytes)
+        if counts == self._said:
+            return
+        self._said = counts
         self._last = time.monotonic()
         log.info("%s", self._line(max(self._last - self._start, 1e-3)))
 

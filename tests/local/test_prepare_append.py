@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import time
-from collections.abc import Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,101 +21,15 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.append_world import ADDED, HEADER, THREE, World, kept, mixed, named
 from tests.local.prepare_attempts import attempts
 
-HEADER = "a,b,city,day,y"
 KILLS = 6
-CITIES = ("Rome", "Zürich", "Lagos", "")
-
-
-def mixed(number: int, rows: int = 60, cities=CITIES, classes="uv") -> str:
-    """Return a CSV with gaps, categories and dates."""
-    draw = random.Random(number)
-    lines = [HEADER]
-    for i in range(rows):
-        gap = draw.random() < 0.1
-        cells = ["" if gap else f"{draw.gauss(0, 1):.6f}", str(draw.randrange(9))]
-        cells += [draw.choice(cities), f"20{number + 10}-{i % 12 + 1:02d}-{i % 28 + 1:02d}"]
-        lines.append(",".join([*cells, draw.choice(classes)]))
-    return "\n".join([*lines, ""])
-
-
-def numbers(
-    number: int, rows: int = 60, label: Callable[[random.Random], str] | None = None
-) -> str:
-    """Return a CSV of numbers."""
-    draw = random.Random(number)
-    label = label or (lambda draw: draw.choice("uv"))
-    lines = [f"{draw.gauss(0, 1):.6f},{draw.randrange(9)},{label(draw)}" for _ in range(rows)]
-    return "\n".join(["a,b,y", *lines, ""])
-
-
-def named(files: Mapping[int, str]) -> dict[str, str]:
-    return {f"part-{number:02d}.csv": text for number, text in files.items()}
-
-
-class World:
-    """A folder of files, and datasets of it in two places of a store."""
-
-    def __init__(self, store: Store, base: S3Address, folder: Path, in_store: bool = False) -> None:
-        self.store, self.base, self.folder, self.in_store = store, base, folder, in_store
-        self.places = 0
-
-    def write(self, files: Mapping[str, str]) -> str:
-        """Write the files, and nothing else; return their address."""
-        if self.in_store:
-            top = self.base / "data"
-            for item in self.store.list(top):
-                self.store.delete(item.address)
-            for name, text in files.items():
-                self.store.write(top / name, text.encode())
-            return str(top)
-        top = self.folder / "data"
-        for path in [*top.rglob("*.*")]:
-            path.unlink()
-        for name, text in files.items():
-            (top / name).parent.mkdir(parents=True, exist_ok=True)
-            (top / name).write_text(text)
-        return str(top)
-
-    def prepare(self, files: Mapping[str, str], options=None, out="appended", **how) -> Prepared:
-        step = Step("prepare_data", "r1", Layout(self.base / out), self.store)
-        return run(step, self.write(files), "y", {"append": True, **(options or {})}, **how)
-
-    def objects(self, done: Prepared) -> dict[str, str]:
-        """Return the SHA-256 of every object of a dataset, by key."""
-        base = S3Address.parse(done.dataset_uri)
-        start = len(base.key) + 1
-        return {
-            item.address.key[start:]: sha256(self.store.read(item.address, 1 << 28)).hexdigest()
-            for item in self.store.list(base)
-        }
-
-    def prove(self, files: Mapping[str, str], options=None, **how) -> Prepared:
-        """Append, and compare with a dataset that is prepared from all of the files at once."""
-        done = self.prepare(files, options, **how)
-        self.places += 1
-        whole = self.prepare(files, options, f"whole{self.places}", **how)
-        assert not whole.appended
-        assert self.objects(done) == self.objects(whole)
-        assert done.dataset_digest == whole.dataset_digest
-        return done
 
 
 @pytest.fixture
 def world(store: Store, base: S3Address, tmp_path: Path) -> World:
     return World(store, base, tmp_path)
-
-
-THREE = named({number: mixed(number) for number in range(3)})
-ADDED = named({3: mixed(3)})
-
-
-def kept(done: Prepared) -> int:
-    """Return how many files were not read."""
-    if not done.appended:
-        return 0
-    return int(done.appended.partition(": ")[2].partition(" of ")[0])
 
 
 def test_an_added_file_is_the_only_one_that_is_read(world):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 
@@ -74,5 +74,5 @@ def usable() -> Iterator[None]:
     """Turn the faults of an earlier dataset into an UnusableError."""
     try:
         yield
-    except (DataError, ObjectNotFoundError, KeyError, TypeError, ValueError) as error:
+    except (ConfigurationError, DataError, KeyError, TypeError, ValueError) as error:
         raise UnusableError(str(error)) from error

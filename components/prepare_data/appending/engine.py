@@ -26,10 +26,11 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import crossing, dataset, enough, learned
 from kfp_tfjob.components.prepare_data.appending import hash_lists, kept
 from kfp_tfjob.components.prepare_data.appending.copier import Copier, UnusableError, usable
-from kfp_tfjob.components.prepare_data.appending.groups import FORMAT, Group, family_of, groups_of
+from kfp_tfjob.components.prepare_data.appending.groups import FORMAT, Group, groups_of
 from kfp_tfjob.components.prepare_data.appending.hash_lists import HashList
 from kfp_tfjob.components.prepare_data.appending.kept import Earlier, Entry
 from kfp_tfjob.components.prepare_data.appending.reading import GroupReading, Groups
+from kfp_tfjob.components.prepare_data.appending.records import Records
 from kfp_tfjob.components.prepare_data.appending.summary import Summary
 from kfp_tfjob.components.prepare_data.dataset import Content, Prepared
 from kfp_tfjob.components.prepare_data.distributions import Edges
@@ -97,10 +98,15 @@ class Inputs:
 
 
 def remember(
-    store: Store, layout: Layout, base: S3Address, options: DataOptions, label: str
+    store: Store,
+    layout: Layout,
+    base: S3Address,
+    source: Source,
+    options: DataOptions,
+    label: str,
 ) -> None:
     """Make sure that later runs find a finished dataset."""
-    kept.remember(store, layout, family_of(options, label), base)
+    kept.remember(store, Records(store, layout, source, options, label), base)
 
 
 def prepare(inputs: Inputs) -> Prepared:
@@ -114,8 +120,8 @@ def prepare(inputs: Inputs) -> Prepared:
     columns = Reading(source, label, options, inputs.executor).columns(inputs.block)
     groups = groups_of(source, inputs.contents, columns, options)
     inputs.store.probe(inputs.base)
-    place = (inputs.store, inputs.layout, family_of(options, label))
-    earlier = kept.find(*place, groups, inputs.base.name)
+    records = Records(inputs.store, inputs.layout, source, options, label)
+    earlier = kept.find(inputs.store, inputs.layout, records, groups, inputs.base.name)
 
     def reading() -> GroupReading:
         given = (source, groups, label, options, columns, inputs.block, inputs.part)
@@ -127,7 +133,7 @@ def prepare(inputs: Inputs) -> Prepared:
         log.warning("%s cannot be appended to, so all files are read: %s", earlier.base, error)
         done = _Preparing(inputs, groups, reading(), None).run()
     discard(inputs.executor.context.exchange)
-    kept.remember(*place, inputs.base)
+    kept.remember(inputs.store, records, inputs.base)
     return done
 
 
@@ -430,7 +436,7 @@ class _Preparing:
         source = self._inputs.source
         words = (
             f"appended to {self._earlier.base}: {files:,} of {counted(len(source.files), 'file')},"
-            f" with {rows:,} rows, are as they were. {_mb(read)} of {_mb(source.size)} were read,"
+            f" with {rows:,} rows, are as they were. {_mb(read)} of {_mb(source.size)} were parsed,"
             f" {_mb(self._copied)} copied in the store, {_mb(size - self._copied)} written"
         )
         log.info("%s", words)

@@ -42,9 +42,9 @@ class Group:
         return self.source.size
 
 
-def family_of(options: DataOptions, label: str) -> str:
-    """Return the digest of label and options, which appended datasets have in common."""
-    return options.dataset_digest("", label)
+def family_of(options: DataOptions, label: str, folder: str = "") -> str:
+    """Return the digest of label, options and a folder, which appended datasets share."""
+    return options.dataset_digest(folder, label)
 
 
 def groups_of(

@@ -1,13 +1,11 @@
-"""What a dataset keeps for later runs that append to it, and how they find it.
+"""What a dataset keeps for later runs that append to it.
 
     groups/index.json              the kinds; of each group its key, rows, and keys of objects
     groups/NNNNN.json              what was read from the group, and what its rows say
     groups/SPLIT-NNNNN.rows        the hashes of the rows of a shard
     groups/NNNNN-PPPPP.splits      those of a part, where not they decide about the split
 
-`datasets/appended/<family>/<n>.json` names a dataset and the keys of its groups. The family is a
-digest of label and options. All of these are objects of the manifest but for that record, which is
-created after it; it is only looked for, so a lost one costs time and nothing else.
+All of these are objects of the manifest. `records.py` finds the dataset again.
 """
 
 from __future__ import annotations
@@ -21,23 +19,18 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.components.prepare_data.appending.groups import Group
+from kfp_tfjob.components.prepare_data.appending.records import Records
 from kfp_tfjob.components.prepare_data.job import kinds_of, plain_of
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import crc64nvme
-from kfp_tfjob.storage.errors import (
-    DataError,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    Problem,
-)
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.layout import GROUP_INDEX, MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 
 FORMAT = "kfp-tfjob/groups/1"
-_MOST_LOOKED = 10  # records
-_MOST_CREATED = 20  # tries to be the next record
+_LONGEST_INDEX = 256 << 20  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -134,39 +127,33 @@ def digest_of(body: object) -> str:
 
 
 def find(
-    store: Store, layout: Layout, family: str, groups: Sequence[Group], but: str
+    store: Store, layout: Layout, records: Records, groups: Sequence[Group], but: str
 ) -> Earlier | None:
-    """Return the dataset that has most of the groups; None if none has any.
+    """Return the dataset that has most of the groups; None if none has any, which is logged.
 
     Args:
         store: The store.
         layout: Of output_uri.
-        family: The digest of label and options.
+        records: Of earlier datasets.
         groups: Those of the source.
         but: The name of the dataset to be written.
     """
     wanted = {group.key: group.size for group in groups}
-    found: list[tuple[int, int, str]] = []
-    for number in sorted(store.numbers(layout.appended(family)), reverse=True)[:_MOST_LOOKED]:
-        record = _record(store, layout.appended_record(family, number))
-        name, keys = record.get("dataset", ""), record.get("groups", ())
-        common = sum(wanted.get(key, 0) for key in keys if isinstance(key, str))
-        if common and name != but:
-            found.append((common, number, name))
-    for _, _, name in sorted(found, reverse=True):
+    looked = [record for record in records.newest(groups[0].key) if record.dataset != but]
+    common = {
+        record.dataset: sum(max(wanted[key], 1) for key in record.groups & wanted.keys())
+        for record in looked
+    }
+    found = sorted(filter(common.get, common), key=common.get, reverse=True)
+    if not found:
+        why = records.why_none(len(looked))
+        log.info("no earlier dataset has these files, so all of them are read: %s", why)
+    for name in found:
         try:
             return _opened(store, layout.dataset(name))
-        except (ObjectNotFoundError, DataError, KeyError, TypeError, ValueError) as error:
+        except (StepError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("dataset %s is not appended to: %s", name, error)
     return None
-
-
-def _record(store: Store, address: S3Address) -> dict[str, Any]:
-    try:
-        found = json.loads(store.read(address))
-    except (ObjectNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _opened(store: Store, base: S3Address) -> Earlier:
@@ -184,23 +171,12 @@ def _opened(store: Store, base: S3Address) -> Earlier:
     return found
 
 
-def remember(store: Store, layout: Layout, family: str, base: S3Address) -> None:
-    """Leave a record of a finished dataset, unless there is one among the newest."""
+def remember(store: Store, records: Records, base: S3Address) -> None:
+    """Leave a record of a finished dataset; if that fails, it is logged."""
     try:
-        index = json.loads(store.read(base / GROUP_INDEX, 64 << 20))
-        keys = [entry["key"] for entry in index["groups"]]
-    except (ObjectNotFoundError, KeyError, TypeError, ValueError) as error:
+        index = json.loads(store.read(base / GROUP_INDEX, _LONGEST_INDEX))
+        records.add(base.name, [entry["key"] for entry in index["groups"]])
+    except ObjectNotFoundError:
+        log.warning("no later run can append to the dataset %s: it has no groups", base)
+    except (StepError, IndexError, KeyError, TypeError, ValueError) as error:
         log.warning("no later run can append to the dataset %s: %s", base, error)
-        return
-    body = json.dumps({"dataset": base.name, "groups": keys}).encode()
-    numbers = sorted(store.numbers(layout.appended(family)))
-    for number in reversed(numbers[-_MOST_LOOKED:]):
-        if _record(store, layout.appended_record(family, number)).get("dataset") == base.name:
-            return
-    following = (numbers[-1] if numbers else 0) + 1
-    for number in range(following, following + _MOST_CREATED):
-        try:
-            store.create(layout.appended_record(family, number), body, "application/json")
-            return
-        except ObjectExistsError:
-            continue  # another run has finished a dataset at the same time
