@@ -59,10 +59,10 @@ SCENES = [
     Scene("503 bursts", lambda: [Fault(faults.slow_down, times=8)]),
     Scene("resets after half a body", lambda: [Fault(faults.reset_midway, times=5)]),
     Scene(
-        "the store is away until the deadline",
+        "the store is unreachable until the deadline",
         lambda: [Fault(faults.away(10_000), ".*", times=EVER)],
     ),
-    Scene("the store is away for 6 s", lambda: [Fault(faults.away(6), ".*", times=EVER)]),
+    Scene("the store is unreachable for 6 s", lambda: [Fault(faults.away(6), ".*", times=EVER)]),
     Scene("read-only credentials", lambda: [Fault(faults.refuse(403, "AccessDenied"), times=EVER)]),
     Scene(
         "write permission is lost midway",

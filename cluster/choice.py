@@ -25,8 +25,8 @@ def open_backend(
     """Return the back end that the environment names.
 
     Args:
-        api_seconds: How long the API server may be away.
-        operator_seconds: How long the operator may be away when a job is created.
+        api_seconds: How long the API server may be unreachable.
+        operator_seconds: How long the operator may be unreachable when a job is created.
         kind: The kind of the jobs.
 
     Raises:

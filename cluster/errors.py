@@ -62,7 +62,7 @@ def translate(error: ApiError, what: str) -> StepError:
 
     Args:
         error: An error that is not temporary.
-        what: The call in words, for instance `create job team-a/x`.
+        what: The call as text, for instance `create job team-a/x`.
     """
     said, status = error.message, error.status
     if status == 404:

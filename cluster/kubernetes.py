@@ -49,7 +49,7 @@ class KubernetesBackend:
 
     Args:
         api: The cluster.
-        operator_seconds: How long the operator's webhook may be away when a job is created.
+        operator_seconds: How long the operator's webhook may be unreachable when a job is created.
         lost_node_seconds: How long a deletion waits for pods of a node that does not respond.
     """
 

@@ -1,4 +1,4 @@
-"""Stores the log lines of an attempt in parts, while the store may be away.
+"""Stores the log lines of an attempt in parts, while the store may be unreachable.
 
 The lines of a replica are packed into parts (log_buffer.py), at most every PART_SECONDS unless a
 part is full before. One thread packs; others send. No caller waits for the store: what it has not
@@ -183,7 +183,7 @@ class LogWriter:
                 self._change.notify_all()
 
     def _lose_the_oldest(self, replicas: Sequence[ReplicaLog]) -> None:
-        """Keep the memory within its limit while the store is away."""
+        """Keep the memory within its limit while the store is unreachable."""
         while sum(replica.held for replica in replicas) > MEMORY_BYTES:
             most = max(replicas, key=lambda replica: replica.held)
             with most.packing:

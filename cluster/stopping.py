@@ -157,7 +157,7 @@ class Stopping:
     def _left(self) -> dict[str, int]:
         """Return the jobs of the run that have not ended and are not being deleted.
 
-        Those of other tasks have their own time to stop, because their launchers may be away.
+        Those of other tasks have their own time to stop, because their launchers may be down.
         """
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
         found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)

@@ -211,7 +211,7 @@ class StepJob:
 
 @dataclass(frozen=True)
 class SecondJudging(StepJob):
-    """The work of publish that a pod of its own may do: it judges the model once more."""
+    """The work of publish that may run in a separate pod: judging the model again."""
 
     @property
     def step(self) -> str:

@@ -124,7 +124,7 @@ class StepJobRun:
         Raises:
             WorkFailedError: The work failed; with code, verdict and message of the pod.
             ConfigurationError: The cluster refuses the Job, or one of its name is not ours.
-            ClusterUnavailableError: The API server was away for too long; the Job continues.
+            ClusterUnavailableError: The API server was unreachable for too long; the Job continues.
         """
         name = self._adopted()
         for left in reversed(range(_TRIES)):

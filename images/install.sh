@@ -1,4 +1,4 @@
-# Fills /opt/venv in a stage of a Containerfile with what lies beside this file.
+# Fills /opt/venv in a stage of a Containerfile with the files beside this one.
 #
 #     sh install.sh NAME      the locked requirements NAME.txt and NAME-sdists.txt, with their hashes
 #     sh install.sh wheel     the wheel of the project, and nothing that it needs
@@ -14,7 +14,7 @@ install() {
     /tmp/pip/bin/pip --disable-pip-version-check --python /opt/venv/bin/python install \
         --quiet --no-cache-dir --no-compile --no-deps "$@"
 }
-# Some packages have templates in them that are no Python, hence `true`.
+# Some packages contain templates that are not valid Python, so errors are ignored.
 compile='/opt/venv/bin/python -m compileall -qq -f --invalidation-mode unchecked-hash "$@" || true'
 
 export PYTHONHASHSEED=0 # the order of a set is in the bytecode
@@ -31,7 +31,7 @@ else
             --no-build-isolation --use-pep517 --wheel-dir /tmp/wheels -r "$here/$1-sdists.txt"
         install /tmp/wheels/*.whl
     fi
-    # Nobody compiles against a library in an image, nor runs its tests: 20 MB.
+    # An image needs no headers, static libraries or tests: 20 MB.
     find /opt/venv/lib/*/site-packages -type d \( -path '*/pyarrow/tests' -o -path '*/pyarrow/src' \
         -o -path '*/pyarrow/include' -o -path '*/dask/*tests' -o -path '*/distributed/*tests' \) \
         -prune -exec rm -rf {} +

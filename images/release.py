@@ -59,7 +59,7 @@ def changes(version: str, changelog: str) -> str:
 
 
 def _check_tree() -> None:
-    """Refuse files that are not in the commit: nobody could make the release again."""
+    """Refuse files that are not in the commit: the release would not be reproducible."""
     if changed := git("status", "--porcelain"):
         raise ConfigurationError(
             Problem(

@@ -187,7 +187,7 @@ def clean_pod_policy(job: Job) -> Iterator[Found]:
 def time_to_live(job: Job) -> Iterator[Found]:
     """Finished jobs and their pods stay until they are deleted.
 
-    If the time is too short, a launcher that was away no longer finds the job.
+    If the time is too short, a launcher that was interrupted no longer finds the job.
     """
     seconds = job.run_policy.get("ttlSecondsAfterFinished")
     if seconds is None:

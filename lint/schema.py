@@ -100,7 +100,7 @@ class Violation:
 
     @property
     def words(self) -> str:
-        """The expected type in words."""
+        """The expected type as text."""
         if self.structural:
             return "a list" if self.expected.startswith("list") else "an object"
         return _WORDS[self.expected]

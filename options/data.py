@@ -162,7 +162,7 @@ class Gaps(Group):
     rule: Literal[_RULES] = option(
         ...,
         "`fail`: the row is bad, see `on_bad_row`; `drop`: the row is left out; otherwise the"
-        " statistic of train, or the constant `value`, stands for a gap.",
+        " statistic of train, or the constant `value`, fills a gap.",
     )
     value: Text | None = option(
         None,
@@ -256,7 +256,7 @@ class DataOptions(Group):
         {},
         "What happens to a gap, by the name of the column or `*` for all others: `fail`, `drop`,"
         " `median`, `mean`, `most_frequent`, or a dict with `rule`, `value` and `indicator`. By"
-        " default the median stands for the gap of a number or a date, and the most frequent"
+        " default, the median fills a gap of a number or a date, and the most frequent"
         " value for that of a boolean; the gap of a category or a text has a code of its own.",
     )
     min_count: int = option(
@@ -385,7 +385,7 @@ class DataOptions(Group):
             codec.
         """
         options = self.model_dump(mode="json")
-        del options["reader"]  # its code is part of source_digest, wherever it lies
+        del options["reader"]  # its code is part of source_digest, wherever it is
         del options["contract"]  # it judges the data and does not change it
         del options["workers"]  # how the work is done does not change it either
         for name in _LATER_KEYS:

@@ -87,7 +87,7 @@ class Threshold(Group):
         return min(above, inf if self.max is None else self.max - value)
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return it as text."""
         ends = [("at least", self.min), ("at most", self.max)]
         return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
 
@@ -221,7 +221,7 @@ class GateOptions(Group):
     incompatible_champion: Literal["fail", "treat_as_first"] = option(
         "fail",
         "What happens if the champion cannot be compared, because its schema differs or"
-        " it cannot be loaded: the step fails, or the model is treated as the first.",
+        " it cannot be loaded: the model is not blessed, or it is judged as a first model.",
     )
     thresholds: dict[str, Threshold] = option(
         {},

@@ -296,7 +296,7 @@ class PodOptions(Group):
     )
     evaluate: EvaluatePodSettings = option(
         EvaluatePodSettings(),
-        "The same for evaluate, and for publish if it judges a model once more; with `gpus` on"
+        "The same for evaluate, and for publish if it judges a model again; with `gpus` on"
         " GPUs, in the default image of the training.",
     )
 

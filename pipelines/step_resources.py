@@ -25,7 +25,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
         "launch_tfjob": "1Gi",
         "sync_output": "1Gi",
         "evaluate": "4Gi",
-        "publish": "4Gi",  # it judges a model once more if another run was promoted meanwhile
+        "publish": "4Gi",  # it judges a model again if another run was promoted meanwhile
         "finish": "1Gi",
     }.items()
 }

@@ -110,7 +110,7 @@ def tasks_of(pipeline: Any) -> Mapping[str, Any]:
 def only_if_changed(task: Any) -> None:
     """Let a task, and all tasks that need its output, run only if preflight found something new.
 
-    dsl.If would do the same with a DAG around the tasks, whose driver takes ten seconds of every
+    dsl.If would do the same with a DAG around the tasks, but its driver takes ten seconds of every
     run that trains. The driver of a task evaluates a condition too, but the SDK has no word for it.
 
     Args:

@@ -115,7 +115,7 @@ def explain(
 
     Args:
         error: The error.
-        what: The call in words.
+        what: The call as text.
         address: The object or bucket of the call.
         endpoint: URL of the store; empty for AWS.
     """

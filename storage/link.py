@@ -118,7 +118,7 @@ class Link:
         """Send a body with its checksum; every try reads it again.
 
         Args:
-            what: The call in words.
+            what: The call as text.
             address: The destination.
             body: The body to send.
             parameters: As for put_object or upload_part of boto3.
@@ -137,7 +137,7 @@ class Link:
         """Make a call that is safe to repeat, and retry it while its errors are transient.
 
         Args:
-            what: The call in words, for the log and the error.
+            what: The call as text, for the log and the error.
             address: The object or bucket of the call.
             call: The call.
 

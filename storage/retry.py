@@ -46,7 +46,7 @@ class Patience:
         """Return the result of `call`, and retry it while its errors are transient.
 
         Args:
-            what: The call in words, for the log and the error.
+            what: The call as text, for the log and the error.
             call: What to do; it must be safe to repeat.
             transient: Tells whether an error is transient.
 

@@ -69,7 +69,7 @@ class Store:
         endpoint: URL; if empty, the Secret or else the environment sets it; the default is AWS.
         region: Region; if empty, set in the same way; the default is `us-east-1`.
         secret: The mounted Secret; None for the volume that the environment names.
-        patience: How long a call is retried while the store is away.
+        patience: How long a call is retried while the store is unreachable.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class State:
         verdict: `starting`, `mirroring`, `stored`, `not_stored`, `store_unavailable`, `fenced` or
             `user_error`.
         code: The exit code; 0 while the sidecar runs.
-        message: The reason, in words.
+        message: The reason, as text.
         stored: Number of files that are in the store.
         missing: Some of the paths that are not in the store.
     """

@@ -74,8 +74,8 @@ def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
         ended: Set when the trainer has ended, so no program writes any more.
 
     Returns:
-        0 if everything in the folder at the end is stored, 145 if the store was away, 2 if this
-        sidecar no longer owns the run, otherwise 1.
+        0 if everything in the folder at the end is stored, 145 if the store was unreachable, 2 if
+        this sidecar no longer owns the run, otherwise 1.
 
     Raises:
         ConfigurationError: Another sidecar mirrors the folder, or the prefix belongs to a different
@@ -258,7 +258,7 @@ class _Sidecar:
                 log.info("everything is stored: %s", counted(files, "file"))
                 write(self._settings.folder, State("stored", stored=files), ended=True)
                 return 0
-            # More passes help while the store is away or refuses, or while they still store files.
+            # More passes help while the store is unreachable or refuses, or while files are sent.
             hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)
             if grace.over() or hopeless:
                 return self._not_stored(missing)

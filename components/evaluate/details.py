@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WrongRow:
-    """A row with a wrong prediction, in words.
+    """A row with a wrong prediction, as text.
 
     Attributes:
         number: The number of the row in the test split, from 1.
@@ -72,7 +72,7 @@ class Details:
         why_not: Why it is not known.
         rows: The rows with the greatest errors; None if the run did not ask for them.
         columns: The columns of their values.
-        unknown: The columns that the run asked for and that do not exist, in words.
+        unknown: The columns that the run asked for and that do not exist, as text.
         more: How many rows are left out, because the page would be too large.
     """
 
@@ -154,7 +154,7 @@ def _of_pictures(task: Task) -> bool:
 def _row(
     row: WorstRow, task: Task, columns: Sequence[str], champion: Predictions | None
 ) -> WrongRow:
-    """Put a row in words."""
+    """Return a row as text."""
     kinds = dict(zip(task.features, task.kinds, strict=True)) if task.kinds else {}
     theirs = "" if champion is None else _answer(champion[row.number : row.number + 1], task)
     if task.classes:
@@ -189,7 +189,7 @@ def _unknown(asked: Sequence[str], features: Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(value: Any, kind: str) -> str:
-    """Return the value of a column in words; a dash for a gap."""
+    """Return the value of a column as text; a dash for a gap."""
     if kind == DATE:
         if value == NO_DATE:
             return "–"

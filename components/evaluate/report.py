@@ -198,7 +198,7 @@ def _slice_drawing(verdict: Mapping[str, Any]) -> Any:
 
 
 def _columns(found: Importances | None) -> list[_Column]:
-    """Put the importances in words, all with as many digits and on one scale."""
+    """Return the importances as text, all with as many digits and on one scale."""
     if found is None:
         return []
     drawn = list(found.columns.values())[:_MOST_COLUMNS]

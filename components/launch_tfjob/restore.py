@@ -170,14 +170,14 @@ def _fetch_files(
     progress = TransferProgress("restoring", len(objects), size)
     what = counted(len(objects), "file")
     log.info("restoring %s beside the checkpoint, %.1f MB", what, size / 1e6)
-    failed = {item.address.key[start:]: "the store is away" for item in objects}
+    failed = {item.address.key[start:]: "the store is unreachable" for item in objects}
     away = False
 
     def fetch(item: Listed) -> None:
         path = item.address.key[start:]
         store.fetch(item.address, output, store.entry(item.address, path))
 
-    # When the store is away, do not wait for the remaining objects.
+    # When the store is unreachable, do not wait for the remaining objects.
     wanted = takewhile(lambda _: not away, objects)
     for item, fetched in each(fetch, wanted, min(WORKERS, len(objects)), progress.tick):
         path = item.address.key[start:]

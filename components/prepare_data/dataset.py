@@ -57,7 +57,7 @@ class Prepared:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         reused: Whether it existed already.
-        appended: What an earlier dataset gave, in words; empty if nothing.
+        appended: What an earlier dataset gave, as text; empty if nothing.
     """
 
     dataset_uri: str

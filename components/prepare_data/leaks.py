@@ -48,7 +48,7 @@ class Suspicious:
 
     @property
     def words(self) -> str:
-        """The figure in words."""
+        """The figure as text."""
         return f"AUC {self.auc:.3f}" if self.auc is not None else f"{self.figure:.1%}"
 
 

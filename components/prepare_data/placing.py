@@ -45,7 +45,7 @@ class Placing:
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
-        forms: The first time of each form, a date or a number, in words.
+        forms: The first time of each form, a date or a number, as text.
 
     Raises:
         DataError: Only some files are in folders that name a split.

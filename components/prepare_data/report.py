@@ -58,7 +58,7 @@ def render(
         statistics: The content of statistics.json.
         reused: Whether an earlier run prepared this dataset.
         review: What was found when the dataset was judged; None without it.
-        appended: What an earlier dataset gave, in words; empty if nothing.
+        appended: What an earlier dataset gave, as text; empty if nothing.
 
     Returns:
         A page of less than 1 MB, with at most 200 columns and 100 classes.

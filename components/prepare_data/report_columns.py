@@ -38,7 +38,7 @@ class Row:
         name: The column.
         plot: Its rows by bin: train as bars, test and the champion's data as lines.
         shape: The histogram of a number or a date.
-        cells: The figures of a number, or the values in words.
+        cells: The figures of a number, or the values as text.
         gaps: The gaps in train.
         drifts: Style and text of the drift from the champion's data, then of that of test.
     """
@@ -176,7 +176,7 @@ def _gaps(name: str, column: Mapping[str, Any], comparison: Comparison | None) -
 
 
 def _words(column: Mapping[str, Any]) -> str:
-    """Return the values of a column that is no number, in words."""
+    """Return the values of a column that is no number, as text."""
     if not column["count"]:
         return "none"
     if column["kind"] == BOOLEAN:
@@ -193,7 +193,7 @@ def _words(column: Mapping[str, Any]) -> str:
 
 
 def _pictures(column: Mapping[str, Any]) -> str:
-    """Return the formats, modes and sizes of pictures, in words."""
+    """Return the formats, modes and sizes of pictures, as text."""
     kinds = {**column["formats"], **column["modes"]}
     sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in column["sizes"][:5])
     more = f" and {column['distinct_sizes'] - 5:,} more" if column["distinct_sizes"] > 5 else ""

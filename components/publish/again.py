@@ -1,4 +1,4 @@
-"""Judges a model once more, because another run was promoted after its verdict."""
+"""Judges a model a second time, because a different run was promoted after its verdict."""
 
 from __future__ import annotations
 

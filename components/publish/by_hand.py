@@ -29,7 +29,7 @@ class Plan:
         run_id: The run that trained it.
         blessed: Whether the verdict blesses it.
         reasons: Why.
-        now: The champion in words; empty if there is none.
+        now: The champion as text; empty if there is none.
         number: The number of the record that will make it the champion.
     """
 

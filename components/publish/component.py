@@ -27,7 +27,7 @@ def publish(
 ):
     """Publish a blessed model as a new version and make it the champion.
 
-    If another run was promoted since the verdict, the model is judged once more. If it is not
+    If another run was promoted since the verdict, the model is judged again. If it is not
     blessed again, or loses again, nothing is published: the step succeeds, with empty outputs.
 
     Args:
@@ -40,7 +40,7 @@ def publish(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         storage_secret: As in the form; for pod.evaluate.
-        pod: As in the form; with pod.evaluate, a pod of its own judges once more.
+        pod: As in the form; with pod.evaluate, a separate pod judges again.
         model_card: The model card; the addresses of version and champion are its metadata.
         publish_summary: The result of the run, because a run that publishes ends with this step.
 

@@ -7,7 +7,7 @@
    Of all runs judged against the same champion, only one can create it.
 5. The folder that model servers read gets the champion's SavedModel.
 
-A run that finds another champion than that of its verdict is judged once more. The second verdict
+A run that finds a champion other than the one in its verdict is judged again. The second verdict
 is created, never replaced, and is in force for this try and for every retry. A run that loses again
 records that, and ends without a failure.
 """
@@ -90,7 +90,7 @@ def run(
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was judged on.
-        again: Judges the model once more, and stores the second verdict; None to do it here.
+        again: Judges the model again, and stores the second verdict; None to do it here.
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
@@ -110,7 +110,7 @@ def run(
         if not verdict["blessed"]:
             reasons = "; ".join(verdict["reasons"])
             log.info("nothing is published: %s", reasons)
-            return Published(NOT_BLESSED, _nothing(model_name, f"judged once more: {reasons}"))
+            return Published(NOT_BLESSED, _nothing(model_name, f"judged again: {reasons}"))
         try:
             return _publish(step, verdict, model, dataset)
         except SurpassedError:
@@ -123,7 +123,7 @@ def run(
             log.warning("nothing is published: %s", lost.message)
             return Published(lost.verdict, _nothing(model_name, lost.message))
         log.info(
-            "version %d of run %s was promoted after the verdict: the model is judged once more",
+            "version %d of run %s was promoted after the verdict: the model is judged again",
             winner.version,
             winner.run_id,
         )

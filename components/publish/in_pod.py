@@ -1,4 +1,4 @@
-"""Judges a model once more in a pod of its own, which `pod.evaluate` asks for."""
+"""Judges a model again in a separate pod, as `pod.evaluate` asks."""
 
 from __future__ import annotations
 

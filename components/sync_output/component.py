@@ -21,7 +21,7 @@ def sync_output(
 
     Args:
         run_id: The run whose output is proven.
-        output_uri: Where all runs lie, s3://BUCKET/PREFIX.
+        output_uri: The address of all runs, s3://BUCKET/PREFIX.
         task_key: The key of the launch_tfjob whose output is proven.
         storage_endpoint: URL of the store; empty for what the Secret or AWS says.
         storage_region: Region of the store; empty for what the Secret or AWS says.

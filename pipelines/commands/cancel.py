@@ -1,4 +1,4 @@
-"""`kfp-tfjob cancel`: end a run, and wait until nothing of it runs."""
+"""`kfp-tfjob cancel`: end a run, and wait until none of its pods run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @as_json
 def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
-    """End a run, and wait until nothing of it runs.
+    """End a run, and wait until none of its pods run.
 
     RUN is an id, the beginning of one, a name, or `last`. The training saves a checkpoint before
     it stops. With a kubeconfig, the pods are checked too.
@@ -33,7 +33,7 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
     if json_:
         show_json(found)
     elif found.complete:
-        show(f"Nothing of {found.run.name} runs after {found.seconds:g} s.")
+        show(f"Nothing of {found.run.name} is running after {found.seconds:g} s.")
         if found.pods_gone is not None:
             show(f"The pods of the training were gone after {found.pods_gone:g} s.")
     else:

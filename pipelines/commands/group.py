@@ -1,4 +1,4 @@
-"""A group of commands whose help shows each command in a whole sentence."""
+"""A group of commands that shows a full sentence for each in its help."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def models() -> None:
-    """List and compare published models, go back, promote a run, delete what nobody needs.
+    """List, compare, roll back, promote and delete versions of published models.
 
     Without --output, the models of the runs on this machine. The address of a store comes from
     --output and --endpoint, the keys from the AWS environment.

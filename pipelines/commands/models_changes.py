@@ -38,7 +38,7 @@ class Pruned:
         applied: Whether the candidates were deleted.
         candidates: What was deleted, or would be.
         kept: Why each other version stays, by its number.
-        skipped: What was not deleted after all, in words.
+        skipped: What was not deleted after all, as text.
     """
 
     model: str
@@ -178,7 +178,7 @@ def promote(
 def prune(
     place: Models, model: str, keep: int, hours: float, really: bool, by: str, json_: bool
 ) -> None:
-    """Delete versions that nobody needs; without --apply, only list them.
+    """Delete versions that are no longer needed; without --apply, only list them.
 
     The champion, the last N champions before it and versions of runs that may be in flight stay,
     and so do all records. A record of each deleted version is written first. If the command is

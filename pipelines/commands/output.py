@@ -24,14 +24,14 @@ without_asking = click.option("--yes", is_flag=True, help="do not ask")
 
 
 def proceed(yes: bool, json_: bool) -> None:
-    """Ask whether to go on; end the command if the answer is no.
+    """Ask whether to proceed; end the command if the answer is no.
 
     Args:
         yes: The answer, given in advance.
         json_: Whether a program reads the output, which cannot answer.
 
     Raises:
-        ConfigurationError: Nobody can answer.
+        ConfigurationError: There is no terminal to ask on.
     """
     if yes:
         return
@@ -40,7 +40,7 @@ def proceed(yes: bool, json_: bool) -> None:
             Problem(
                 "nothing was started: there is no terminal to ask whether to proceed"
                 if not json_
-                else "nothing was started: with --json, nobody is asked whether to proceed",
+                else "nothing was started: with --json, there is no question whether to proceed",
                 expected="--yes, or an answer in a terminal",
                 fix="add --yes to start it, or --dry-run to see the plan alone",
             )

@@ -1,4 +1,4 @@
-"""`kfp-tfjob schedule`: start runs on Kubeflow Pipelines again and again."""
+"""`kfp-tfjob schedule`: start runs on Kubeflow Pipelines at regular times."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 @as_json
 @click.pass_context
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
-    """Start runs on Kubeflow Pipelines again and again.
+    """Start runs on Kubeflow Pipelines at regular times.
 
     Takes the parameters of submit, and when to run: --cron or --every. It checks them, shows the
     plan and the next three ticks with the data and the folder of each, and asks. --dry-run only

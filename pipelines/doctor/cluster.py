@@ -161,7 +161,7 @@ def _in_registry(image: str, account: str, there: int = 0, nodes: int = 0) -> Fi
     where = f"only on {there} of {nodes} nodes" if there else "on no node that says so"
     text = f"{image} is {where}, and its registry {answer}"
     if answer is registry.Answer.HAS:
-        return ok(f"{image} is in its registry, for everyone")
+        return ok(f"{image} is in its registry, without a login")
     if there and answer is registry.Answer.LACKS:
         return warn(text, "push it: the other nodes cannot start its pods")
     if answer is registry.Answer.LACKS:

@@ -1,7 +1,7 @@
 """Asks a registry whether it has an image, without credentials, as a node without a Secret would.
 
 Only the manifest is asked for, and nothing is downloaded. It follows the distribution API: a
-registry that wants a token names the server that gives one to anyone, if the image is public.
+registry that requires a token names the server that issues it, to everyone for a public image.
 """
 
 from __future__ import annotations

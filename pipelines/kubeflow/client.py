@@ -54,7 +54,7 @@ class Client:
 
     Args:
         host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else as the SDK finds it.
-        namespace: The namespace of the runs, for a back end whose users have one each.
+        namespace: The namespace of the runs, for a multi-user back end.
         experiment: The experiment of new runs.
         token_file: A file with a bearer token.
         ca_file: The CA certificates of the back end.
@@ -286,7 +286,7 @@ class Client:
     def cancel(
         self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
     ) -> ending.Cancelled:
-        """End a run, and wait until nothing of it runs.
+        """End a run, and wait until none of its pods run.
 
         Args:
             run: The run.

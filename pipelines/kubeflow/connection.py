@@ -176,7 +176,7 @@ class BackEnd:
         """Return the answer of a method of the generated API; it is repeated if nothing answers.
 
         Args:
-            what: The call in words, for instance `read the run`.
+            what: The call as text, for instance `read the run`.
             method: For instance `sdk.runs.run_service_get_run`; it must be safe to repeat.
             *given: Its arguments.
             **named: Its named arguments.
@@ -202,7 +202,7 @@ class BackEnd:
         """Yield the items of a list, page by page; raises as `call` does.
 
         Args:
-            what: The call in words.
+            what: The call as text.
             method: A method that lists.
             items: The name of the list in its answer, for instance `runs`.
             **named: Its named arguments.

@@ -1,4 +1,4 @@
-"""Ends a run, and waits until nothing of it runs any more."""
+"""Ends a run, and waits until none of its pods run any more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cancelled:
         complete: Whether nothing runs any more, as far as could be checked.
         pods_gone: Seconds until no pod of the run was left; None if pods could not be checked, or
             some are left.
-        left: What still exists, in words; empty for nothing.
+        left: What still exists, as text; empty for nothing.
         checkpoint: The step of the newest stored checkpoint; None for none, or if the store cannot
             be read.
         checked: What was checked and what could not be, in sentences.
@@ -47,7 +47,7 @@ def cancel(
     limit: float = 300,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Cancelled:
-    """Terminate a run, and wait until nothing of it runs.
+    """Terminate a run, and wait until none of its pods run.
 
     Args:
         back_end: The back end.

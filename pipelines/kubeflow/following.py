@@ -12,7 +12,7 @@ from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, read_run
 
 TRAINING = "launch_tfjob"
-PATIENCE = 600.0  # seconds; a back end that is away does not end the run
+PATIENCE = 600.0  # seconds; an unreachable back end does not end the run
 _SECONDS = 3.0
 
 
@@ -24,7 +24,7 @@ class Moment:
         run: The run.
         changed: The steps whose state has changed since the last moment.
         progress: The newest report of the chief; None while there is none.
-        waits: Why it waits, a sentence for each reason; empty if it does not, or nobody knows.
+        waits: Why it waits, a sentence for each reason; empty if it does not or if unknown.
         notes: What cannot be seen from here, and why; each is said once.
     """
 

@@ -21,7 +21,7 @@ class Package:
     """A compiled pipeline.
 
     Attributes:
-        source: Where it comes from, in words.
+        source: Where it comes from, as text.
         spec: `pipeline_spec` and perhaps `platform_spec`, as the API takes them.
         pipeline_id: The id of an uploaded pipeline; empty for one that is sent with the run.
         version_id: The id of its version.

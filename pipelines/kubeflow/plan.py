@@ -34,7 +34,7 @@ class Estimate:
     Attributes:
         seconds: The median of earlier runs; None if there are none to go by.
         runs: How many they are.
-        words: The estimate in words.
+        words: The estimate as text.
     """
 
     seconds: float | None
@@ -57,7 +57,7 @@ class Plan:
         gpus: GPUs of all of them.
         cpu: CPU that they request together, in cores.
         memory: Memory that they request together, in bytes.
-        own_pods: The pods for the work of steps, in words.
+        own_pods: The pods for the work of steps, as text.
         files: Files of the data; None if the store cannot be listed from here.
         bytes: Their bytes; None likewise.
         estimate: How long the run may take.
@@ -101,7 +101,7 @@ def make_plan(
         back_end: Where earlier runs are.
         values: Every run parameter, checked.
         inputs: What this machine sees in the store.
-        pipeline: Where the pipeline comes from, in words.
+        pipeline: Where the pipeline comes from, as text.
         images: The images of its steps.
         sources: Where each given parameter comes from.
         tick: The tick of a schedule; None for a run that is submitted now.

@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing of the run is left that does work."""
+        """Whether the run has nothing left that does work."""
         return self.only_steps and not self.steps
 
     @property
@@ -56,7 +56,7 @@ class Seen:
         return not (self.pods or self.jobs or self.own_pods)
 
     def __str__(self) -> str:
-        """Return what there is in words."""
+        """Return what exists, as text."""
         counts = {
             "pod of a step": self.steps,
             "pod of a step's Job": self.own_pods,
@@ -87,7 +87,7 @@ class RunOnCluster:
 
     @property
     def where(self) -> str:
-        """The namespace, in words."""
+        """The namespace, as text."""
         return f"namespace {self._api.namespace}" if self._api else ""
 
     def look(self) -> Seen | None:

@@ -47,7 +47,7 @@ class Schedule:
         schedule_id: Its id.
         name: Its name.
         state: `active` or `paused`.
-        when: The cron expression, or the interval in words.
+        when: The cron expression, or the interval as text.
         start: No tick is before it; empty for none.
         end: No tick is after it; empty for none.
         catch_up: Whether missed ticks run later.
@@ -87,7 +87,7 @@ def zone_of(given: str = "") -> ZoneInfo:
     variable it is UTC.
 
     Args:
-        given: A zone that a person wants; empty for none.
+        given: A zone that the user asked for; empty for none.
 
     Raises:
         ConfigurationError: There is no such zone, or it is not that of the back end.
@@ -137,7 +137,7 @@ def inputs(values: Mapping[str, Any], tick: datetime, now: datetime) -> TickInpu
             found = fields.folder(layout.template, at, name, spec.gpus, spec.pod)
             folder = layout.run("RUN-ID", found).base
     except StepError:
-        pass  # a schedule that somebody else made may have wrong parameters
+        pass  # a schedule of another user may have wrong parameters
     return TickInputs(str(at), fields.fill(str(values["data_uri"]), at), str(folder), tick <= now)
 
 

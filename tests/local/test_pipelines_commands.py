@@ -557,7 +557,7 @@ def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
     found = kfp_tfjob("cancel", "one")
     assert found.exit_code == 0, found.output
     assert ("POST", f"/apis/v2beta1/runs/{run.run_id}:terminate") in fake.requests
-    assert "Nothing of one runs" in found.stdout
+    assert "Nothing of one is running" in found.stdout
     assert "step 40" in found.stdout
     assert "were not checked" in found.stdout
     found = kfp_tfjob("cancel", "one")

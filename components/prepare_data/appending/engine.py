@@ -424,7 +424,7 @@ class _Preparing:
         return hash_lists.count([of(key) for key in keys])
 
     def _told(self, found: Groups, done: Prepared, written: list[_Written]) -> Prepared:
-        """Log what the earlier dataset gave, and return the dataset with it in words."""
+        """Log what the earlier dataset gave, and return the dataset with it as text."""
         same = [at for at in range(len(self._groups)) if at not in found.scans]
         size = sum(item.size for of_group in written for item in of_group.objects)
         read = sum(group.size for group in self._groups if group.number in found.scans)

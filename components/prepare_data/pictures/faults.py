@@ -28,7 +28,7 @@ class PictureFault(NamedTuple):
     Attributes:
         file: Its name below data_uri.
         rule: A key of RULES.
-        value: What was found, in words.
+        value: What was found, as text.
     """
 
     file: str

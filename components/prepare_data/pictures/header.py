@@ -86,7 +86,7 @@ class Unusable(NamedTuple):
 
     Attributes:
         rule: A key of `faults.RULES`.
-        value: What was found instead, in words.
+        value: What was found instead, as text.
     """
 
     rule: str
@@ -182,7 +182,7 @@ def _is_turned(exif: bytes) -> bool:
 
 
 def _named(content: bytes) -> str:
-    """Return what a file is that is no picture, in words."""
+    """Return what a file is that is no picture, as text."""
     head = content[:32]
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "WebP"

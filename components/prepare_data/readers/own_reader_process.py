@@ -106,7 +106,7 @@ def _write(batches: Iterable[Any], sink: Any) -> None:
 
 
 def _unlike(found: pa.Schema, first: pa.Schema) -> str:
-    """Return what differs in words."""
+    """Return what differs as text."""
     types = {field.name: str(field.type) for field in first}
     others = [
         f"{field.name!r}: {field.type}" for field in found if types.get(field.name) != field.type
