@@ -58,19 +58,29 @@ def predictions(task: Task, values: np.ndarray) -> list[Any]:
     ]
 
 
-def tensors(task: Task, values: np.ndarray) -> list[Output]:
-    """Return the outputs of an answer in V2."""
+def tensors(task: Task, values: np.ndarray, json: bool = True) -> list[Output]:
+    """Return the outputs of an answer in V2.
+
+    Args:
+        task: What the model predicts.
+        values: As in `predictions`.
+        json: Whether the answer is JSON, which has no NaN; gRPC has no null.
+    """
     shape = list(values.shape)
+    numbers = _plain(values.reshape(-1)) if json else values.reshape(-1).tolist()
     if not task.classes:
-        return [Output(PREDICTION, "FP32", shape, _plain(values))]
+        return [Output(PREDICTION, "FP32", shape, numbers)]
+    names = [name or "" for name in _names(task, values)]
+    return [Output(PROBABILITIES, "FP32", shape, numbers), Output(CLASS, "BYTES", shape[:1], names)]
+
+
+def _names(task: Task, values: np.ndarray) -> list[str | None]:
+    """Return the most likely class of each row; None if a probability is not finite."""
+    known = np.isfinite(values).all(axis=1).tolist()
+    best = values.argmax(axis=1).tolist()
     return [
-        Output(PROBABILITIES, "FP32", shape, _plain(values.reshape(-1))),
-        Output(CLASS, "BYTES", shape[:1], _names(task, values)),
+        task.classes[at] if is_known else None for at, is_known in zip(best, known, strict=True)
     ]
-
-
-def _names(task: Task, values: np.ndarray) -> list[str]:
-    return [task.classes[at] for at in values.argmax(axis=1).tolist()]
 
 
 def _plain(values: np.ndarray) -> list[Any]:

@@ -25,6 +25,7 @@ from kfp_tfjob.trainer.coding import (
 from kfp_tfjob.trainer.pictures import PICTURE
 
 _NUMBERS = {int, float}
+_BLANKS = " \t"  # which prepare_data removes around texts
 _LARGEST = float(np.finfo(np.float32).max)
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 # Microseconds: fewer may be milliseconds of today, and more are beyond the year 9999.
@@ -79,16 +80,16 @@ def _booleans(values: Sequence[Any]) -> Read:
 
 
 def _texts(values: Sequence[Any]) -> Read:
-    """Return UTF-8, b"" for a gap."""
+    """Return UTF-8 without blanks around it, as prepare_data reads texts; b"" for a gap."""
     found, wrong = np.empty(len(values), object), []
     for row, value in enumerate(values):
         try:
             if value is None:
                 found[row] = b""
             elif isinstance(value, str):
-                found[row] = value.encode()
+                found[row] = value.strip(_BLANKS).encode()
             elif isinstance(value, bytes) and value.decode() is not None:
-                found[row] = value
+                found[row] = value.strip(_BLANKS.encode())
             else:
                 wrong.append((row, f"{_named(value)} instead of a text"))
         except UnicodeError:

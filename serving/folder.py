@@ -16,6 +16,7 @@ from pathlib import Path
 from kfp_tfjob.registry.chain import fetch, prove
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
 
@@ -68,6 +69,7 @@ class ChampionFolder:
         if not target.is_dir():
             incoming = self._folder / _INCOMING
             try:
+                _keep_only(incoming, proven.manifest)
                 fetch(self._store, proven, incoming)
                 (incoming / MODEL).rename(target)
                 shutil.rmtree(incoming)
@@ -114,3 +116,11 @@ class ChampionFolder:
         below = sorted((number for number in there if number < current), reverse=True)
         for number in below[_KEPT - 1 :]:
             shutil.rmtree(self._folder / str(number), ignore_errors=True)
+
+
+def _keep_only(folder: Path, manifest: Manifest) -> None:
+    """Remove what is not of a manifest: a process that was killed may have left another version."""
+    wanted = {folder / item.key for item in manifest.objects}
+    for path in list(folder.rglob("*")):
+        if path not in wanted and (path.is_symlink() or not path.is_dir()):
+            path.unlink()

@@ -12,14 +12,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.serving.loaded import LoadedModel
-from kfp_tfjob.serving.metrics import Metrics
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+
+if TYPE_CHECKING:
+    from kfp_tfjob.serving.metrics import Metrics
 
 # A champion that was refused is tried again: a person may repair it, or a copy be incomplete.
 _TRY_AGAIN = 60  # seconds
@@ -69,7 +78,20 @@ class Follower:
                     " a run",
                 )
             )
-        self._take(LoadedModel.of(self._store, proven))
+        try:
+            self._take(LoadedModel.of(self._store, proven))
+        except StepError:
+            raise
+        except Exception as error:
+            raise DataError(
+                Problem(
+                    f"version {proven.champion.version} of {self._model_name} cannot be loaded",
+                    received=f"{type(error).__name__}: {error}",
+                    expected="a champion that this version of the server can load",
+                    fix="compare the versions of the server and of the run that published it, and"
+                    " the memory of the server; or go back: kfp-tfjob models rollback",
+                )
+            ) from error
 
     def follow(self, seconds: float) -> None:
         """Look for a new champion from now on, in a thread.
@@ -127,17 +149,28 @@ class Follower:
                 return False
             self._take(LoadedModel.of(self._store, proven))
             return True
-        except DataError as error:
-            self._metrics.refused(number)
-            if number != refused:
-                log.error(
-                    "champion %d is refused, champion %d continues to answer. %s",
-                    number,
-                    self.current.champion.number,
-                    error,
-                )
-            self._refused = number, clock() + _TRY_AGAIN
+        except StoreUnavailableError:
+            raise
+        except StepError as error:
+            self._refuse(number, str(error), clock)
+        except Exception as error:  # also of TensorFlow, or of a newer program's files
+            log.debug("champion %d", number, exc_info=True)
+            self._refuse(number, f"{type(error).__name__}: {error}", clock)
         return False
+
+    def _refuse(self, number: int, why: str, clock: Callable[[], float]) -> None:
+        """Go on with the champion that answers, and try the new one again later."""
+        assert self.current is not None
+        self._metrics.refused(number)
+        if number != self._refused[0]:
+            log.error(
+                "champion %d is refused, champion %d continues to answer. %s",
+                number,
+                self.current.champion.number,
+                why,
+            )
+        self._refused = number, clock() + _TRY_AGAIN
+        gc.collect()  # what was loaded of it
 
     def _take(self, loaded: LoadedModel) -> None:
         switched, self.current = self.current is not None, loaded

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.serving.refusal import RefusedRequest, answer
+from kfp_tfjob.serving.refusal import MOST_ROWS, RefusedRequest, answer, too_many_rows
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import sized
 
@@ -22,6 +22,8 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 _CLOSED = 499  # the client left before the answer, as nginx counts it
 # Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
 _OPEN = 8
+_OTHER_OBJECTS = 10_000  # in a request, that are no rows: inputs and parameters in V2
+_BINARY = b"application/octet-stream"
 
 
 class Limits:
@@ -30,6 +32,9 @@ class Limits:
     A request that says that it is too large is answered before it is read. Of one that does not
     say its size, at most the limit is kept in memory. If the bodies of all open requests are too
     large together, a new one is answered with 503 and asked to come again.
+
+    So many objects as no request needs are refused while they come, because they take much more
+    memory than their JSON.
 
     Args:
         app: The application.
@@ -48,16 +53,21 @@ class Limits:
             return
         began, status, size, began_answer = time.perf_counter(), _CLOSED, 0, False
         refusal: RefusedRequest | None = None
-        has_left = False
+        has_left, objects = False, 0
+        headers = dict(scope["headers"])
+        is_json = headers.get(b"content-type", b"") != _BINARY
 
         async def limited() -> Message:
-            nonlocal size, refusal, has_left
+            nonlocal size, refusal, has_left, objects
             message = await receive()
             has_left |= message["type"] == "http.disconnect"
             came = len(message.get("body", b""))
             size, self._open = size + came, self._open + came
+            objects += is_json and message.get("body", b"").count(b"{")
             if size > self._most:
                 refusal = self._too_large(size, declared)
+            elif objects > MOST_ROWS + _OTHER_OBJECTS:
+                refusal = too_many_rows(objects)
             elif came and self._open > max(_OPEN * self._most, size):
                 refusal = self._busy()
             if not refusal:
@@ -72,7 +82,7 @@ class Limits:
                 status, began_answer = message["status"], True
             await send(message)
 
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        declared = headers.get(b"content-length", b"0")
         try:
             if declared.isdigit() and int(declared) > self._most:
                 refusal = self._too_large(int(declared), declared)

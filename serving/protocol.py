@@ -122,6 +122,7 @@ class ChampionModel(Model):
         """Return the answer to a request; runs in a thread of the pool."""
         columns = loaded.columns
         if isinstance(payload, InferRequest):
+            self._require_version(loaded, payload)
             wanted = self._outputs(loaded, payload)
             rows = tensors.read(columns, payload.inputs)
         else:
@@ -138,10 +139,25 @@ class ChampionModel(Model):
             model_version=str(loaded.champion.version),
             infer_outputs=[
                 InferOutput(it.name, it.shape, it.datatype, it.data)
-                for it in answers.tensors(columns.task, values)
+                for it in answers.tensors(columns.task, values, json=not payload.from_grpc)
                 if it.name in wanted
             ],
         )
+
+    def _require_version(self, loaded: LoadedModel, request: InferRequest) -> None:
+        """Refuse a request for a version that does not answer."""
+        there, asked = str(loaded.champion.version), request.model_version
+        if asked and asked != there:
+            raise RefusedRequest(
+                Problem(
+                    f"version {asked} of {self.name} does not answer here",
+                    received=f"model_version {asked}",
+                    expected=f"{there}, the champion, or none",
+                    fix="leave model_version out",
+                    path="model_version",
+                ),
+                status=HTTPStatus.NOT_FOUND,
+            )
 
     def _outputs(self, loaded: LoadedModel, request: InferRequest) -> set[str]:
         """Return the outputs that a request in V2 asks for."""
@@ -213,6 +229,15 @@ class Champions(ModelRepository):
         """Keep the model: kserve unloads it at SIGTERM, before the last requests are answered."""
 
 
+class RefusedCall(RefusedRequest, NotImplementedError):
+    """A refusal over gRPC, too, where kserve answers with `reason`."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, as text."""
+        return str(self)
+
+
 class NoLoading(ModelRepositoryExtension):
     """Refuses to load and unload models by request: the server follows the champion."""
 
@@ -224,8 +249,8 @@ class NoLoading(ModelRepositoryExtension):
         """Refuse."""
         raise self._refusal("unload", model_name)
 
-    def _refusal(self, what: str, model_name: str) -> RefusedRequest:
-        return RefusedRequest(
+    def _refusal(self, what: str, model_name: str) -> RefusedCall:
+        return RefusedCall(
             Problem(
                 f"requests do not {what} models here",
                 received=f"{what} {model_name}",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.serving.column_values import READERS
-from kfp_tfjob.serving.refusal import RefusedRequest
+from kfp_tfjob.serving.refusal import RefusedRequest, refuse_many
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.trainer.coding import (
@@ -123,6 +123,7 @@ class RequestColumns:
                     path="instances",
                 )
             )
+        refuse_many(len(rows))
         rows = self._refuse_names(rows)
         given = {name: [row[name] for row in rows] for name in self.kinds}
         return self.of_columns(given, lambda name, row: f"instances[{row}].{name}")
@@ -138,6 +139,7 @@ class RequestColumns:
             RefusedRequest: A column is missing or foreign, or a value is not of its kind.
         """
         self._refuse_columns(columns)
+        refuse_many(len(next(iter(columns.values()))))
         wrong: list[Problem] = []
         found = {}
         for name, kind in self.kinds.items():
@@ -155,45 +157,41 @@ class RequestColumns:
         return Rows(count, packed)
 
     def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Return rows by column, or refuse those that are no objects or have other columns."""
+        """Return rows by column, or refuse the first that is no object or has other columns."""
         wanted = self.kinds.keys()
-        strange = [at for at, row in enumerate(rows) if not isinstance(row, dict)]
-        if strange:
-            at = strange[0]
-            raise RefusedRequest(
-                Problem(
-                    f"{counted(len(strange), 'row')} of the request"
-                    f" {'is no object' if len(strange) == 1 else 'are no objects'}",
-                    received=f"instances[{at}]: {_shown(rows[at])}",
-                    expected="an object with each column by its name",
-                    fix=self._fix(),
-                    path=f"instances[{at}]",
+        if all(isinstance(row, dict) and row.keys() == wanted for row in rows):
+            return rows
+        found = []
+        for at, row in enumerate(rows):
+            place = f"instances[{at}]"
+            if not isinstance(row, dict):
+                raise RefusedRequest(
+                    Problem(
+                        f"row {at} of the request is no object",
+                        received=f"{place}: {_shown(row)}",
+                        expected="an object with each column by its name",
+                        fix=self._fix(),
+                        path=place,
+                    )
                 )
-            )
-        if all(row.keys() == wanted for row in rows):
-            return rows
-        rows = [{self.column(name): value for name, value in row.items()} for row in rows]
-        if all(row.keys() == wanted for row in rows):
-            return rows
-        missing = {name: at for at, row in enumerate(rows) for name in wanted - row.keys()}
-        foreign = {name: at for at, row in enumerate(rows) for name in row.keys() - wanted}
-        raise self._other_columns(missing, foreign, lambda at: f"instances[{at}]")
+            named = {self.column(name): value for name, value in row.items()}
+            if named.keys() != wanted:
+                raise self._other_columns(wanted - named.keys(), named.keys() - wanted, place)
+            found.append(named)
+        return found
 
     def _refuse_columns(self, columns: Mapping[str, Any]) -> None:
         if columns.keys() == self.kinds.keys():
             return
-        missing = dict.fromkeys(self.kinds.keys() - columns.keys(), 0)
-        foreign = dict.fromkeys(columns.keys() - self.kinds.keys(), 0)
-        raise self._other_columns(missing, foreign, lambda at: "inputs")
+        missing, foreign = self.kinds.keys() - columns.keys(), columns.keys() - self.kinds.keys()
+        raise self._other_columns(missing, foreign, "inputs")
 
-    def _other_columns(
-        self, missing: Mapping[str, int], foreign: Mapping[str, int], where: Callable[[int], str]
-    ) -> RefusedRequest:
-        """Return the refusal of missing and foreign columns, each with a place where it is so."""
+    def _other_columns(self, missing: set[str], foreign: set[str], place: str) -> RefusedRequest:
+        """Return the refusal of missing and foreign columns at a place of the request."""
         wrong = [
             Problem(
                 f"the column {name!r} is missing",
-                received=f"no {name!r} in {where(missing[name])}",
+                received=f"no {name!r} in {place}",
                 expected=f"{WRITTEN[self.kinds[name]]}, or null for a gap"
                 if name not in self._full
                 else WRITTEN[self.kinds[name]],
@@ -203,14 +201,14 @@ class RequestColumns:
             for name in self.kinds
             if name in missing
         ]
-        for name, at in foreign.items():
+        for name in sorted(foreign):
             near = get_close_matches(name, missing, 1)
             wrong.append(
                 Problem(
                     f"{name!r} is the label, which the model predicts"
                     if name == self._label
                     else f"the model has no column {name!r}",
-                    received=f"{name!r} in {where(at)}",
+                    received=f"{name!r} in {place}",
                     expected=f"the columns {listed(self.kinds, _SHOWN)}",
                     fix=f"rename it to {near[0]!r}" if near else f"remove {name!r}",
                     path=name,

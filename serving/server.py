@@ -58,7 +58,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         StoreUnavailableError: The store is away.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
-    _load_kserve()
+    _load_kserve(options)
     from kserve import ModelServer
     from kserve.utils.utils import cpu_count
 
@@ -104,8 +104,11 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
             sampler.stop()
 
 
-def _load_kserve() -> None:
+def _load_kserve(options: ServerOptions) -> None:
     """Import kserve, without letting it read the arguments of this program.
+
+    Args:
+        options: gRPC gets the same limit of a request as HTTP.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -116,7 +119,7 @@ def _load_kserve() -> None:
         logging.getLogger(name).addFilter(_without_traces)
     logging.getLogger("kserve.trace").setLevel(logging.WARNING)
     try:
-        import kserve.model_server  # noqa: F401
+        from kserve.model_server import args
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             Problem(
@@ -129,6 +132,8 @@ def _load_kserve() -> None:
         ) from error
     finally:
         sys.argv = arguments
+    args.grpc_max_receive_message_length = int(options.max_request_mb * 1e6)
+    args.grpc_max_send_message_length = -1  # an answer may be larger than its request
 
 
 def _without_traces(record: logging.LogRecord) -> bool:

@@ -45,7 +45,7 @@ class Tensor(Protocol):
 
     @property
     def data(self) -> Any:
-        """The values, possibly nested; None if they came as bytes."""
+        """The values, possibly nested; None or empty if they came as bytes."""
         ...
 
     def as_numpy(self) -> np.ndarray:
@@ -107,7 +107,9 @@ def _flat(item: Tensor, wrong: list[Problem]) -> Any:
     """Return the values of an input, one by row; None, and a problem, if that is not possible."""
     rows = item.shape[0] if item.shape else 0
     try:
-        values = item.data if item.data is not None else item.as_numpy().reshape(-1)
+        values = item.data
+        if values is None or not len(values):  # gRPC has an empty list beside tensors as bytes
+            values = item.as_numpy().reshape(-1)
         while len(values) and isinstance(values[0], list):
             values = [value for part in values for value in part]
         if len(values) == rows == math.prod(item.shape):

@@ -53,6 +53,10 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
         champion.update()
     assert sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) == ["1"]
     store.write(version / "model" / "saved_model.pb", b"graph 2")
+    # What a killed process left of another version is not taken over.
+    left = folder / ".incoming" / "model" / "assets" / "of-another-version"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"old")
     assert champion.update() == 2 and whole(folder / "2", 2)
     assert {path.name for path in folder.iterdir()} == {"1", "2"}
 

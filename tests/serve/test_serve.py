@@ -114,15 +114,31 @@ def test_every_protocol_answers_like_the_model(
 
     script = f"""
 import asyncio, json
+import numpy as np
 from kserve import InferenceGRPCClient, InferInput, InferRequest
+from kserve.protocol.grpc.grpc_predict_v2_pb2 import RepositoryModelUnloadRequest
+from kserve.utils.numpy_codec import to_np_dtype
 async def main():
     client = InferenceGRPCClient(url="127.0.0.1:{grpc}")
-    inputs = []
+    inputs, raw = [], []
     for name, kind, data in json.loads({json.dumps(_grpc(types, PERSON))!r}):
         inputs.append(InferInput(name, [1], kind, data))
+        raw.append(InferInput(name, [1], kind))  # as bytes, which other clients always send
+        values = np.array(data, object) if kind == "BYTES" else np.array(data, to_np_dtype(kind))
+        raw[-1].set_data_from_numpy(values, binary_data=True)
     print((await client.infer(InferRequest("people", inputs))).outputs[0].data)
+    answer = await client.infer(InferRequest("people", raw, model_version="1"))
+    print("as bytes", answer.outputs[0].as_numpy().reshape(-1).tolist())
+    for request in (
+        InferRequest("people", inputs[1:]),
+        InferRequest("people", inputs, model_version="9"),
+    ):
+        try:
+            await client.infer(request)
+        except Exception as error:
+            print(error)
     try:
-        await client.infer(InferRequest("people", inputs[1:]))
+        await client._client_stub.RepositoryModelUnload(RepositoryModelUnloadRequest(model_name="people"))
     except Exception as error:
         print(error)
 asyncio.run(main())
@@ -134,13 +150,17 @@ asyncio.run(main())
     same = post(f"{server.url}/v1/models/people:predict", {"instances": [person]})
     first = same.body["predictions"][0]["probabilities"][0]
     assert f"{first:.5f}"[:6] in client.stdout, client.stdout + client.stderr
+    assert client.stdout.count(f"{first:.5f}"[:6]) == 2 and "as bytes" in client.stdout
     assert "'age' is missing" in client.stdout + client.stderr
+    assert "version 9 of people does not answer here" in client.stdout
+    assert "UNIMPLEMENTED" in client.stdout and "requests do not unload models" in client.stdout
+    assert "Traceback" not in server.log
 
     metrics = get(f"{server.url}/metrics")
     assert 'kfp_tfjob_requests_total{code="200",model_name="people",protocol="v1"} 2.0' in metrics
     assert 'kfp_tfjob_champion_number{model_name="people"} 1.0' in metrics
     for code in ("OK", "INVALID_ARGUMENT"):
-        assert f'code="{code}",model_name="people",protocol="grpc"}} 1.0' in metrics
+        assert f'code="{code}",model_name="people",protocol="grpc"}} 2.0' in metrics
     assert 'request_predict_seconds_count{model_name="people"}' in metrics
     assert json.loads(get(f"{server.url}/v2/health/live")) == {"live": True}
     assert json.loads(get(f"{server.url}/v1/models/people")) == {"name": "people", "ready": True}

@@ -1,11 +1,12 @@
 """The columns of requests: what is read, and what is refused with the names."""
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kfp_tfjob.components.prepare_data.values import BLANKS
+from kfp_tfjob.serving import column_values
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns
@@ -83,6 +84,29 @@ def test_dates_are_read_as_the_signature_takes_them() -> None:
     columns = RequestColumns(SCHEMA)
     rows = columns.of_rows([ROW | {"signed up": it} for it in (1_330_588_800_000_000, NO_DATE)])
     assert rows.features["signed up"].tolist() == [1_330_588_800_000_000, NO_DATE]
+
+
+def test_texts_are_read_without_blanks_as_prepare_data_reads_them() -> None:
+    rows = RequestColumns(SCHEMA).of_rows([ROW | {"job": " nurse\t", "note": "  "}])
+    assert rows.features["job"].tolist() == [b"nurse"] and rows.features["note"].tolist() == [b""]
+    assert column_values._BLANKS == BLANKS
+
+
+def test_the_first_wrong_row_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Once(dict):
+        """A row that may be looked at, but not be renamed."""
+
+        def items(self) -> Any:
+            raise AssertionError("a row after the first wrong one was read")
+
+    (said,) = problems(NUMBERS, [{"a": 1, "b c": 1}, {"a": 1}, *[Once()] * 3])
+    assert "'b c' is missing" in said and "instances[1]" in said
+    monkeypatch.setattr("kfp_tfjob.serving.refusal.MOST_ROWS", 2)
+    (said,) = problems(NUMBERS, [{"a": 1, "b c": 1}] * 3)
+    assert "too many rows" in said
+    with pytest.raises(RefusedRequest, match="too many rows") as refused:
+        read(RequestColumns(NUMBERS), [Tensor(name, "FP64", [1] * 3) for name in ("a", "b c")])
+    assert refused.value.status == 413
 
 
 def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
@@ -194,12 +218,27 @@ def test_a_tensor_has_one_value_by_row() -> None:
         read(RequestColumns(NUMBERS), [Tensor("a", "FP64", [1, 2], [1, 2])])
 
 
+def test_tensors_of_grpc_may_come_as_bytes() -> None:
+    class Raw(Tensor):
+        """As kserve has it: an empty list beside the bytes."""
+
+        def as_numpy(self) -> np.ndarray:
+            return np.array([1.5, 2.5])
+
+    inputs = [Raw("a", "FP64", [], [2]), Raw("b c", "FP64", [], [2, 1])]
+    assert read(RequestColumns(NUMBERS), inputs).features.tolist() == [[1.5, 1.5], [2.5, 2.5]]
+
+
 def test_answers_have_the_form_of_tensorflow_serving() -> None:
     task = RequestColumns(SCHEMA).task
     values = np.array([[0.25, 0.75], [np.nan, 0.5]], np.float32)
     found = predictions(task, values[:1])
     assert found == [{"probabilities": [0.25, 0.75], "class": "high"}]
-    json.dumps(predictions(task, values), allow_nan=False)
+    broken = predictions(task, values)[1]  # no class that would look right
+    assert broken == {"probabilities": [None, 0.5], "class": None}
+    assert [it.data for it in tensors(task, values[1:])] == [[None, 0.5], [""]]
+    (numbers, names) = tensors(task, values[1:], json=False)  # of gRPC
+    assert np.isnan(numbers.data[0]) and names.data == [""]
     assert predictions(RequestColumns(NUMBERS).task, np.array([1.5])) == [1.5]
     probabilities, classes = tensors(task, values[:1])
     assert (probabilities.shape, probabilities.data) == ([1, 2], [0.25, 0.75])
