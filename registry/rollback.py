@@ -25,13 +25,11 @@ class Plan:
         model_name: The model.
         now: The champion.
         back_to: The record of the champion that comes back.
-        passed_by: What is wrong with damaged records that were looked at.
     """
 
     model_name: str
     now: Champion
     back_to: Champion
-    passed_by: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -50,7 +48,8 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
             back: a version that was left by a rollback is not chosen.
 
     Raises:
-        ConfigurationError: The model has no such champion, or the version was pruned.
+        ConfigurationError: The model has no such champion, the version was pruned, or a damaged
+            record hides which one was before.
         DataError: The version is damaged.
     """
     now = read_champion(store, layout, model_name)
@@ -62,21 +61,21 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
     damaged: list[DamagedRecord] = []
     found = champions(store, layout, model_name, damaged.append, below=now.number)
     back_to = _target(found, now, version, pruned)
-    if back_to is None:
+    if back_to is None or (damaged and not version):
         kept = [
             it
             for it in champions(store, layout, model_name, lambda _: None)
             if it.version not in pruned
         ]
         raise ConfigurationError(
-            _no_target(model_name, now, version, kept, pruned),
+            _no_target(model_name, now, version, kept, pruned, damaged),
             *(it.trouble for it in damaged),
         )
     proven = prove(store, layout, model_name, back_to.number)
     assert proven is not None
     DataError.raise_if(verify(store, proven.version, proven.manifest))
     back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
-    return Plan(model_name, now, back_to, tuple(it.trouble for it in damaged))
+    return Plan(model_name, now, back_to)
 
 
 def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> Champion:
@@ -169,10 +168,21 @@ def _no_champion(model_name: str) -> Problem:
 
 
 def _no_target(
-    model_name: str, now: Champion, version: int, kept: list[Champion], pruned: set[int]
+    model_name: str,
+    now: Champion,
+    version: int,
+    kept: list[Champion],
+    pruned: set[int],
+    damaged: list[DamagedRecord],
 ) -> Problem:
     others = dict.fromkeys(it.version for it in kept if it.version != now.version)
     known = f"version {listed(map(str, others), 8)}" if others else "none: there is no other"
+    if damaged and not version:
+        return Problem(
+            f"which champion of {model_name} was before version {now.version} is not known",
+            received=f"record {damaged[0].number} is damaged",
+            fix=f"name a version with --to; champions that are kept: {known}",
+        )
     if not version:
         return Problem(
             f"no champion of {model_name} is left before version {now.version}",

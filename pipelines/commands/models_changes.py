@@ -88,8 +88,6 @@ def rollback(
     planned = engine.plan(place.store, place.layout, model, version or 0)
     now, then = planned.now, planned.back_to
     if not json_:
-        for trouble in planned.passed_by:
-            show(f"note: {trouble}")
         if planned.is_done:
             show(f"version {now.version} is the champion of {model} already")
         else:

@@ -16,7 +16,7 @@ from kfp_tfjob.pipelines.commands.store import with_models
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.commands.store import Models
-    from kfp_tfjob.serving.monitor import ColumnDrift, Monitored
+    from kfp_tfjob.serving.monitored import ColumnDrift, Monitored
 
 _MOST_NAMED = 20  # columns without drift, for people
 _LIMIT = click.FloatRange(min=0)
@@ -94,8 +94,8 @@ def monitor(
     Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
     option is wrong; 3 there is nothing to compare.
     """
-    from kfp_tfjob.serving.monitor import Limits
     from kfp_tfjob.serving.monitor import monitor as look
+    from kfp_tfjob.serving.monitored import Limits
 
     limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
     found = look(place.store, place.layout, model, _time(until), days, version or 0, limits)

@@ -17,7 +17,8 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
-from kfp_tfjob.serving.monitor import Limits, Monitored, monitor
+from kfp_tfjob.serving.monitor import monitor
+from kfp_tfjob.serving.monitored import Limits, Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
@@ -146,7 +147,7 @@ def test_requests_like_the_training_data_have_not_moved(world: World) -> None:
     assert found.predictions.rows == 1200 and not found.predictions.beyond
 
 
-def test_what_has_moved_is_named(world: World) -> None:
+def test_what_has_moved_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = world.people(600, 20)
     for at, row in enumerate(rows):
         row["age"] = str(min(float(row["age"] or 40) + 15, 99))
@@ -168,6 +169,10 @@ def test_what_has_moved_is_named(world: World) -> None:
     assert not world.look(psi=None, unseen=None, gap_rise=None).moved
     few = world.look(fewest_rows=601)
     assert not few.judged and not few.moved
+    # The names of new values are bounded, because an id has a new one in every row.
+    monkeypatch.setattr("kfp_tfjob.serving.request_counts._MOST_TEXTS", 0)
+    (city,) = [it for it in world.look().columns if it.name == "city"]
+    assert city.unseen == pytest.approx(0.25) and city.examples == ()
 
 
 def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:

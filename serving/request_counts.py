@@ -1,0 +1,301 @@
+"""Counts sampled requests over the bins of the training data.
+
+The counting is that of prepare_data, so drift means the same here as in its report. A busy minute
+has more requests than its sample has rows, so each row counts for as many requests as it stands
+for. What is called chance takes that into account: it depends on the effective number of rows
+(Kish, "Survey Sampling", 1965).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.distributions import Bins, Edges
+from kfp_tfjob.components.prepare_data.drift import Drift, measure
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, undamaged
+from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
+from kfp_tfjob.serving.requests_sample import RequestsSample
+from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER, Coded, Coding
+
+_TRAIN = "train"
+_MOST_EXAMPLES = 5
+_MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
+_QUANTILE = 3.29  # of the normal distribution, 99.95 %, as in drift.py
+_NO_GAPS = pa.array([""])  # the server stores a gap as null
+
+
+@dataclass
+class _Column:
+    """The counts of one column.
+
+    Attributes:
+        bins: The bins of train.
+        counts: float64 of shape [1 + bins], requests by bin, gaps first.
+        rows: The sampled rows.
+        requests: The requests that they stand for.
+        squares: The sum over the rows of the square of the requests that each stands for.
+        unseen: The requests with a category that train does not have.
+        texts: The same by category, of the first ones.
+    """
+
+    bins: Bins
+    counts: np.ndarray
+    rows: int = 0
+    requests: float = 0.0
+    squares: float = 0.0
+    unseen: float = 0.0
+    texts: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, bins: Bins) -> _Column:
+        return cls(bins, np.zeros(1 + bins.count))
+
+    def add(self, values: np.ndarray, weight: float) -> None:
+        """Add values as they are in the shards, each of which stands for `weight` requests."""
+        self.counts += weight * self.bins.counted(values)
+        self.rows += len(values)
+        self.requests += weight * len(values)
+        self.squares += weight * weight * len(values)
+
+    def add_unseen(self, text: str, requests: float) -> None:
+        """Count requests with a category that train does not have."""
+        self.unseen += requests
+        if text in self.texts or len(self.texts) < _MOST_TEXTS:
+            self.texts[text] += requests
+
+    @property
+    def effective(self) -> float:
+        """The rows of a sample with equal weights that would say as much."""
+        return self.requests**2 / self.squares if self.squares else 0.0
+
+    @property
+    def scaled(self) -> list[float]:
+        """The counts as if all rows had equal weights."""
+        return (self.counts * (self.effective / self.requests)).tolist() if self.rows else []
+
+    def share(self, requests: float) -> float:
+        """Return a number of requests as a share of all."""
+        return requests / self.requests if self.requests else 0.0
+
+    def at_least(self, share: float) -> float:
+        """Return what a share of the requests surely is, however the sample fell."""
+        if not self.effective:
+            return 0.0
+        return share - _QUANTILE * math.sqrt(share * (1 - share) / self.effective)
+
+
+class RequestCounts:
+    """Collects the requests.
+
+    Args:
+        trained: The training data.
+        limits: When a column has moved too far.
+    """
+
+    def __init__(self, trained: Reference, limits: Limits) -> None:
+        self.trained, self.limits = trained, limits
+        self.files = self.rows = self.bad_rows = 0
+        self.requested = 0.0
+        self.unreadable: list[str] = []
+        coding = Coding.of_schema(trained.schema)
+        self._features = {it.name: it for it in coding.features}
+        edges = Edges.of_file(trained.distributions or {}, coding)
+        self._columns = {bins.name: _Column.of(bins) for bins in edges.columns}
+        self._codes = {
+            it.name: {text: code for code, text in enumerate(it.dictionary, 1)}
+            for it in coding.features
+            if it.kind == CATEGORY
+        }
+        self._classes = trained.schema["label"]["classes"]
+        self._predicted = _labels_of(trained, edges)
+        self._converter = Converter(NO_KINDS, "", _NO_GAPS)
+
+    def add(self, sample: RequestsSample, since: datetime, until: datetime) -> None:
+        """Add the rows of a file that came in the time; a file of other columns is unreadable."""
+        about = sample.about
+        name = f"the sample of {about.began}"
+        if about.schema_digest != self.trained.schema["schema_digest"]:
+            self.unreadable.append(f"{name} has the columns of another schema")
+            return
+        times = sample.times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        wanted = (times >= _microseconds(since)) & (times < _microseconds(until))
+        if not wanted.any():
+            return
+        mask = pa.array(wanted)
+        weight = about.rows / sample.rows
+        try:
+            self._add_columns(
+                {key: column.filter(mask) for key, column in sample.columns.items()},
+                int(wanted.sum()),
+                weight,
+                name,
+            )
+        except DataError as error:
+            self.unreadable.append(str(error))
+            return
+        self._add_predictions(sample.predictions.filter(mask), weight)
+        self.files += 1
+        self.rows += int(wanted.sum())
+        self.requested += weight * int(wanted.sum())
+
+    def _add_columns(
+        self, columns: Mapping[str, pa.Array], rows: int, weight: float, name: str
+    ) -> None:
+        there = {
+            key: pa.nulls(rows, pa.string()) if pa.types.is_null(column.type) else column
+            for key, column in columns.items()
+            if key in self._columns
+        }
+        chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
+        found = {}
+        with undamaged(name):
+            for key in there:
+                coded = self._features[key]
+                found[key] = self._converter.column(chunk, Feature(key, coded.kind, None, 0))
+        good = chunk.faults.good
+        self.bad_rows += rows - int(good.sum())
+        for key, values in found.items():
+            column = self._columns[key]
+            if isinstance(values, Texts):
+                values = self._coded(self._features[key], values, good, weight)
+            elif self._features[key].kind != DATE:
+                values = values.astype(np.float32)
+            column.add(np.ascontiguousarray(values[good]), weight)
+
+    def _coded(self, coded: Coded, texts: Texts, good: np.ndarray, weight: float) -> np.ndarray:
+        """Return texts by the codes of train; a new text has the code after the last one."""
+        if coded.kind != CATEGORY:
+            return texts.codes
+        known = self._codes[coded.name]
+        new = len(known) + 1
+        codes = np.array([0, *(known.get(text, new) for text in texts.texts)], np.int64)
+        unseen = np.flatnonzero(codes == new)
+        if len(unseen):
+            rows = np.bincount(texts.codes[good], minlength=len(codes))
+            column = self._columns[coded.name]
+            for at in unseen[rows[unseen] > 0].tolist():
+                column.add_unseen(texts.texts[at - 1], weight * int(rows[at]))
+        return codes[texts.codes]
+
+    def _add_predictions(self, predictions: pa.Array, weight: float) -> None:
+        if self._predicted is None:
+            return
+        present = predictions.drop_null()
+        width = 1 if self._classes is None else len(self._classes)
+        lengths = pc.list_value_length(present).to_numpy(zero_copy_only=False)
+        one = bool(len(lengths)) and bool((lengths == 1).all()) and width <= 2
+        if not len(lengths) or not (one or (lengths == width).all()):
+            return
+        values = present.flatten().to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
+        values = values[np.isfinite(values).all(axis=1)].astype(np.float32)
+        if self._classes is None:
+            self._predicted[0].add(values[:, 0], weight)
+            return
+        chosen = (values[:, 0] >= 0.5) if one else values.argmax(axis=1)
+        self._predicted[0].add(chosen.astype(np.int64) + 1, weight)
+
+    def result(
+        self, model_name: str, champion: Champion, since: datetime, until: datetime
+    ) -> Monitored:
+        """Return what was found."""
+        before = {entry["name"]: entry for entry in self.trained.distributions["columns"]}
+        judged = self.rows >= self.limits.fewest_rows
+        columns = []
+        for name, column in self._columns.items():
+            kind = self._features[name].kind
+            counts = [before[name]["gaps"][_TRAIN], *before[name]["counts"][_TRAIN]]
+            if (drift := _moved(counts, column)) is not None:
+                gaps = counts[0] / max(sum(counts), 1)
+                columns.append(self._column(name, kind, drift, column, gaps, judged))
+        columns.sort(key=lambda it: (not it.beyond, it.chance, -it.psi))
+        predictions = None
+        if self._predicted and (drift := _moved(self._predicted[1], self._predicted[0])):
+            kind = NUMBER if self._classes is None else CATEGORY
+            predictions = self._column("", kind, drift, self._predicted[0], 0.0, False)
+        return Monitored(
+            model_name,
+            champion.version,
+            champion.run_id,
+            shown(since),
+            shown(until),
+            self.files,
+            self.rows,
+            round(self.requested),
+            tuple(columns),
+            predictions,
+            tuple(name for name, column in self._columns.items() if not column.rows),
+            self.bad_rows,
+            tuple(self.unreadable),
+            judged,
+        )
+
+    def _column(
+        self, name: str, kind: str, drift: Drift, column: _Column, gaps: float, judged: bool
+    ) -> ColumnDrift:
+        limits, now = self.limits, column.share(float(column.counts[0]))
+        unseen = column.share(column.unseen)
+        beyond = {
+            "psi": limits.psi is not None
+            and kind != DATE  # dates move on with time
+            and drift.psi > limits.psi
+            and not drift.is_chance,
+            "gaps": limits.gap_rise is not None and column.at_least(now) - gaps > limits.gap_rise,
+            "unseen": limits.unseen is not None and column.at_least(unseen) > limits.unseen,
+        }
+        if not judged or name in limits.ignore:
+            beyond = {}
+        return ColumnDrift(
+            name,
+            kind,
+            column.rows,
+            drift.psi,
+            drift.js,
+            drift.is_chance,
+            gaps,
+            now,
+            unseen,
+            tuple(text for text, _ in column.texts.most_common(_MOST_EXAMPLES)),
+            tuple(key for key, is_beyond in beyond.items() if is_beyond),
+        )
+
+
+def _labels_of(trained: Reference, edges: Edges) -> tuple[_Column, Sequence[float]] | None:
+    """Return the bins of the label and the rows of train in them, gaps first; None if unknown."""
+    label = trained.schema["label"]
+    if label["classes"] is None:
+        entry = (trained.distributions or {}).get("label")
+        if edges.label is None or entry is None:
+            return None
+        return _Column.of(edges.label), [0, *entry["counts"][_TRAIN]]
+    by_class = ((trained.statistics["label"].get("counts") or {}).get(_TRAIN)) or {}
+    classes = tuple(map(str, label["classes"]))
+    bins = Bins(label["name"], CATEGORY, -1, (), classes, tuple(range(1, 1 + len(classes))))
+    return _Column.of(bins), [0, *(by_class.get(name, 0) for name in classes), 0]
+
+
+def _moved(before: Sequence[float], column: _Column) -> Drift | None:
+    return measure(before, column.scaled) if column.rows else None
+
+
+def _microseconds(time: datetime) -> int:
+    return int(time.timestamp() * 1_000_000)
+
+
+def shown(time: datetime) -> str:
+    """Return a time as ISO 8601, UTC."""
+    return time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
