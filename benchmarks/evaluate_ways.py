@@ -99,6 +99,7 @@ def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> Non
 
 def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
+    from kfp_tfjob.components.evaluate import report  # noqa: F401  # no import is in the figures
     from kfp_tfjob.judging.model import Scorer
     from kfp_tfjob.judging.predictions import Collector
     from kfp_tfjob.judging.rows import TestData

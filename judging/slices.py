@@ -132,8 +132,10 @@ class _Column:
         if values.dtype.kind == "O":
             values = np.array([_number(value) for value in values.tolist()])
         missing = values == NO_DATE if self._is_date else np.isnan(values.astype(np.float64))
-        # As floats, dates are exact to the microsecond until the year 2255.
-        found = np.searchsorted(self._edges, values.astype(np.float64), "right")
+        # Where values were rounded to float32, so are the edges: 0.7 is in "from 0.7 to below 1".
+        # As floats of 64 bits, dates are exact to the microsecond until the year 2255.
+        kind = np.float32 if values.dtype == np.float32 else np.float64
+        found = np.searchsorted(self._edges.astype(kind), values.astype(kind), "right")
         return np.where(missing, _GAP, found + _REST + 1).astype(np.int32)
 
     def _by_value(self, values: NDArray[Any]) -> NDArray[np.int32]:

@@ -117,6 +117,22 @@ def test_values_in_ranges() -> None:
     }
 
 
+def test_a_packed_value_that_equals_an_edge_is_in_the_range_from_it() -> None:
+    edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
+    declared = Slice.model_validate({"column": "x", "edges": edges})
+    found = Slices(
+        [declared], {"features": [{"name": "x", "type": "float"}], "label": {"name": ""}}
+    )
+    labels = np.zeros(300, np.int64)
+    found.add(Batch(np.repeat(np.float32(edges), 100)[:, None], labels))
+    equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
+    assert {part.name: part.rows for part in found.parts(equal)} == {
+        "0.1 ≤ x < 0.7": 100,
+        "0.7 ≤ x < 9.99": 100,
+        "x ≥ 9.99": 100,
+    }
+
+
 def test_many_values_share_a_slice() -> None:
     parts = list(sliced({"column": "age", "min_rows": 10}).parts(model(1)))
     assert len(parts) == MOST_SLICES + 2

@@ -1,0 +1,94 @@
+"""The packed test rows that evaluate reads: by their places in the bytes, or parsed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.judging.rows import TestData as Split
+from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.trainer.records import blocks
+
+COLUMNS = ("x", "y", "z")
+
+
+def _split(paths: Sequence[Path], rows: int, classes: int | None, weighted: bool) -> Split:
+    names = [f"c{at}" for at in range(classes or 0)]
+    schema = {
+        "task": "classification" if classes else "regression",
+        "features": [{"name": name, "type": "float32"} for name in COLUMNS],
+        "label": {"name": "label", "classes": names} if classes else {"name": "label"},
+    }
+    schema |= {"weight": {"name": "counts"}} if weighted else {}
+    return Split("d", schema, {}, tuple(paths), rows)
+
+
+def _in_other_order(record: bytes) -> bytes:
+    """Reverse the entries of a `tf.train.Example` below 128 bytes; it means the same."""
+    at, entries = 2, []
+    while at < len(record):
+        entries.append(record[at : at + 2 + record[at + 1]])
+        at += len(entries[-1])
+    return record[:2] + b"".join(reversed(entries))
+
+
+@pytest.mark.parametrize(("classes", "weighted"), [(2, False), (300, True), (None, True)])
+@pytest.mark.parametrize("foreign", [None, 0, 5])
+def test_every_row_is_read_once_and_in_order(
+    tmp_path: Path, classes: int | None, weighted: bool, foreign: int | None
+) -> None:
+    import tensorflow as tf
+
+    random = np.random.default_rng(1)
+    features = random.integers(0, 2**32, (40, len(COLUMNS)), np.uint32).view(np.float32)
+    labels = random.integers(0, classes, 40) if classes else random.normal(size=40)
+    weights = random.random(40).astype(np.float32)
+    encoder = Encoder(len(COLUMNS), classes, weighted=weighted)
+    paths = []
+    for shard, part in enumerate((slice(0, 23), slice(23, 40))):
+        content = encoder.encode(features[part], labels[part], weights=weights[part])
+        paths.append(tmp_path / f"test-{shard:05d}.tfrecord")
+        paths[-1].write_bytes(content)
+    if foreign is not None:
+        records = [bytes(it.numpy()) for it in tf.data.TFRecordDataset(str(paths[0]))]
+        records[foreign] = _in_other_order(records[foreign])
+        with tf.io.TFRecordWriter(str(paths[0])) as writer:
+            for record in records:
+                writer.write(record)
+    found = list(_split(paths, 40, classes, weighted).batches(4))
+    assert np.concatenate([it.features for it in found]).tobytes() == features.tobytes()
+    kind = np.int64 if classes else np.float32
+    assert np.concatenate([it.labels for it in found]).tolist() == labels.astype(kind).tolist()
+    if weighted:
+        assert np.concatenate([it.weights for it in found]).tolist() == weights.tolist()
+    else:
+        assert {it.weights for it in found} == {None}
+
+
+def test_damaged_test_rows_are_named(tmp_path: Path) -> None:
+    encoder = Encoder(len(COLUMNS), 2)
+    content = bytes(encoder.encode(np.zeros((9, len(COLUMNS)), np.float32), np.ones(9, int)))
+    path = tmp_path / "test-00000.tfrecord"
+    wrong = bytearray(content)
+    wrong[30] ^= 0xFF  # within the names of the first record
+    for damaged, rows in ((content[:-3], 9), (bytes(wrong), 9), (content, 8), (b"", 9)):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="do not match its schema"):
+            list(_split([path], rows, 2, False).batches(4))
+
+
+def test_records_of_other_lengths_end_the_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    framed = [struct.pack("<QI", size, 0) + bytes(size) + bytes(4) for size in (8, 8, 8, 32)]
+    path.write_bytes(b"".join(framed))
+    found = list(blocks(path, 2))
+    assert [None if it is None else it.shape for it in found] == [(2, 8), None]
+    path.write_bytes(b"".join(framed[:3]))
+    assert [it.shape for it in blocks(path, 2) if it is not None] == [(2, 8), (1, 8)]
+    path.write_bytes(b"short")
+    assert list(blocks(path, 2)) == [None]
