@@ -19,7 +19,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.judged import is_second, lost_race, verdict_in_force
-from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA
+from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.storage.words import counted
@@ -64,7 +64,7 @@ def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
         " the result, epochs, batch size, replicas, image and gate.",
     ]
     try:
-        verdict = json.loads(step.store.read(S3Address.parse(earlier.verdict_uri)))
+        verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(earlier.run_uri)))
         outcome = "blessed" if verdict["blessed"] else "not blessed"
         parts.append(f"**That run was {outcome}:** {prose('; '.join(verdict['reasons']))}.")
         champion = read_champion(step.store, step.layout, model_name)

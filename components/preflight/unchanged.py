@@ -16,11 +16,11 @@ from typing import Any
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.gate import parse_gate
-from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.judged import verdict_in_force
+from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.trained import Trained, newest
 from kfp_tfjob.trainer.model_code import Code
 
@@ -118,7 +118,7 @@ def keep(step: Step, found: Trained | None) -> None:
 def _missing(step: Step, model_name: str, run: Trained) -> str:
     """Return what an earlier run no longer has; empty if everything is there."""
     try:
-        verdict = documents.parse(step.store.read(S3Address.parse(run.verdict_uri)))
+        verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
         number = next_number(verdict)
         judged_against = verdict["champion"]
         blessed = verdict["blessed"]

@@ -85,6 +85,27 @@ def test_the_same_inputs_are_not_trained_again(world: World) -> None:
     assert world.check("r3", train_options=COMMAND).changed
 
 
+def test_a_run_that_was_judged_again_counts(world: World) -> None:
+    """The champion of its first verdict is another run's."""
+    first = world.check("r1")
+    other = world.champion(1, "other")
+    world.store.write(world.model.champion(1), other.to_bytes())
+    world.store.write(world.model.version(1) / MANIFEST, b"{}")
+    world.judge("r1", first.inputs_digest, False, None)
+    run = world.layout.run("r1")
+    met = {"number": 1, "version": 1, "run_id": "other"}
+    verdicts = [
+        {"blessed": True, "champion": None, "reasons": ["it is the first one"]},
+        {"blessed": False, "champion": met, "reasons": ["the other is better"], "again": met},
+    ]
+    for address, verdict in zip((run.verdict, run.second_verdict), verdicts, strict=True):
+        world.store.write(address, json.dumps(verdict).encode())
+    again = world.check("r2")
+    assert not again.changed and "the other is better" in again.table
+    world.store.delete(run.second_verdict)
+    assert world.check("r3").changed
+
+
 @pytest.mark.parametrize(
     "changed",
     [
