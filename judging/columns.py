@@ -18,6 +18,11 @@ CHUNK = 262_144
 class Column(Protocol):
     """Values by row: an array, or a `Filed` one."""
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of a value."""
+        ...
+
     def __len__(self) -> int:
         """Return the number of rows."""
         ...
@@ -38,7 +43,7 @@ class Filed:
     """
 
     def __init__(self, path: Path, dtype: np.dtype, width: tuple[int, ...], rows: int) -> None:
-        self._path, self._dtype, self._width, self._rows = path, dtype, width, rows
+        self._path, self.dtype, self._width, self._rows = path, dtype, width, rows
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -53,13 +58,13 @@ class Filed:
         """Read consecutive rows, or every n-th."""
         start, stop, step = rows.indices(self._rows)
         values = int(np.prod(self._width, dtype=np.int64))
-        count, offset = max(stop - start, 0) * values, start * values * self._dtype.itemsize
-        read = np.fromfile(self._path, self._dtype, count, offset=offset)
+        count, offset = max(stop - start, 0) * values, start * values * self.dtype.itemsize
+        read = np.fromfile(self._path, self.dtype, count, offset=offset)
         return read.reshape(-1, *self._width)[::step]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Read all rows."""
-        return self[:].astype(dtype or self._dtype, copy=False)
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 class Growing:

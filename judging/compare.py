@@ -4,7 +4,8 @@ The difference in a metric is estimated from paired rows (estimates.py), so rows
 both models cancel out. For the AUC, this is DeLong's paired test. For the accuracy and the top-k
 accuracy, it is McNemar's test with the continuity correction: without the correction, equal models
 that disagree on only a few rows would be promoted too often. For the other metrics, it is the
-paired t-test. There is no random sampling.
+paired t-test. A metric of the user's own may have few values, such as the cost of an error, so its
+t-test has such a correction, too. There is no random sampling.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail
+import numpy as np
+
+from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail, weights_of
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, top_k
+from kfp_tfjob.options.metric_names import top_k
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10
@@ -39,7 +42,7 @@ class Comparison:
         support: The number of rows behind the metric; for the AUC, those of the smaller class.
         confidence: The confidence of each bound.
         error: The standard error of the gain; NaN when unknown.
-        step: How far the bounds are widened, because an accuracy changes by whole rows.
+        step: How far the bounds are widened, because the metric changes by whole rows.
         allowed: The loss that a relative margin allows, in units of the metric.
     """
 
@@ -100,21 +103,23 @@ def compare(
     """
     ours = Measures.of(challenger, classes).estimate(metric)
     theirs = Measures.of(other, classes).estimate(metric)
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    gain = sign * (ours.value - theirs.value)
+    gain = ours.sign * (ours.value - theirs.value)
     support = min(ours.support, theirs.support)
     low = high = detectable = error = math.nan
     step = 0.0
     if math.isfinite(gain) and support >= LEAST_ROWS:
-        share = 1 - sign * math.copysign(relative_margin, theirs.value)
+        share = 1 - ours.sign * math.copysign(relative_margin, theirs.value)
         error = paired_error(ours, theirs, share)
+        quantile = t_quantile(confidence, support - 1)
         if metric == "accuracy" or top_k(metric):
             # If both models are equal, the variance is the share of rows they disagree on.
             error = math.hypot(error, gain / math.sqrt(support))
             step = 1 / support if error else 0.0
-            reach = NormalDist().inv_cdf(confidence) * error + step
-        else:
-            reach = t_quantile(confidence, support - 1) * error
+            quantile = NormalDist().inv_cdf(confidence)
+        elif metric in ours.predictions.own:
+            error = math.hypot(error, gain / math.sqrt(support))
+            step = _of_one_row(ours.predictions, theirs.predictions, metric)
+        reach = quantile * error + step
         low, high = gain - reach, gain + reach
         detectable = reach + NormalDist().inv_cdf(_POWER) * error
     return Comparison(
@@ -131,3 +136,14 @@ def compare(
         step,
         relative_margin * abs(theirs.value),
     )
+
+
+def _of_one_row(ours: Predictions, theirs: Predictions, metric: str) -> float:
+    """Return how much a row in which the models differ moves a mean, on average."""
+    change = rows = total = 0.0
+    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
+        weights = weights_of(mine)
+        apart = np.abs(mine.own_values(metric) - other.own_values(metric)) * weights
+        change, rows = change + float(apart.sum()), rows + int(np.count_nonzero(apart))
+        total += float(weights.sum())
+    return change / rows / total if rows else 0.0

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.options.metric_names import range_of
+from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
 _NORMAL = NormalDist()
 Rule = Callable[[Any], NDArray[np.float64]]
@@ -51,6 +51,12 @@ class Estimate:
     support: int
     proportion: bool = False
     variance: float = math.nan
+
+    @property
+    def sign(self) -> int:
+        """1 if a higher value is better, else -1."""
+        lower = self.metric in LOWER_IS_BETTER or self.metric in self.predictions.minimize
+        return -1 if lower else 1
 
     @property
     def influence(self) -> NDArray[np.float64]:

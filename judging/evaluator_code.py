@@ -13,7 +13,7 @@ ALWAYS = ("labels", "predictions")
 ON_REQUEST = ("weights", "features", "classes")
 EXPECTED = (
     "def evaluate(labels, predictions), also with weights, features or classes; it returns a dict"
-    " of names and numbers"
+    " of names and numbers, or arrays with a value for each row"
 )
 
 

@@ -24,7 +24,7 @@ from kfp_tfjob.judging.slice_checks import judge as judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import OWN, of_whole_model, task_of
+from kfp_tfjob.options.metric_names import SERVING, is_own, task_of
 from kfp_tfjob.storage.words import counted
 
 
@@ -102,7 +102,7 @@ def decide(
         classes: The names of the classes.
         slices: The slices of the test rows.
         more: Checks of the test rows themselves.
-        whole: The metrics of the whole model: how it answers, and one's own.
+        whole: The metrics of the whole model: how it answers, and one's own that are numbers.
     """
     model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
@@ -114,8 +114,8 @@ def decide(
         text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
         checks.append(Check("constant", False, text))
     checks += [
-        _of_whole(name, threshold, whole or {})
-        if of_whole_model(name)
+        _of_whole(name, threshold, whole or {}, model)
+        if name in SERVING or (is_own(name) and name not in model.predictions.own)
         else _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
@@ -163,6 +163,11 @@ def decide(
 def _primary_metric(options: GateOptions | None, predictions: Predictions) -> str:
     if options and options.primary_metric != "auto":
         return options.primary_metric
+    return default_metric(predictions)
+
+
+def default_metric(predictions: Predictions) -> str:
+    """Return the metric that compares models, unless the gate names another."""
     if not isinstance(predictions, ClassPredictions):
         return "rmse"
     return "auc" if predictions.classes == 2 else "accuracy"
@@ -182,6 +187,9 @@ def _why_unknown(metric: str, model: Measures) -> str:
     if wrong:
         where = f"in {wrong} of {counted(predictions.rows, 'test row')}, first in row {first}"
         return f"has no value: the model predicts numbers that are not finite, {where}"
+    few = "has no value on these test rows: not enough test data"
+    if is_own(metric):
+        return few  # all rows have the weight 0
     classifier = isinstance(predictions, ClassPredictions)
     name = metric.partition("/")[2]
     if classifier and name in (model.classes or []):
@@ -196,21 +204,22 @@ def _why_unknown(metric: str, model: Measures) -> str:
         present = np.flatnonzero(model.cells.by_label(model.cells.weight))
         if len(present) == 1:
             only = model.classes[present[0]] if model.classes else f"number {present[0]}"
-            return (
-                "has no value on these test rows: not enough test data: all of them are of class"
-                f" {only}"
-            )
-    return "has no value on these test rows: not enough test data"
+            return f"{few}: all of them are of class {only}"
+    return few
 
 
-def _of_whole(name: str, threshold: Threshold, known: Mapping[str, float]) -> Check:
+def _of_whole(
+    name: str, threshold: Threshold, known: Mapping[str, float], model: Measures
+) -> Check:
     """Check a metric that is not one of rows."""
     limits = threshold.model_dump(exclude_none=True)
     value = known.get(name, math.nan)
     if not math.isfinite(value):
-        others = ", ".join(it for it in known if it.startswith(OWN)) or "none"
+        others = ", ".join(filter(is_own, [*known, *model.predictions.own])) or "none"
         why = f"gate.evaluator returned no such number (its metrics: {others})"
-        text = f"{name} has no value: {why if name.startswith(OWN) else 'it was not measured'}"
+        text = f"{name} has no value: {why if is_own(name) else 'it was not measured'}"
+        if is_own(name) and not model.predictions.finite:
+            text = f"{name} {_why_unknown(name, model)}"
         return Check("threshold", False, text, name, threshold=limits)
     passed = threshold.passes(value)
     text = f"{name} {number(value)} is {'' if passed else 'not '}{threshold}"

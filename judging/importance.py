@@ -24,7 +24,6 @@ from kfp_tfjob.judging.estimates import Estimate, Measured, t_quantile
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import BATCH, Batch
-from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 
 _SAMPLE, _LEAST = 2000, 100  # rows of a sample
 SEED = 7
@@ -116,8 +115,8 @@ def importances(
         if clock() >= end:
             break
     measured = {name: one for name, one in found.items() if one.losses}
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    shown = {name: one.measured(sign, before.support, confidence) for name, one in measured.items()}
+    about = (before.sign, before.support, confidence)
+    shown = {name: one.measured(*about) for name, one in measured.items()}
     return Importances(
         metric,
         before.value,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.estimates import Measured
@@ -21,13 +23,14 @@ from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
+from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.scoring import Watcher, score
+from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import GateOptions, parse_gate
-from kfp_tfjob.options.metric_names import BATCHES
+from kfp_tfjob.options.metric_names import BATCHES, is_own
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
@@ -155,19 +158,23 @@ def judge(
     predictions, baseline = score(data, task, challenger, opponent, slices, folder, watchers)
     confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
     rival = opponent.rival(classes) if opponent else None
+    numbers: dict[str, Mapping[str, float]] = {}
+    if own and options and predictions.finite:
+        same = trivial_outputs(task, data.statistics)
+        everyone = _of_ones_own(own, options, predictions, rival, baseline, same, classes)
+        predictions, rival, baseline, numbers = everyone
     ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
     some = next(data.batches(_TIMED_ROWS))
     serving = measure(challenger.model, challenger_folder, some, gpus)
     of_champion = opponent.serving(some, gpus) if opponent else None
     shown = _in_order(ours, rival, trivial)
-    more = {who: own.metrics(who == "model") for who in shown if who != "baseline"} if own else {}
-    whole = serving.metrics | more.get("model", {})
+    whole = {**serving.metrics, **numbers.get("model", {})}
     decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data), whole)
     measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
-    for name in more.get("model", {}):
+    for name in [*numbers.get("model", {}), *predictions.own]:
         for who, scored in measured.items():
-            value = more.get(who, {}).get(name, math.nan)
-            scored.measured[name] = Measured(value, math.nan, math.nan)
+            value = numbers.get(who, {}).get(name, math.nan)
+            scored.measured.setdefault(name, Measured(value, math.nan, math.nan))
     if own:
         own.close()
     judged = EvaluatedModel(
@@ -256,10 +263,55 @@ def _own(
     """Return what computes the user's own metrics; None without them."""
     if not (options and options.evaluator):
         return None
-    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, task)
+    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, task, options)
     if opponent:
         opponent.watch = own.add_champion
     return own
+
+
+def _is_first(rival: Rival | None, options: GateOptions) -> bool:
+    """Tell whether the model must beat the baseline instead of a champion."""
+    replaced = options.incompatible_champion == "treat_as_first"
+    first = rival is None or (replaced and not rival.same_weights)
+    return first and options.first_model == "beat_baseline"
+
+
+def _of_ones_own(
+    own: Evaluator,
+    options: GateOptions,
+    model: Predictions,
+    rival: Rival | None,
+    baseline: Predictions,
+    same: np.ndarray,
+    classes: list[str],
+) -> tuple[Predictions, Rival | None, Predictions, dict[str, Mapping[str, float]]]:
+    """Compute the user's own metrics.
+
+    Args:
+        own: What computes them.
+        options: The gate.
+        model: The predictions of the model.
+        rival: The champion.
+        baseline: The predictions of the baseline.
+        same: What the baseline predicts for each row.
+        classes: The names of the classes.
+
+    Returns:
+        Model, champion and baseline, with the values by row; and the metrics that are numbers.
+    """
+    found = own.of_model()
+    model, numbers = found.with_rows(model, options), {"model": found.numbers}
+    theirs = rival.model() if rival else None
+    if rival and theirs:
+        found = own.of_champion(rival.name)
+        numbers[rival.name] = found.numbers
+        known = Measures(found.with_rows(theirs, options), classes)
+        rival = replace(rival, predictions=known)
+    elif is_own(options.primary_metric) and _is_first(rival, options):
+        found = own.of_constant(same)
+        numbers["baseline"] = found.numbers
+        baseline = found.with_rows(baseline, options)
+    return model, rival, baseline, numbers
 
 
 def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[str, Measures]:

@@ -79,11 +79,13 @@ class Measures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics of the task, the most important first."""
+        """The metrics of the task, the most important first, and those of the user's own."""
+        own = tuple(self.predictions.own)
         if not isinstance(self.predictions, ClassPredictions):
-            return REGRESSION
+            return REGRESSION + own
         more = self.predictions.classes > _SHOWN_TOP
-        return (*CLASSIFICATION, f"top_{_SHOWN_TOP}_accuracy") if more else CLASSIFICATION
+        top = (f"top_{_SHOWN_TOP}_accuracy",) if more else ()
+        return CLASSIFICATION + top + own
 
     @property
     def exact(self) -> bool:
@@ -96,8 +98,9 @@ class Measures:
         """Estimate one metric.
 
         Args:
-            metric: A name from CLASSIFICATION or REGRESSION, `top_<k>_accuracy`, or
-                `precision/<class>`, `recall/<class>`, `f1/<class>`.
+            metric: A name from CLASSIFICATION or REGRESSION, `top_<k>_accuracy`,
+                `precision/<class>`, `recall/<class>`, `f1/<class>`, or one of the user's own with a
+                value for each row.
 
         Returns:
             The estimate. Its value is NaN if the metric does not belong to the task, a prediction
@@ -123,6 +126,8 @@ class Measures:
         predictions = self.predictions
         if predictions.rows == 0 or not predictions.finite:
             return unknown(metric, predictions)
+        if metric in predictions.own:
+            return _own(predictions, metric)
         if isinstance(predictions, ValuePredictions):
             return _regression(predictions, metric)
         kind, _, name = metric.partition("/")
@@ -183,6 +188,11 @@ def condense(
 def finite(values: Mapping[str, float]) -> dict[str, float]:
     """Return the finite values; metadata of Kubeflow Pipelines cannot hold others."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}
+
+
+def _own(predictions: Predictions, metric: str) -> Estimate:
+    share = predictions.own[metric].dtype == bool
+    return mean(metric, predictions, lambda chunk: chunk.own_values(metric), proportion=share)
 
 
 def _top(predictions: ClassPredictions, metric: str, k: int) -> Estimate:

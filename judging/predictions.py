@@ -7,8 +7,8 @@ whoever reads them does it by chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,6 +31,7 @@ MOST_SCORED_CLASSES = 30
 MOST_RANK = 255
 # The float32 epsilon, at which scikit-learn clips too: log(0) would outweigh all other rows.
 _LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
+_NO_COLUMNS = ("classes", "own", "minimize")
 _Kind = TypeVar("_Kind", bound="_ByRow")
 
 
@@ -41,10 +42,15 @@ class _ByRow:
     Attributes:
         labels: (rows,) the true class or value of each row.
         weights: (rows,) float32, how much each row counts; None where all count the same.
+        own: By the name of a metric of the user's own, its (rows,) values: float64, or bool where
+            all are 0 or 1.
+        minimize: Those of them of which a lower value is better.
     """
 
     labels: Column
     weights: Column | None
+    own: Mapping[str, Column] = field(default_factory=dict, kw_only=True)
+    minimize: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     @property
     def rows(self) -> int:
@@ -69,21 +75,36 @@ class _ByRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns by name."""
-        return {
-            field.name: value
-            for field in fields(self)
-            if field.name != "classes" and (value := getattr(self, field.name)) is not None
+        found = {
+            it.name: value
+            for it in fields(self)
+            if it.name not in _NO_COLUMNS and (value := getattr(self, it.name)) is not None
         }
+        return found | self.own if self.own else found
+
+    def with_columns(self: _Kind, columns: Mapping[str, Any]) -> _Kind:
+        """Return the same with other rows: with what `columns` returns for them."""
+        if not self.own:
+            return replace(self, **columns)
+        others = {name: value for name, value in columns.items() if name not in self.own}
+        return replace(self, own={name: columns[name] for name in self.own}, **others)
+
+    def with_own(self: _Kind, names: Collection[str]) -> _Kind:
+        """Return the same with no other metrics of the user's own than these."""
+        return replace(self, own={it: self.own[it] for it in self.own if it in names})
 
     def _each(self: _Kind, change: Any) -> _Kind:
-        return replace(self, **{name: change(value) for name, value in self.columns().items()})
+        return self.with_columns({name: change(value) for name, value in self.columns().items()})
+
+    def own_values(self, metric: str) -> NDArray[np.float64]:
+        """Return the (rows,) values of a metric of the user's own."""
+        return np.asarray(self.own[metric]).astype(np.float64)
 
     @classmethod
     def join(cls: type[_Kind], parts: Sequence[_Kind]) -> _Kind:
         """Concatenate batches."""
-        names = parts[0].columns()
-        columns = {name: joined([getattr(part, name) for part in parts]) for name in names}
-        return replace(parts[0], **columns)
+        each = [part.columns() for part in parts]
+        return parts[0].with_columns({name: joined([it[name] for it in each]) for name in each[0]})
 
     @cached_property
     def not_finite(self) -> tuple[int, int]:
@@ -307,12 +328,13 @@ class Collector(Generic[_Collected]):
         if self._last is None:
             return None
         columns = {name: column.finish() for name, column in self._columns.items()}
-        return replace(self._last, **columns)
+        return self._last.with_columns(columns)
 
     def _column(self, name: str) -> Growing:
-        if self._folder:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        return Growing(self._folder / name if self._folder else None, self._most)
+        path = self._folder / name if self._folder else None
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)  # own/NAME is a file in a folder
+        return Growing(path, self._most)
 
 
 def constant_classifier(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, Measures
 from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.options.metric_names import PER_CLASS
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,15 @@ class Scored:
         measured = measures.summary(confidence, each_class)
         return cls(
             measures,
-            {name: value for name, value in measured.items() if "/" not in name},
-            {name: value for name, value in measured.items() if "/" in name},
+            {name: value for name, value in measured.items() if not _of_class(name)},
+            {name: value for name, value in measured.items() if _of_class(name)},
         )
 
     @property
     def predictions(self) -> Predictions:
         """Its predictions for all test rows."""
         return self.measures.predictions
+
+
+def _of_class(metric: str) -> bool:
+    return metric.partition("/")[0] in PER_CLASS

@@ -77,12 +77,25 @@ def score(
     return predictions, baseline
 
 
+def trivial_outputs(task: Task, statistics: Mapping[str, Any]) -> np.ndarray:
+    """Return what the baseline predicts for each row: (classes,) shares, or () a mean."""
+    found = _of_training_rows(task, statistics)
+    return found if task.name == "regression" else found / found.sum()
+
+
 def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
+    found = _of_training_rows(task, statistics)
+    if task.name == "regression":
+        return constant_regression(batch.labels, float(found), batch.weights)
+    return constant_classifier(batch.labels, found, batch.weights)
+
+
+def _of_training_rows(task: Task, statistics: Mapping[str, Any]) -> np.ndarray:
+    """Return the (classes,) rows or weights of each class, or () the mean of the label."""
     label = statistics["label"]
     # Where rows have weights, the best constant is a weighted one; old datasets do not have it.
     weighted = ((statistics.get("weight") or {}).get("splits") or {}).get("train", {}).get("label")
     if task.name == "regression":
-        mean = weighted["mean"] if weighted else label["train"]["mean"]
-        return constant_regression(batch.labels, float(mean), batch.weights)
+        return np.array(weighted["mean"] if weighted else label["train"]["mean"], np.float64)
     counts = weighted["counts"] if weighted else label["counts"]["train"]
-    return constant_classifier(batch.labels, [counts[name] for name in task.classes], batch.weights)
+    return np.array([counts[name] for name in task.classes], np.float64)

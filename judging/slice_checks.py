@@ -19,7 +19,6 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.slices import Part, Slices
 from kfp_tfjob.judging.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
-from kfp_tfjob.options.metric_names import LOWER_IS_BETTER
 from kfp_tfjob.storage.words import counted, listed
 
 _MOST_NAMED = 4  # slices in a sentence
@@ -41,6 +40,7 @@ class SliceResult:
         chance: The p-value of the loss after Holm's correction: how often chance alone shows such a
             loss in any slice.
         thresholds: The value of each metric with a threshold.
+        sign: 1 if a higher value of the primary metric is better, else -1.
     """
 
     name: str
@@ -53,6 +53,7 @@ class SliceResult:
     gain: float = math.nan
     chance: float = math.nan
     thresholds: dict[str, float] = field(default_factory=dict)
+    sign: int = 1
 
 
 def judge(
@@ -78,7 +79,9 @@ def judge(
     """
     results: list[tuple[Slice, SliceResult]] = []
     compared: dict[int, tuple[float, Comparison]] = {}
-    for part in slices.parts(model.predictions, champion):
+    ours = model.predictions.with_own(options.by_row)
+    theirs = champion and champion.with_own(options.by_row)
+    for part in slices.parts(ours, theirs):
         result, comparison = _of_part(part, options, metric, model.classes)
         if comparison is not None and comparison.known:
             margin = comparison.allowed if options.mode == "within" else options.margin
@@ -107,10 +110,9 @@ def judge(
 
 def worst_first(results: Sequence[SliceResult]) -> list[SliceResult]:
     """Return slices by state, then by how much worse than the champion or the other slices."""
-    sign = -1 if results and results[0].metric in LOWER_IS_BETTER else 1
 
     def place(it: SliceResult) -> tuple[int, float]:
-        value = it.gain if math.isfinite(it.gain) else sign * it.found.value
+        value = it.gain if math.isfinite(it.gain) else it.sign * it.found.value
         known = ("fail", "pass", "insufficient").index(it.state)
         return known, value if math.isfinite(value) else math.inf
 
@@ -146,7 +148,7 @@ def _of_part(
     known = math.isfinite(found.value) and found.support >= LEAST_ROWS
     state = "fail" if failed else "pass" if known else "insufficient"
     shown = Measured.of(found, options.confidence)
-    result = replace(short, state=state, found=shown, thresholds=thresholds)
+    result = replace(short, state=state, found=shown, thresholds=thresholds, sign=found.sign)
     if part.champion is None:
         return result, None
     share = options.relative_margin

@@ -13,10 +13,11 @@ import pydantic
 from kfp_tfjob.options.metric_names import (
     CLASSIFICATION,
     ONLY_THRESHOLDS,
+    OWN,
     PER_CLASS,
     REGRESSION,
     SERVING,
-    of_whole_model,
+    is_own,
     range_of,
     task_of,
 )
@@ -32,7 +33,7 @@ DEFAULT_GATE: dict[str, Any] = {
 
 
 def _known(metric: str, more: tuple[str, ...] = ()) -> str:
-    if task_of(metric) or of_whole_model(metric):
+    if task_of(metric) or metric in SERVING or is_own(metric):
         return metric
     each_class = tuple(f"{kind}/<class>" for kind in PER_CLASS)
     raise NotOneOfError(
@@ -132,7 +133,7 @@ class Slice(Group):
     @classmethod
     def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
         _check_thresholds(thresholds)
-        if whole := next(filter(of_whole_model, thresholds), None):
+        if whole := next((it for it in thresholds if it in SERVING), None):
             raise ValueError(f"metrics of rows; {whole} belongs to the whole model")
         return thresholds
 
@@ -185,7 +186,13 @@ class GateOptions(Group):
     primary_metric: str = option(
         "auto",
         "The metric that compares the models. `auto` is the AUC for two classes, the"
-        " accuracy for more, the RMSE for a regression.",
+        " accuracy for more, the RMSE for a regression. `own/<name>` is a metric of `evaluator`"
+        " with a value for each row.",
+    )
+    direction: Literal["maximize", "minimize"] | None = option(
+        None,
+        "Which values of a primary metric of `evaluator` are better: `maximize` for higher ones,"
+        " `minimize` for lower ones. The others have a direction of their own.",
     )
     mode: Literal["superior", "non_inferior", "within", "point"] = option(
         "superior",
@@ -247,15 +254,23 @@ class GateOptions(Group):
         "A function of your own that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
         " `ZIP:FUNCTION` or `module:function` of the image. It gets the arrays `labels` and"
         " `predictions` of the test rows, on request `weights`, `features` and `classes`, and"
-        " returns a dict of names and numbers. A threshold for one is `own/<name>`.",
+        " returns a dict: for each name a number, or an array with a value for each row, of which"
+        " the mean is the metric. A threshold for one is `own/<name>`; a mean has an interval, and"
+        " can be the primary metric and have thresholds in slices.",
     )
+
+    @property
+    def by_row(self) -> list[str]:
+        """The metrics that need a value for each row: the primary one, and those of slices."""
+        of_slices = [metric for one in self.slices for metric in one.thresholds]
+        return list(dict.fromkeys([self.primary_metric, *of_slices]))
 
     @pydantic.field_validator("primary_metric")
     @classmethod
     def _primary(cls, metric: str) -> str:
         if metric == "auto":
             return metric
-        if _known(metric, ("auto",)) in ONLY_THRESHOLDS or of_whole_model(metric):
+        if _known(metric, ("auto",)) in {*ONLY_THRESHOLDS, *SERVING}:
             raise ValueError(
                 f"a metric with a standard error; {metric} has none and can only have a threshold"
             )
@@ -284,8 +299,19 @@ class GateOptions(Group):
         if self.mode == "within" and not self.relative_margin:
             raise ValueError('a relative_margin above 0 for "mode": "within", for instance 0.01')
         tasks: dict[str, str] = {}
-        of_slices = [metric for one in self.slices for metric in one.thresholds]
-        for metric in [self.primary_metric, *self.thresholds, *of_slices]:
+        metrics = [*self.by_row, *self.thresholds]
+        if (own := next(filter(is_own, metrics), None)) and not self.evaluator:
+            raise ValueError(f"an evaluator, a function that returns {own.removeprefix(OWN)!r}")
+        if is_own(self.primary_metric) and not self.direction:
+            raise ValueError(
+                f'a direction for {self.primary_metric}: "maximize" if a higher value is better,'
+                ' "minimize" if a lower one is'
+            )
+        if self.direction and not is_own(self.primary_metric):
+            raise ValueError(
+                f"a direction only for a primary metric of evaluator; {self.primary_metric} has one"
+            )
+        for metric in metrics:
             if task := task_of(metric):
                 tasks.setdefault(task, metric)
         if len(tasks) > 1:

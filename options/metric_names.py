@@ -69,16 +69,16 @@ def latency_name(batch: int, percentile: str) -> str:
 SERVING = (MODEL_SIZE, *(latency_name(batch, it) for batch in BATCHES for it in PERCENTILES))
 
 
-def of_whole_model(metric: str) -> bool:
-    """Tell whether a metric belongs to a model of any task: how it answers, or one's own."""
-    return metric in SERVING or (metric.startswith(OWN) and metric != OWN)
+def is_own(metric: str) -> bool:
+    """Tell whether a metric is one of the user's own."""
+    return metric.startswith(OWN) and metric != OWN
 
 
 def range_of(metric: str) -> tuple[float, float]:
     """Return the smallest and the largest value that a metric can have."""
     if metric in SERVING:
         return 0.0, math.inf
-    return (-math.inf, math.inf) if metric.startswith(OWN) else _RANGES.get(metric, (0.0, 1.0))
+    return (-math.inf, math.inf) if is_own(metric) else _RANGES.get(metric, (0.0, 1.0))
 
 
 def in_short(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, condense
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import difference
-from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, top_k
+from kfp_tfjob.options.metric_names import is_own, top_k
 from kfp_tfjob.pages import small
 from kfp_tfjob.storage.text import short
 
@@ -112,7 +112,9 @@ class Changes:
     pairs: list[Pair]
 
 
-def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str]) -> Changes:
+def changes(
+    scored: Mapping[str, Scored], confidence: float, classes: list[str], primary: str = ""
+) -> Changes:
     """Compare the model with the champion; if there is none to compare, with the baseline.
 
     Of many rows, the bounds of a gain come from the influence of some of them, in blocks over the
@@ -123,12 +125,14 @@ def changes(scored: Mapping[str, Scored], confidence: float, classes: list[str])
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         confidence: Of each one-sided bound.
         classes: The names of the classes.
+        primary: The primary metric: of those of the user's own, only it has a direction.
     """
     model = scored["model"]
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against]
     bounded = against != BASELINE or model.predictions.rows <= SAMPLED_ROWS
-    gains = [_gain(it, model, other, confidence, classes, bounded) for it in model.measured]
+    about = (model, other, confidence, classes, primary, bounded)
+    gains = [_gain(it, *about) for it in model.measured]
     nothing = np.zeros((0, 0), np.int64)
     found = Changes(against, gains, [], [], nothing, nothing, [])
     ours, theirs = model.predictions, other.predictions
@@ -150,16 +154,16 @@ def _gain(
     other: Scored,
     confidence: float,
     classes: list[str],
+    primary: str,
     bounded: bool,
 ) -> Gain:
     nothing = Measured(math.nan, math.nan, math.nan)
     ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
-    if metric in _WITHOUT_DIRECTION:
+    if metric in _WITHOUT_DIRECTION or (is_own(metric) and metric != primary):
         return Gain(metric, ours, theirs, math.nan, math.nan, math.nan)
     if model.predictions.rows > SAMPLED_ROWS:
         found = model.measures.estimate(metric), other.measures.estimate(metric)
-        sign = -1 if metric in LOWER_IS_BETTER else 1
-        gain = sign * (found[0].value - found[1].value)
+        gain = found[0].sign * (found[0].value - found[1].value)
         error = _error(*found) if bounded else math.nan
         if metric == "accuracy" or top_k(metric):  # as in compare
             error = math.hypot(error, gain / math.sqrt(found[0].support))

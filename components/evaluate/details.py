@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE
 from kfp_tfjob.components.evaluate.thumbnails import thumbnail
+from kfp_tfjob.judging.gate import default_metric
 from kfp_tfjob.judging.importance import SEED, Importances, importances, sample_rows
 from kfp_tfjob.judging.judge import Judged
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
@@ -22,6 +23,7 @@ from kfp_tfjob.judging.sample import Sample
 from kfp_tfjob.judging.scoring import Watcher
 from kfp_tfjob.judging.worst import Worst, WorstRow
 from kfp_tfjob.options.gate import GateOptions, ReportOptions
+from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.text import html, short
 from kfp_tfjob.storage.words import choices, nearest
@@ -137,6 +139,8 @@ class Gathering:
         if sample is None:
             return None, "gate.report.importance_seconds is 0."
         task, metric = judged.task, judged.decision.primary_metric
+        if is_own(metric):  # the function would have to run again for each column
+            metric = default_metric(judged.measured["model"].predictions)
         confidence, seconds = judged.verdict["confidence"], self._options.importance_seconds
         about = (task.features, metric, confidence, seconds, list(task.classes))
         try:

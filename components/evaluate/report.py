@@ -82,7 +82,8 @@ def render(
         output_uri: Where runs are, to judge the model again.
     """
     details = details or Details()
-    changed = changes(scored, verdict["confidence"], list(task.classes))
+    about = (verdict["confidence"], list(task.classes), verdict["primary_metric"])
+    changed = changes(scored, *about)
     champion = verdict["champion"] or {}
     columns = _columns(details.importances)
     return fill(

@@ -264,25 +264,39 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
         code,
         b"def cost(labels, predictions, features):\n"
         b"    wrong = predictions.argmax(axis=1) != labels\n"
-        b"    return {'cost': wrong.sum() * 2.5, 'columns': len(features)}\n",
+        b"    return {'cost': wrong * 2.5, 'columns': len(features)}\n",
     )
     bench.train("r1", 0.5, packed)
-    gate = {"evaluator": f"{code}:cost", "thresholds": {"own/cost": {"max": 2000}}}
+    gate = {
+        "evaluator": f"{code}:cost",
+        "primary_metric": "own/cost",
+        "direction": "minimize",
+        "thresholds": {"own/cost": {"max": 2}, "own/columns": {"max": 9}},
+    }
     done, verdict = bench.evaluate("r1", **gate)
     assert done.blessed, verdict["reasons"]
-    wrong = round(ROWS * (1 - verdict["metrics"]["accuracy"]))
-    assert verdict["metrics"]["own/cost"] == wrong * 2.5 == done.metrics["own/cost"]
+    assert "beats the baseline" in verdict["reasons"][0]
+    share = 1 - verdict["metrics"]["accuracy"]
+    cost = verdict["metrics"]["own/cost"]
+    assert cost == pytest.approx(2.5 * share) == done.metrics["own/cost"]
+    (threshold,) = [it for it in verdict["checks"] if it["threshold"] == {"max": 2}]
+    assert threshold["interval"] == verdict["intervals"]["own/cost"]
+    assert threshold["interval"][0] < cost < threshold["interval"][1]
+    assert verdict["baseline"]["own/cost"] > cost
     assert verdict["metrics"]["own/columns"] == FEATURES
     assert len(verdict["evaluator_digest"]) == 64
     bench.publish("r1")
     bench.train("next", 0.0, packed)
+    done, verdict = bench.evaluate("next", **gate)
+    assert done.blessed and "own/cost" in verdict["reasons"][0]
+    assert "beats champion 1" in verdict["reasons"][0]
+    assert verdict["champion"]["metrics"]["own/cost"] == cost
+    assert "loss of accuracy" in done.html  # of the columns: the function would run for each
     done, verdict = bench.evaluate("next", **gate | {"thresholds": {"own/coast": {"max": 1}}})
-    assert verdict["champion"]["metrics"]["own/cost"] == wrong * 2.5
-    assert "own/cost" in done.html
     (reason,) = verdict["reasons"]
     assert reason == (
         "own/coast has no value: gate.evaluator returned no such number"
-        " (its metrics: own/cost, own/columns)"
+        " (its metrics: own/columns, own/cost)"
     )
 
 

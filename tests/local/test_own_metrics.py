@@ -7,31 +7,42 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from kfp_tfjob.judging import own_metrics_process
+from kfp_tfjob.judging import own_metrics, own_metrics_process
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
+from kfp_tfjob.judging.metrics import Measures
+from kfp_tfjob.judging.own_features import ParquetColumns
 from kfp_tfjob.judging.own_metrics import Evaluator
+from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
+from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.serving import Task
 
 LABELS = np.array([0, 1, 1, 0, 1])
 SCORES = np.array([0.2, 0.9, 0.4, 0.6, 0.7], np.float32)
 FEATURES = np.arange(10, dtype=np.float32).reshape(5, 2)
-Made = Callable[[str], Evaluator]
+Made = Callable[..., Evaluator]
+COST = {"primary_metric": "own/cost", "direction": "minimize"}
 
 
 @pytest.fixture
 def evaluator(tmp_path: Path) -> Made:
     """Makes the evaluator of some code, with the rows of two models."""
 
-    def made(code: str) -> Evaluator:
+    def made(code: str, **gate: Any) -> Evaluator:
         path = tmp_path / "mine.py"
         path.write_text(code)
         task = Task("classification", ("age", "size"), ("no", "yes"))
         data: Any = SimpleNamespace(raw=(), schema={})
-        found = Evaluator(EvaluatorCode.read(f"{path}:score", None), tmp_path / "own", data, task)
+        name = f"{path}:score"
+        options = parse_gate({"mode": "point", "evaluator": name} | gate)
+        assert options is not None
+        read = EvaluatorCode.read(name, None)
+        found = Evaluator(read, tmp_path / "own", data, task, options)
         for part in (slice(0, 2), slice(2, 5)):
             outputs = np.stack([1 - SCORES[part], SCORES[part]], axis=1)
             batch = Batch(FEATURES[part], LABELS[part], np.ones(len(LABELS[part])))
@@ -53,7 +64,7 @@ def test_the_function_gets_what_it_names(evaluator: Made, monkeypatch) -> None:
         "            'none': float('nan'), 'classes': len(classes), 'keys': 'AWS_SECRET_ACCESS_KEY'"
         " in os.environ and 1 or 0}\n"
     )
-    found = own.metrics(of_model=True)
+    found = dict(own.of_model().numbers)
     assert np.isnan(found.pop("own/none"))
     assert found == {
         "own/hits": 3,
@@ -62,8 +73,84 @@ def test_the_function_gets_what_it_names(evaluator: Made, monkeypatch) -> None:
         "own/classes": 2,
         "own/keys": 0,
     }
-    assert own.metrics(of_model=False)["own/hits"] == 2
+    assert own.of_champion("champion 3").numbers["own/hits"] == 2
+    assert own.of_constant(np.array([0.4, 0.6])).numbers["own/hits"] == 3
     own.close()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_values_by_row(evaluator: Made, monkeypatch, in_memory: bool) -> None:
+    if not in_memory:
+        monkeypatch.setattr(own_metrics, "ROWS_IN_MEMORY", 9)
+    own = evaluator(
+        "def score(labels, predictions):\n"
+        "    right = (predictions[:, 1] > 0.5) == labels\n"
+        "    return {'cost': [0, 2.5, 0.5, 1, 0], 'right': right, 'rows': len(labels)}\n",
+        **COST,
+    )
+    found = own.of_model()
+    own.close()
+    assert found.numbers == {"own/rows": 5}
+    assert isinstance(found.by_row["own/cost"], np.ndarray) is in_memory
+    scores = np.stack([1 - SCORES, SCORES], axis=1)
+    weighted = ClassPredictions.of(LABELS, scores, np.array([1, 2, 1, 1, 0]))
+    model = Measures(found.with_rows(weighted, own.options))
+    cost, right = model.estimate("own/cost"), model.estimate("own/right")
+    assert (cost.value, cost.sign, cost.proportion) == (6.5 / 5, -1, False)
+    assert (right.value, right.sign, right.proportion) == (0.6, 1, True)
+    assert model.names[-2:] == ("own/cost", "own/right")
+
+
+def test_all_that_needs_a_value_for_each_row_gets_one(evaluator: Made) -> None:
+    code = "def score(labels, predictions):\n    return {'cost': 1, 'const': labels}\n"
+    own = evaluator(code, **COST)
+    with pytest.raises(DataError) as caught:
+        own.of_model()
+    (problem,) = caught.value.problems
+    assert problem.received == "a number for own/cost; a value for each row for own/const"
+    assert problem.expected == "a value for each row for own/cost, which compares models"
+    assert problem.fix == "return an array with one value per row for 'cost'"
+    own.close()
+
+
+def test_every_model_has_the_same_metrics(evaluator: Made) -> None:
+    own = evaluator(
+        "def score(labels, predictions):\n"
+        "    if predictions[0, 1] < 0.5:\n"
+        "        return {'a': 1, 'b': labels, 'c': 1}\n"
+        "    return {'a': labels, 'b': labels}\n"
+    )
+    assert own.of_model().numbers == {"own/a": 1, "own/c": 1}
+    with pytest.raises(DataError) as caught:
+        own.of_champion("champion 3")
+    (problem,) = caught.value.problems
+    assert problem.received == "for champion 3: own/a is a value for each row, own/c is missing"
+    assert problem.expected == "as for the model: own/a is a number, own/c is a number"
+    own.close()
+
+
+def test_a_column_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    for part in (0, 1):
+        columns = {
+            "age": np.arange(3.0) + 3 * part,
+            "since": np.arange(3) + 10 * part,
+            "city": ["Rome", "", "Rome"],
+            "damaged": np.zeros(3),
+        }
+        parquet.write_table(pa.table(columns), tmp_path / f"{part}.parquet")
+    paths, folder = [str(tmp_path / f"{part}.parquet") for part in (0, 1)], tmp_path / "columns"
+    found = ParquetColumns(("age", "since", "city", "damaged"), paths, folder)
+    assert "age" in found and list(found)[-1] == "damaged" and len(found) == 4
+    assert not folder.exists()
+    assert isinstance(found["age"], np.memmap) and found["age"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found["since"].dtype == np.int64 and found["since"].tolist() == [0, 1, 2, 10, 11, 12]
+    assert found["city"].tolist() == ["Rome", "", "Rome"] * 2 and found["city"] is found["city"]
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
+    before = (folder / "0").stat().st_mtime_ns
+    assert ParquetColumns(("age",), paths, folder)["age"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (folder / "0").stat().st_mtime_ns == before
+    with pytest.raises(KeyError, match="no column 'agee': did you mean 'age'.*since, city"):
+        found["agee"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +165,7 @@ def test_the_function_gets_what_it_names(evaluator: Made, monkeypatch) -> None:
 def test_a_wrong_function_is_named(evaluator: Made, body: str, said: str) -> None:
     own = evaluator(f"def score(labels, predictions):\n    {body}\n")
     with pytest.raises(DataError, match=f"gate.evaluator mine:score failed.*{said}"):
-        own.metrics(of_model=True)
+        own.of_model()
     own.close()
 
 
@@ -90,13 +177,17 @@ def test_a_wrong_function_is_named(evaluator: Made, body: str, said: str) -> Non
         ({1: 1}, "a metric named 1"),
         ({"a": "much"}, "a is a builtins.str"),
         ({"a": True}, "a is a builtins.bool"),
-        ({"a": np.zeros(2)}, "a is a numpy.ndarray"),
+        ({"a": np.zeros(2)}, "a has 2 values"),
+        ({"a": np.zeros((3, 1))}, "a has the shape (3, 1)"),
+        ({"a": [[1], [1, 2]]}, "a is a builtins.list"),
+        ({"a": np.array(["x", "y", "z"])}, "a is a numpy.ndarray of <U1"),
+        ({"a": np.array([1, np.nan, np.inf])}, "a is not finite in 2 of 3 rows: rows 2, 3"),
         ({f"m{at}": 1 for at in range(51)}, "51 metrics"),
     ],
 )
 def test_a_wrong_result_is_named(returned: Any, received: str) -> None:
     with pytest.raises(own_metrics_process._RefusedError) as caught:
-        own_metrics_process._checked(returned)
+        own_metrics_process.checked(returned, 3)
     assert caught.value.args[0] == received
 
 

@@ -1,6 +1,7 @@
 """The comparison of two models decides as often, and only as often, as it says."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,3 +107,49 @@ def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> No
         challenger, champion = pair(rng, "rmse", rows, size)
         promoted += compare(challenger, champion, "rmse").low > 0
     assert 0.7 < promoted / repeats < 0.9
+
+
+def with_costs(
+    model: ClassPredictions, costs: tuple[float, float] = (1, 1), **more: object
+) -> ClassPredictions:
+    """Return a model with what its errors cost, of rows of class 0 and of class 1."""
+    wrong = model.predicted != model.labels
+    return replace(model, own={"own/cost": wrong * np.array(costs)[model.labels]}, **more)
+
+
+def test_a_metric_of_ones_own_is_compared_as_a_built_in_one() -> None:
+    rng = np.random.default_rng(4)
+    challenger, champion = pair(rng, "accuracy", 1500, 0.1)
+    weights = rng.uniform(0.5, 2, 1500).astype(np.float32)
+    for weighted in (None, weights):
+        ours, theirs = (replace(one, weights=weighted) for one in (challenger, champion))
+        known = compare(ours, theirs, "accuracy")
+        lower = frozenset({"own/cost"})
+        own = compare(
+            with_costs(ours, minimize=lower), with_costs(theirs, minimize=lower), "own/cost"
+        )
+        assert own.gain == pytest.approx(known.gain)
+        assert own.error == pytest.approx(known.error, rel=1e-3)
+        assert (own.low, own.high) == pytest.approx((known.low, known.high), abs=0.02 * known.error)
+        assert compare(with_costs(ours), with_costs(theirs), "own/cost").gain == -own.gain
+
+
+@pytest.mark.parametrize("costs", [(1, 1), (1, 10)])
+def test_equal_models_that_differ_in_few_rows_are_rarely_promoted_by_their_cost(
+    costs: tuple[float, float],
+) -> None:
+    """Without the correction of compare, 10 % would be."""
+    rng = np.random.default_rng(5)
+    labels = np.arange(100) % 2
+    good = np.where(labels, 3.0, -3.0)
+    promoted = 0
+    for _ in range(1500):
+        lost = rng.permutation(100)[:6]  # errors of which each model has some
+        of_ours = rng.random(6) < 0.5
+        models = []
+        for wrong in (lost[of_ours], lost[~of_ours]):
+            logit = good.copy()
+            logit[wrong] *= -1
+            models.append(with_costs(classifier(labels, logit), costs))
+        promoted += compare(models[0], models[1], "own/cost").high < 0
+    assert promoted / 1500 <= 0.06

@@ -1,5 +1,6 @@
 """Slices: which rows they have, and when one fails a model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
 
 
 def sliced(*declared: Any, folder: Path | None = None) -> Slices:
-    gate = parse_gate({"slices": list(declared)})
+    gate = parse_gate({"slices": list(declared), "evaluator": "m:f"})
     assert gate is not None
     found = Slices(gate.slices, SCHEMA, folder)
     for at in range(0, ROWS, 700):
@@ -95,6 +96,29 @@ def test_each_row_is_in_one_slice_of_a_column() -> None:
     rome = parts["city"]["city = Rome"].model
     assert (rome.labels == LABELS[ROME]).all()
     assert (rome.scores == model(1).scores[ROME]).all()
+
+
+def test_a_metric_of_ones_own_in_slices(tmp_path: Path) -> None:
+    """With a value for each row, it is divided as the predictions are."""
+    cost = np.where(ROME, 3.0, 1.0)
+    lower = frozenset({"own/cost"})
+    whole = replace(model(1), own={"own/cost": cost, "own/other": cost}, minimize=lower)
+    champion = replace(whole, own={"own/cost": np.ones(ROWS), "own/other": cost})
+    found = judge(
+        whole,
+        champion,
+        {"column": "city", "thresholds": {"own/cost": {"max": 2}}},
+        evaluator="m:f",
+        primary_metric="own/cost",
+        direction="minimize",
+    )
+    (rome, *others) = found.slices
+    assert (rome.name, rome.state, rome.found.value, rome.gain) == ("city = Rome", "fail", 3, -2)
+    assert {it.found.value for it in others if it.state == "pass"} == {1}
+    assert "own/cost is not at most 2 in city = Rome (3.0000)" in found.line
+    assert "own/cost is worse than that of champion 3 in city = Rome" in found.line
+    (part, *_) = sliced("city", folder=tmp_path).parts(whole)
+    assert (part.model.own["own/cost"] == 3).all() and "own/other" in part.model.own
 
 
 def test_values_in_ranges() -> None:

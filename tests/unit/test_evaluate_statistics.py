@@ -35,6 +35,7 @@ BINARY = ["accuracy", "balanced_accuracy", "auc", "average_precision", "macro_f1
 BINARY += ["log_loss", "brier", "precision/b", "recall/b", "f1/b"]
 MANY = ["accuracy", "balanced_accuracy", "auc", "macro_f1", "mcc", "log_loss", "top_2_accuracy"]
 VALUES = ["rmse", "mae", "r2", "mean_error"]
+OWN = ["own/cost", "own/missed", "own/sharp"]
 CLASSES = ["a", "b", "c", "d"]
 
 
@@ -78,11 +79,30 @@ def values(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predict
     ]
 
 
+def own(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
+    """Return models of two classes with metrics of the user's own, which have a value by row."""
+    found: list[Predictions] = []
+    for one in binary(rng, rows, models):
+        assert isinstance(one, ClassPredictions)
+        missed, alarm = one.labels > one.predicted, one.labels < one.predicted
+        shares = {"own/cost": 10.0 * missed + alarm, "own/missed": missed}
+        found.append(replace(one, own=shares | {"own/sharp": one.losses**2}))
+    return found
+
+
+def own_weighted(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
+    """Return the same with row weights from 0.5 to 2."""
+    weights = rng.uniform(0.5, 2, rows).astype(np.float32)
+    return [replace(one, weights=weights) for one in own(rng, rows, models)]
+
+
 KINDS: dict[str, tuple[Callable[..., list[Predictions]], list[str]]] = {
     "two classes": (binary, BINARY),
     "with weights": (weighted, BINARY),
     "four classes": (many, MANY),
     "regression": (values, VALUES),
+    "own": (own, OWN),
+    "own with weights": (own_weighted, OWN),
 }
 EACH = [(kind, metric) for kind, (_, metrics) in KINDS.items() for metric in metrics]
 
