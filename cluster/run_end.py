@@ -24,9 +24,9 @@ def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
     if _part(workflow, "metadata").get("deletionTimestamp"):
         return "its Workflow was deleted"
     if _deadline(workflow) == 0:
-        return "it was terminated: its Workflow has activeDeadlineSeconds 0"
+        return "a person terminated it"
     if shutdown := _part(workflow, "spec").get("shutdown"):
-        return f"it was stopped: its Workflow has shutdown {shutdown}"
+        return f"a person stopped it (shutdown {shutdown})"
     if status.get("phase") in _TERMINAL:
         return f"its Workflow has ended: {status['phase']}"
     until = expires(workflow)

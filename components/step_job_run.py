@@ -307,7 +307,7 @@ def _refuse_others(there: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 
 def _cancelled(why: str) -> Judgement:
     fix = "start it again, or retry it"
-    return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}", fix=fix)
+    return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
 
 
 def _message(follower: Follower) -> str:

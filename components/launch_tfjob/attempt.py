@@ -219,7 +219,7 @@ def cancelled(why: str) -> Judgement:
         why: What ended it, for instance `its Workflow was deleted`.
     """
     fix = "start it again, or retry it; it continues from its newest stored checkpoint"
-    return Judgement(Verdict.CANCELLED, f"the run was ended from outside: {why}", fix=fix)
+    return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
 
 
 def words(

@@ -526,14 +526,14 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
 
     def lose() -> None:
         _wait_for((tmp_path / "chief-0.1.json").exists)
-        why.append("it was terminated")
+        why.append("a person terminated it")
         pid = json.loads((tmp_path / "chief-0.1.json").read_text())["PID"]
         os.kill(int(pid), signal.SIGKILL)
 
     losing = threading.Thread(target=lose, daemon=True)
     if not why:
         losing.start()
-    with pytest.raises(JobFailedError, match="ended from outside: it") as failed:
+    with pytest.raises(JobFailedError, match="the run was ended: ") as failed:
         launcher.run(step, spec(), backend)
     assert failed.value.verdict == "cancelled"
     assert step.store.numbers(step.run.attempts) == ([1] if losing.ident else [])

@@ -233,11 +233,11 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
 
 
 def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of):
-    _tell_end(step, spec_of(), "it was terminated")
+    _tell_end(step, spec_of(), "a person terminated it")
     _tell_end(step, spec_of(), "")
     ((_, document),) = hook.got
     assert document["outcome"] == "cancelled" and document["step"] == "finish"
-    assert "it was terminated" in document["message"] and document["remedy"]
+    assert "a person terminated it" in document["message"] and document["remedy"]
     assert document["model_name"]
 
 
