@@ -39,7 +39,8 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull
-from tests.serve.process import ServerProcess, free_port
+from tests.ports import free_port
+from tests.serve.process import ServerProcess
 from tests.serve.published import CLASSES, COLUMNS, PETS, Publisher
 
 SECONDS, QUICK = 600.0, 60.0

@@ -20,7 +20,6 @@ import itertools
 import logging
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -45,6 +44,7 @@ from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
 from tests.cluster.training_operator import TrainingOperator
+from tests.ports import free_port
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +211,7 @@ class Cluster(Access):
 
     def own_store(self) -> ObjectStore:
         """Start an S3 server for one test, which may stop it; the caller stops it at last."""
-        with socket.socket() as free:
-            free.bind((host.BRIDGE_ADDRESS, 0))
-            port = free.getsockname()[1]
+        port = free_port(host.BRIDGE_ADDRESS)
         store = ObjectStore(self._programs, STATE, self.logs, port)
         store.start()
         return store

@@ -44,7 +44,7 @@ def test_launcher_terminated_leaves_its_job(launch, row):
     try:
         launch.wait_said()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == -signal.SIGTERM
+        assert process.wait(240) == -signal.SIGTERM
     finally:
         process.kill()
     assert launch.phase() == "Running" and launch.gpus_held() == 1
@@ -133,7 +133,7 @@ def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
     left = end_jobs_on(backend, launch.step.run_id)
     launch.wait_for(lambda: launch.gpus_held() == 0)
     seconds = time.monotonic() - began
-    assert seconds <= 90, seconds
+    assert seconds <= 300, seconds  # the grace of the chief is twice as long
     assert left.terminated is True and list(left.cancelled) == [launch.name()]
     markdown = finish.run(launch.step, "test", left).markdown
     assert "cancelled" in markdown and "a person terminated the run" in markdown

@@ -42,7 +42,7 @@ def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch, work
         # The other one was not touched, and its own launcher follows it to its end.
         assert us.phase() == "Running" and processes["us"].poll() is None
         us.go()
-        assert processes["us"].wait(120) == 0
+        assert processes["us"].wait(240) == 0
     finally:
         for process in processes.values():
             process.kill()
@@ -74,8 +74,8 @@ def test_terminate_ends_the_jobs_of_every_task(launch, workflow):
         processes["eu"].wait()
         assert launch.gpus_held() == 2
         workflow.terminate()
-        launch.wait_for(lambda: not launch.jobs() and launch.gpus_held() == 0, 60)
-        processes["us"].wait(60)
+        launch.wait_for(lambda: not launch.jobs() and launch.gpus_held() == 0)
+        processes["us"].wait(240)
     finally:
         for process in processes.values():
             process.kill()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.cluster import binaries
+from tests.ports import free_port
 
 PROGRAM = "versitygw"
 
@@ -36,9 +37,7 @@ class Versitygw:
         self._tls = ["--cert", tls[0], "--key", tls[1]] if tls else []
         data = folder / "data"
         data.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.secret = folder / "secret"
         self.secret.mkdir()
@@ -65,7 +64,7 @@ class Versitygw:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()

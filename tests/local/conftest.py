@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples import digits
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
@@ -35,6 +36,14 @@ def datasets(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
             "wrong": "classification",
         }.items()
     }
+
+
+@pytest.fixture(scope="session")
+def digits_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits as a CSV file, whose label is `digit`."""
+    path = tmp_path_factory.mktemp("data") / "digits.csv"
+    digits.write(path)
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from kfp_tfjob.pipelines.local import processes
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 
-PATIENCE = 240  # seconds for a whole run on a busy machine
+PATIENCE = 900  # seconds for a whole run; only what hangs reaches it
 
 
 class Run:
@@ -63,7 +68,7 @@ class Run:
     def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
         """Return the one process of the run that is wanted, once there is one."""
         token = (self.home / "token").read_text()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if found := [p for p in processes.carriers(token) if wanted(p)]:
                 return found[0]
@@ -72,7 +77,13 @@ class Run:
 
     def assert_nothing_left(self) -> None:
         token = (self.home / "token").read_text()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while (left := processes.carriers(token)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert left == []
+
+
+def stored(home: Path, read: Callable[[Layout, Store], Any]) -> Any:
+    """Look into the store of a run that has ended."""
+    with Server.start(home / "s3") as server:
+        return read(Layout(S3Address("kfp-tfjob")), server.store())

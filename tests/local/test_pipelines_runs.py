@@ -121,7 +121,7 @@ def test_steps_are_in_the_order_of_the_pipeline(fake, back_end):
     assert run.current.name == "launch_tfjob"
     fake.task(raw, "launch-tfjob", "RUNNING", end_time=epoch)
     launch = read_run(back_end, raw.run_id).current
-    assert launch.state == "running" and launch.seconds < 60
+    assert launch.state == "running" and launch.seconds < 900
 
 
 def test_a_run_that_is_not_over_has_no_end(fake, back_end):
@@ -129,4 +129,4 @@ def test_a_run_that_is_not_over_has_no_end(fake, back_end):
     raw = add(fake, "one")
     raw.finished_at = datetime(1970, 1, 1, tzinfo=UTC)
     run = read_run(back_end, raw.run_id)
-    assert run.finished == "" and 0 <= run.seconds < 60 and not run.is_over
+    assert run.finished == "" and 0 <= run.seconds < 900 and not run.is_over

@@ -27,6 +27,7 @@ from tests.local.test_evaluate_publish import rows as rows  # a fixture
 
 GATE = {"mode": "non_inferior", "margin": 0.5}  # each model passes, so only the race decides
 SERVERS = ["s3", "versitygw"]
+SECONDS = 600.0  # for the slowest publisher; only what hangs reaches it
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
     TensorFlow judges one after the other, as processes of their own would not.
     """
     judging = threading.Lock()
-    start, second = threading.Barrier(len(names)), threading.Barrier(len(names) - 1)
+    start = threading.Barrier(len(names), timeout=SECONDS)
+    second = threading.Barrier(len(names) - 1, timeout=SECONDS)
 
     def attempt(name: str) -> publish.Published:
         step = bench.step(name, Store())

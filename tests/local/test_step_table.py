@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.local import tiny_dataset
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900.0  # for all rows; an idle machine needs a tenth of it
@@ -27,13 +27,10 @@ QUICK = (
     "loss scaling, inf on one replica",
     "micro-batches, inf in one",
     "a mask on the output",
-    "a metric that is a maximum",
     "own loss",
-    "own state",
     "own state, averaged",
     "plain BatchNormalization",
     "weights of two types",
-    "masked BatchNormalization",
 )
 REFUSED = {
     "own loss": "the loss depends on how a batch is divided.* as the mean of their halves",
@@ -57,10 +54,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _processes(dataset: Path, names: list[str], size: int, **more: str) -> list[Results]:
     """Run the rows in some processes at once and return what each of them says."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
-    hosts = [f"127.0.0.1:{item.getsockname()[1]}" for item in sockets]
-    for item in sockets:
-        item.close()
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(size)]
     started = []
     for at in range(size):
         environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | more

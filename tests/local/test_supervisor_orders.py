@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 30.0
+SECONDS = 120.0  # only what hangs reaches it
 # A trainer that saves when it is told to stop.
 SAVES = """
 import signal, sys, time, pathlib
@@ -21,13 +22,13 @@ def save(*_):
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
 pathlib.Path(sys.argv[1], "ready").touch()
-time.sleep(60)
+time.sleep(600)
 """
 IGNORES = """
 import signal, sys, time, pathlib
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[1], "ready").touch()
-time.sleep(60)
+time.sleep(600)
 """
 Start = Callable[..., subprocess.Popen]
 
@@ -63,24 +64,38 @@ def _until(true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def _beat_until_ready(folder: Path) -> None:
+    """Be a launcher, as long as the command takes to start."""
+    beats = itertools.count()
+    _until(
+        lambda: (
+            (folder / "podinfo/heartbeat").write_text(str(next(beats)))
+            and (folder / "ready").exists()
+        )
+    )
+
+
 def test_without_a_heartbeat_it_saves_and_ends_with_5(start: Start, tmp_path: Path):
-    process = start(SAVES, ORPHAN_TIMEOUT="2")
+    process = start(SAVES, ORPHAN_TIMEOUT="3")
+    _beat_until_ready(tmp_path)
     assert process.wait(SECONDS) == 5
     assert (tmp_path / "saved").exists()
     assert (tmp_path / "words").read_text() == "orphaned: saved and stopped"
 
 
 def test_an_orphan_that_does_not_listen_is_killed(start: Start, tmp_path: Path):
-    assert start(IGNORES, ORPHAN_TIMEOUT="1").wait(SECONDS) == 5
-    assert (tmp_path / "ready").exists()
+    process = start(IGNORES, ORPHAN_TIMEOUT="3")
+    _beat_until_ready(tmp_path)
+    assert process.wait(SECONDS) == 5
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_heartbeat_that_changes_keeps_it_alive(start: Start, tmp_path: Path):
-    process = start(SAVES, ORPHAN_TIMEOUT="3")
-    _until((tmp_path / "ready").exists)
-    for beat in range(10):  # six seconds, twice the timeout
-        (tmp_path / "podinfo/heartbeat").write_text(str(beat))
-        time.sleep(0.6)
+    process = start(SAVES, ORPHAN_TIMEOUT="4")
+    _beat_until_ready(tmp_path)
+    for beat in range(30):  # six seconds, longer than the timeout
+        (tmp_path / "podinfo/heartbeat").write_text(f"later {beat}")
+        time.sleep(0.2)
         assert process.poll() is None
     assert process.wait(SECONDS) == 5
 
@@ -104,7 +119,7 @@ def test_stop_within_takes_every_unit_that_the_sidecar_takes(
     process = start(SAVES)
     _until((tmp_path / "ready").exists)
     (tmp_path / "podinfo/stop-within").write_text(order)
-    assert process.wait(5) == 143
+    assert process.wait(SECONDS) == 143
 
 
 def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_path: Path):
@@ -123,7 +138,8 @@ def test_what_is_no_duration_is_named_and_no_order_and_no_time_is_the_end(
     _until((tmp_path / "ready").exists)
     for order in (b"soon", b"nan", b"-5", b"\xff"):
         (tmp_path / "podinfo/stop-within").write_bytes(order)
-        time.sleep(0.7)
+        received = f"Received: {order.decode(errors='replace')!r}"
+        _until(lambda received=received: received in (tmp_path / "log").read_text())
         assert process.poll() is None
     (tmp_path / "podinfo/stop-within").write_text("0s")
     assert process.wait(SECONDS) == 143

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 
-SECONDS = 60  # for TensorBoard to read the logs, on a busy machine
+SECONDS = 300  # for TensorBoard to read the logs, on a busy machine
 
 
 def event_file(path: Path, values: list[float]) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.ports import free_ports
 
 PROGRAM = """
 import json, os, sys
@@ -29,12 +30,7 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_a_gpu_that_two_replicas_see_is_refused_on_both() -> None:
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
     replicas = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],

@@ -15,7 +15,8 @@ import pytest
 
 from tests.local import tiny_dataset
 from tests.local.random_model import RANDOM_MODEL
-from tests.local.trainer_jobs import STEPS, Job, Start, free_ports
+from tests.local.trainer_jobs import STEPS, Job, Start
+from tests.ports import free_ports
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """

@@ -19,8 +19,9 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.uploader import pull
-from tests.local import tiny_dataset, trainer_jobs
+from tests.local import tiny_dataset
 from tests.local.local_run import Run
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
@@ -138,7 +139,7 @@ def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, data: Pa
 @pytest.mark.slow
 def test_the_loss_of_a_parameter_server_is_another_attempt(tmp_path: Path) -> None:
     kinds = ("chief", "worker", "ps")
-    ports = trainer_jobs.free_ports(len(kinds))
+    ports = free_ports(len(kinds))
     cluster = {kind: [f"127.0.0.1:{port}"] for kind, port in zip(kinds, ports, strict=True)}
     data, servers = tiny_dataset.write(tmp_path / "data"), {}
     try:

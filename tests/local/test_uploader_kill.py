@@ -27,7 +27,11 @@ from tests.faults.proxy import FaultProxy, Seen
 log = logging.getLogger(__name__)
 
 PROOF, KEPT = 200, 4
-# Shows a checkpoint by a rename every 0.3 s, now and then one that is sent in parts, keeps four.
+# Seconds between two checkpoints. The short run shares the machine with other tests, and what is
+# sent has to be on the way for less than four pauses.
+PAUSES = {5: 0.8, PROOF: 0.3}
+# Shows a checkpoint by a rename after each pause, now and then one that is sent in parts, and keeps
+# four.
 # The next one is ready in memory before its time comes, and where that is allowed the process
 # takes the core whenever it wants to: neither a busy disk nor other work delays it.
 TRAINER = f"""
@@ -52,7 +56,7 @@ with open(output.parent / "steps.tmp", "w", buffering=1) as times:
         time.sleep(max(0, due - time.monotonic()))
         temporary.rename(output / str(step))
         print(time.monotonic(), file=times)
-        due = time.monotonic() + 0.3
+        due = time.monotonic() + float(sys.argv[2])
         shutil.rmtree(output / str(step - KEPT), ignore_errors=True)
 """
 
@@ -121,10 +125,10 @@ def restore(store: Store, run: RunLayout, folder: Path) -> int:
 
 
 @pytest.fixture
-def trainer() -> Iterator[Path]:
+def trainer(kills: int) -> Iterator[Path]:
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as output:
-        process = subprocess.Popen([sys.executable, "-c", TRAINER, output])
+        process = subprocess.Popen([sys.executable, "-c", TRAINER, output, str(PAUSES[kills])])
         yield Path(output)
         process.kill()
         process.wait()
@@ -175,7 +179,7 @@ def pauses(output: Path) -> list[float]:
 
 def wait_for(proxy: FaultProxy, step: int) -> None:
     """Wait until the store has confirmed this step or a newer one."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while acknowledged(proxy, time.monotonic()) < step:
         assert time.monotonic() < deadline, f"checkpoint {step} is not stored"
         time.sleep(0.05)

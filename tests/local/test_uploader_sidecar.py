@@ -27,7 +27,7 @@ from kfp_tfjob.uploader.ownership import FencedError, Ownership
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
 
-SECONDS = 60
+SECONDS = 240  # only what hangs reaches it
 EVER = float("inf")
 
 
@@ -274,7 +274,7 @@ def test_the_end_is_bounded(pod, proxy):
     began = time.monotonic()
     sidecar.terminate()
     assert sidecar.wait(SECONDS) == 145
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60  # the store would take a thousand
     assert pod.state["verdict"] == "store_unavailable"
     assert "checkpoints/1/data" in pod.state["missing"]
 

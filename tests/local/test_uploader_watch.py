@@ -23,7 +23,7 @@ from kfp_tfjob.uploader import pull, verify
 from kfp_tfjob.uploader.inventory import inventory, scan
 
 RUN = "run-1"
-SECONDS = 60  # until a test gives up waiting
+SECONDS = 240  # until a test gives up waiting
 # Writes checkpoints by a rename each, keeps the last two, and lets an event file grow.
 TRAINER = """
 import os, shutil, sys, time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.local import tiny_dataset
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0  # of one job; an idle machine needs a thirtieth of it
@@ -124,16 +124,6 @@ class Job:
             assert all(item.poll() is None for item in self.processes.values()), self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.01)
-
-
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 Start = Callable[..., Job]

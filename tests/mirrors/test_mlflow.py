@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +31,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:

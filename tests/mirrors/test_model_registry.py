@@ -23,6 +23,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +58,7 @@ def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
             pytest.skip(f"{_REAL} names no server")
         yield Registry(os.environ[_REAL], _OF_REAL)
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = Path(__file__).with_name("fake_model_registry.py")
     process = subprocess.Popen([str(for_mirrors()), str(program), str(port), request.param])
     try:

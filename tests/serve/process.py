@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,15 +12,9 @@ from pathlib import Path
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from tests.environments import ROOT, for_server
+from tests.ports import free_port
 
 START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class ServerProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -22,14 +21,15 @@ __all__ = ["layout"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
-def start(layout: Layout, folder: Path) -> subprocess.Popen[str]:
+def start(layout: Layout, folder: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "kfp_tfjob.pipelines", "follow", MODEL, folder]
     command += ["--output", str(layout.root), "--poll-seconds", "0.1"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with open(log, "wb") as written:
+        return subprocess.Popen(command, stderr=written)
 
 
-def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
     while not true():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
@@ -39,8 +39,9 @@ def test_the_process_follows_and_keeps_the_one_before(
     store: Store, layout: Layout, tmp_path: Path
 ) -> None:
     folder = tmp_path / "served"
+    log = tmp_path / "log"
     publish(store, layout, MODEL, 1, files(1), tmp_path)
-    process = start(layout, folder)
+    process = start(layout, folder, log)
     try:
         for number in (2, 3):
             until((folder / str(number - 1)).is_dir, process)
@@ -52,14 +53,15 @@ def test_the_process_follows_and_keeps_the_one_before(
         publish(store, layout, MODEL, 4, files(4), tmp_path)
         version = layout.model(MODEL).version(4)
         store.write(version / "model" / "saved_model.pb", b"graph 9")
-        time.sleep(0.5)
+        kept = "the folder stays as it is"
+        # The process may have fetched the fourth one before it was altered.
+        until(lambda: kept in log.read_text() or (folder / "4").exists(), process)
         assert whole(folder / "3", 3)
     finally:
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=30)[1]
+        process.wait(300)
     assert process.returncode == 0
-    told = said.count("the folder stays as it is")
-    # The process may have fetched the fourth one before it was altered.
+    told = log.read_text().count(kept)
     assert told == 1 or (told == 0 and whole(folder / "4", 4))
 
 
@@ -70,10 +72,10 @@ def test_a_killed_process_leaves_whole_folders(
     publish(store, layout, MODEL, 1, files(1), tmp_path)
     ChampionFolder(store, layout, MODEL, folder).update()
     publish(store, layout, MODEL, 2, files(2), tmp_path)
-    process = start(layout, folder)
+    process = start(layout, folder, tmp_path / "log")
     until(lambda: (folder / ".incoming").exists() or (folder / "2").exists(), process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     for path in folder.iterdir():
         assert path.name == ".incoming" or whole(path, int(path.name))
     assert ChampionFolder(store, layout, MODEL, folder).update() == 2  # whoever comes next

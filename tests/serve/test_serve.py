@@ -22,8 +22,9 @@ from kfp_tfjob.trainer.coding import NO_DATE
 from kfp_tfjob.trainer.serving import ServedModel, Task
 from kfp_tfjob.uploader import pull
 from tests.environments import for_server
+from tests.ports import free_port
 from tests.serve.conftest import Start, get, post
-from tests.serve.process import ServerProcess, free_port
+from tests.serve.process import ServerProcess
 from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
 
 pytestmark = pytest.mark.slow
