@@ -98,7 +98,7 @@ class Process:
         except (psutil.Error, OSError, ValueError):
             return None
 
-    def wait_until(self, ready: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 240) -> None:
         """Wait until `ready()`; an OSError of it counts as no.
 
         Raises:

@@ -88,7 +88,7 @@ def test_runs_need_the_whole_role_and_no_more(
     try:
         launch.wait_said(replica="worker-0")
         workflow.terminate()
-        assert process.wait(60) == 1
+        assert process.wait(240) == 1
     finally:
         process.kill()
         process.wait()

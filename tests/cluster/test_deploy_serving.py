@@ -149,7 +149,7 @@ def test_the_sidecar_feeds_a_server_of_files(
     server["command"] = ["python3", "-m", "http.server", "8501", "--directory"]
     server["args"] = ["/models"]
     own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
-    where = ("-n", namespace, "--timeout=180s")
+    where = ("-n", namespace, "--timeout=300s")
     own_cluster.kubectl("rollout", "status", "deployment/tensorflow-serving", *where)
     (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
 
@@ -163,9 +163,9 @@ def test_the_sidecar_feeds_a_server_of_files(
 
     assert there(1)
     served(2)
-    assert wait_until(lambda: there(2), 60) and there(1)
+    assert wait_until(lambda: there(2), 240) and there(1)
     served(3)
-    assert wait_until(lambda: there(3) and not there(1), 60) and there(2)
+    assert wait_until(lambda: there(3) and not there(1), 240) and there(2)
 
 
 def test_the_nightly_comparison_starts_in_its_image(
@@ -176,7 +176,7 @@ def test_the_nightly_comparison_starts_in_its_image(
     settings(found, namespace)
     own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
     own_cluster.kubectl("create", "job", "now", "--from=cronjob/serving-monitor", "-n", namespace)
-    where = ("-n", namespace, "--timeout=120s")
+    where = ("-n", namespace, "--timeout=300s")
     own_cluster.kubectl("wait", "--for=condition=Failed", "job/now", *where)
     (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
     assert pod.status.container_statuses[0].state.terminated.exit_code == 3

@@ -16,6 +16,7 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
 from kfp_tfjob.pipelines.references import References
 from tests.cluster.processes import Process
+from tests.ports import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -30,8 +31,7 @@ http: {{addr: "127.0.0.1:{port}"}}
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """An empty registry."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = tmp_path / "registry.yml"
     config.write_text(_CONFIG.format(folder=tmp_path / "registry", port=port))
     process = Process("registry", ["docker-registry", "serve", config], tmp_path, tmp_path)

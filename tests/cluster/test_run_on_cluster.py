@@ -46,7 +46,7 @@ def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, names
     pod(cluster, namespace, "other", {"pipeline/runid": "another-run"})
     pod(cluster, namespace, "chief", {RUN_LABEL: RUN})
     found = RunOnCluster(RUN, namespace)
-    assert wait_until(lambda: bool(found.look().waits), 60)
+    assert wait_until(lambda: bool(found.look().waits), 240)
     seen = found.look()
     assert (seen.steps, seen.pods) == (("step",), ("chief",))
     assert "step waits" in seen.waits[0] and "node" in seen.waits[0]
@@ -54,7 +54,7 @@ def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, names
     assert found.known and namespace in found.where
     for name in ("step", "chief"):
         cluster.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
-    assert wait_until(lambda: found.look().nothing, 60)
+    assert wait_until(lambda: found.look().nothing, 240)
     assert found.known
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     run_id = said[0].split()[1].rstrip(";")
     while not (home / "runs" / run_id / "parameters.json").exists():
         assert process.poll() is None
+        time.sleep(0.01)
     fill(disk)
     said += process.stdout.readlines()
     text = "".join(said)
@@ -111,7 +113,7 @@ def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -
     printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     relay = run._Relay(printing, disk / "pipeline.log", print)
     relay.start()
-    assert printing.wait(60) == 0
+    assert printing.wait(300) == 0
     relay.join()
     assert relay.is_full
 
@@ -121,7 +123,7 @@ def test_a_container_that_cannot_begin_on_a_full_disk_has_ended(mount: Mount) ->
     fill(disk)
     changed = threading.Event()
     container = LocalContainer("c", ["true"], dict(os.environ), disk, False, print, changed.set)
-    assert container.ended.wait(60)
+    assert container.ended.wait(300)
     assert changed.is_set() and "terminated" in container.status["state"]
 
 

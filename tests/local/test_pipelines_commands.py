@@ -655,7 +655,7 @@ def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, t
 
     Thread(target=finish, daemon=True).start()
     for _ in range(2):  # the second time it finds the run
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert "SUCCEEDED" in done.stdout
     (run,) = fake.runs.values()
@@ -663,5 +663,5 @@ def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, t
     assert run.pipeline_version_reference.pipeline_id == "p"
     assert run.experiment_id == "e"
     fake.token = "other"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "401" in done.stderr

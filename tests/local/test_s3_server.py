@@ -95,7 +95,7 @@ def as_another_user(work: Callable[[], list[str]]) -> list[str]:
 
 
 def status(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request(method, path, body or None, headers)
     code = connection.getresponse().status
     connection.close()

@@ -112,11 +112,11 @@ def test_a_defect_of_a_check_hides_no_other_finding():
 
 
 def test_a_slow_check_does_not_delay_the_others():
-    began, checks = time.monotonic(), engine._Checks(time.monotonic() + 0.2)
-    checks.start("store", "the store", lambda: threading.Event().wait(60) and [])
+    began, checks = time.monotonic(), engine._Checks(time.monotonic() + 1)
+    checks.start("store", "the store", lambda: threading.Event().wait(600) and [])
     checks.start("this machine", "the packages", lambda: [ok("fine")])
     report = checks.wait()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     assert list(report) == ["this machine", "store"]
     assert report["store"][0].state == "warn" and "the store" in report["store"][0].text
 

@@ -259,7 +259,7 @@ import json, os, pathlib, sys, time
 folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 (folder / f"{name}.part").write_text(json.dumps(dict(os.environ)))
 (folder / f"{name}.part").rename(folder / name)
-until = time.monotonic() + 30
+until = time.monotonic() + 300
 while not (folder / "Worker").exists() and time.monotonic() < until:
     time.sleep(0.02)
 """
@@ -290,7 +290,7 @@ def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
     name = job["metadata"]["name"]
     with LocalBackend(tmp_path / "jobs", tmp_path / "secrets") as backend:
         backend.create(job)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not is_over(backend.get(name)) and time.monotonic() < until:
             backend.wait_for_change(name, 1)
         status = backend.get(name)["status"]

@@ -89,7 +89,7 @@ def api(server):
     return ClusterClient(found, "n")
 
 
-def wait_for(what, seconds: float = 20.0) -> None:
+def wait_for(what, seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline

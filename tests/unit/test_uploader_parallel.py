@@ -32,7 +32,7 @@ def test_no_more_threads_than_asked_for():
     def call(number: int) -> None:
         names.add(threading.current_thread().name)
         if number < 3:
-            everybody.wait(30)  # so that one quick thread does not do it all
+            everybody.wait(300)  # so that one quick thread does not do it all
 
     assert len(list(each(call, range(30), 3))) == 30
     assert len(names) == 3
