@@ -184,18 +184,18 @@ def test_what_does_not_fit_into_the_memory_is_missing_and_counted(proxy, run, st
 
 @pytest.mark.parametrize("successor", [False, True])
 def test_of_a_long_log_the_head_and_the_tail_are_kept(store, run, monkeypatch, successor):
-    monkeypatch.setattr(log_writer, "LIMIT", 4 << 20)
-    monkeypatch.setattr(log_writer, "HEAD", 2 << 20)
-    given = lines(125_000, text="{} " + "x" * 60)
+    monkeypatch.setattr(log_writer, "LIMIT", 16 << 20)
+    monkeypatch.setattr(log_writer, "HEAD", 8 << 20)
+    given = lines(250_000, text="{} " + "x" * 60)
     if successor:
-        write(store, run, given[:100_000])
+        write(store, run, given[:200_000])
     write(store, run, given)
     reader = LogReader(store, run, 1)
     found = list(reader.new_lines())
     kept = [line for line in found if "missing" not in line.text]
     notes = [line.text for line in found if "missing" in line.text]
     size = sum(len(f"{line.stamp} [{line.where}] {line.text}\n") for line in kept)
-    assert 2 << 20 < size <= 4 << 20
+    assert 8 << 20 < size <= 16 << 20
     assert kept[0].text == given[0].text
     assert kept[-1].text == given[-1].text
     assert len(notes) == 1
