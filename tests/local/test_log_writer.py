@@ -57,7 +57,7 @@ def expected(given: list[LogLine]) -> list[str]:
     return sorted(f"{line.where} {line.text}" for line in given)
 
 
-def write(store: Store, run: RunLayout, given: list[LogLine], seconds: float = 20) -> None:
+def write(store: Store, run: RunLayout, given: list[LogLine], seconds: float = 600) -> None:
     writer = LogWriter(store, run, 1)
     for line in given:
         writer.put(line)
@@ -124,7 +124,7 @@ def test_launchers_that_write_at_the_same_time_store_every_line_once(store, run,
             if pace.random() < 0.02:
                 time.sleep(pace.random() * 0.05)
         writer.end()
-        writer.close(60)
+        writer.close(600)
 
     threads = [threading.Thread(target=launcher, args=(seed,)) for seed in range(3)]
     for thread in threads:
@@ -144,7 +144,7 @@ def test_a_store_that_is_away_delays_nothing_and_loses_nothing(proxy: FaultProxy
     assert writer.flush(0.1) is False
     away.times = 0  # it comes back only when everything was put
     writer.end()
-    writer.close(60)
+    writer.close(600)
     assert stored(store, run) == expected(given)
 
 
@@ -174,7 +174,7 @@ def test_what_does_not_fit_into_the_memory_is_missing_and_counted(proxy, run, st
         writer.put(line)
     away.times = 0
     writer.end()
-    writer.close(60)
+    writer.close(600)
     found = [line.text for line in LogReader(store, run, 1).new_lines()]
     notes = [text for text in found if "missing" in text]
     kept = [text for text in found if "missing" not in text]
@@ -222,7 +222,7 @@ for index, line in enumerate(lines(6000, replicas=2)):
         time.sleep(0.002)
     writer.put(line)
 writer.end()
-writer.close(30)
+writer.close(600)
 """
 
 
