@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
@@ -101,3 +103,19 @@ def kept(done: Prepared) -> int:
     if not done.appended:
         return 0
     return int(done.appended.partition(": ")[2].partition(" of ")[0])
+
+
+def assert_close(found, expected) -> None:
+    """Compare JSON values; sums are taken in another order."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            assert_close(*pair)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-6)
+    else:
+        assert found == expected

@@ -13,7 +13,17 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.append_world import ADDED, HEADER, THREE, World, kept, mixed, named, numbers
+from tests.local.append_world import (
+    ADDED,
+    HEADER,
+    THREE,
+    World,
+    assert_close,
+    kept,
+    mixed,
+    named,
+    numbers,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +60,7 @@ def priced(number: int) -> str:
 @pytest.mark.parametrize("table", ["numbers", "mixed"])
 def test_a_label_that_is_a_number(world, table):
     files = named(
-        {i: numbers(i, 900, price) if table == "numbers" else priced(i) for i in range(4)}
+        {i: numbers(i, 150, price) if table == "numbers" else priced(i) for i in range(4)}
     )
     added = {name: files.pop(name) for name in list(files)[3:]}
     world.prepare(files)
@@ -59,7 +69,7 @@ def test_a_label_that_is_a_number(world, table):
     assert kept(done) == 3
     plain = world.prepare(files | added, {"append": False}, "plain")
     assert done.rows == plain.rows
-    assert done.statistics["label"] == pytest.approx(plain.statistics["label"], rel=1e-6)
+    assert_close(done.statistics["label"], plain.statistics["label"])
 
 
 def test_a_label_that_becomes_a_number(world):
@@ -72,7 +82,7 @@ def test_a_label_that_becomes_a_number(world):
 
 
 def test_a_label_with_a_text_among_numbers_fails_as_without_append(world):
-    first = named({i: numbers(i, 900, price) for i in range(3)})
+    first = named({i: numbers(i, 150, price) for i in range(3)})
     world.prepare(first)
     wrong = first | named({3: numbers(3, 60, lambda draw: "high")})
     with pytest.raises(DataError) as appended:
@@ -105,7 +115,7 @@ def test_a_reader_of_ones_own(world, tmp_path):
     "options",
     [
         {"weight": "b", "split": {"group": "day"}},
-        {"weight": "b", "split": {"group": "city"}, "min_count": 20},
+        {"weight": "b", "missing": {"a": "drop"}, "types": {"city": "text"}},
         {"weight": "b", "drop": ["city", "day"]},
         {"split": {"column": "city"}},
     ],
@@ -119,7 +129,7 @@ def test_weights_and_splits_by_a_column(world, options):
     assert kept(done) == 3
     plain = world.prepare(files, options | {"append": False}, "plain")
     assert done.rows == plain.rows
-    assert done.statistics.get("weight") == pytest.approx(plain.statistics.get("weight"))
+    assert_close(done.statistics.get("weight"), plain.statistics.get("weight"))
     assert done.statistics.get("also_in_train") == plain.statistics.get("also_in_train")
 
 
@@ -143,10 +153,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("in_store", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_was(world, change, in_store):
-    world.in_store = in_store
+def test_a_file_was(world, change):
+    world.in_store = "replaced" in change
     files, most = CHANGES[change]
     world.prepare(THREE)
     assert kept(world.prove(files)) <= most
@@ -157,18 +166,16 @@ def test_a_file_was(world, change, in_store):
     "options",
     [
         {"split": {"salt": "other"}},
-        {"split": {"train": 0.5, "validation": 0.25, "test": 0.25}},
         {"types": {"b": "category"}},
         {"drop": ["city"]},
         {"missing": {"a": "mean"}},
-        {"hash_bins": 9, "types": {"city": "text"}},
     ],
 )
 def test_other_options_append_to_nothing(world, caplog, options):
     world.prepare(THREE)
     with caplog.at_level(logging.INFO):
         assert kept(world.prove(THREE | ADDED, options)) == 0
-    assert "has the same label and data_options" in caplog.text
+    assert "this version has prepared none of" in caplog.text
 
 
 def test_a_contract_appends_to_a_dataset_without_one(world):
@@ -199,14 +206,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("at", [1, 5])
-def test_the_store_fails_in_the_middle_of_copying(world, monkeypatch, fault, at):
+def test_the_store_fails_in_the_middle_of_copying(world, monkeypatch, fault):
     first = world.prepare(THREE)
     copy, copies = Store.copy, []
 
     def fail(self, source, *given):
         copies.append(source)
-        if len(copies) == at:
+        if len(copies) == 5:
             if "deleted" in fault:
                 for item in list(self.list(S3Address.parse(first.dataset_uri))):
                     self.delete(item.address)
@@ -215,7 +221,7 @@ def test_the_store_fails_in_the_middle_of_copying(world, monkeypatch, fault, at)
 
     monkeypatch.setattr(Store, "copy", fail)
     done = world.prove(THREE | ADDED)
-    assert len(copies) >= at
+    assert len(copies) >= 5
     assert kept(done) == (3 if fault == "the store refuses" else 0)
     there = Layout(world.base / "appended").dataset(done.dataset_digest)
     manifest = world.store.read_manifest(there / "manifest.json")

@@ -96,7 +96,7 @@ def test_an_index_that_cannot_be_read_ends_no_step(store, base, caplog, index):
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([], "none of s3://data/numbers has the same label and data_options"),
+        ([], "this version has prepared none of s3://data/numbers with the same label"),
         ([name(1)], "1 dataset of s3://data/numbers with the same label and data_options has"),
         ([name(1), name(2)], "2 datasets of s3://data/numbers with the same label"),
     ],

@@ -21,7 +21,16 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.append_world import ADDED, HEADER, THREE, World, kept, mixed, named
+from tests.local.append_world import (
+    ADDED,
+    HEADER,
+    THREE,
+    World,
+    assert_close,
+    kept,
+    mixed,
+    named,
+)
 from tests.local.prepare_attempts import attempts
 
 KILLS = 6
@@ -56,22 +65,6 @@ def test_everything_said_of_the_rows_is_as_without_append(world):
     )
     assert found == expected
     assert sorted(rows_of_test(world, done)) == sorted(rows_of_test(world, plain))
-
-
-def assert_close(found, expected) -> None:
-    """Compare JSON values; sums are taken in another order."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_close(found[key], value)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_close(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-6)
-    else:
-        assert found == expected
 
 
 def rows_of_test(world: World, done: Prepared) -> list[str]:

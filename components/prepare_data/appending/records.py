@@ -84,7 +84,9 @@ class Records:
         """Return why none of so many records has a group of the source."""
         folder = self._folder or "these addresses"
         if not looked:
-            return f"none of {folder} has the same label and data_options"
+            return (
+                f"this version has prepared none of {folder} with the same label and data_options"
+            )
         return (
             f"{counted(looked, 'dataset')} of {folder} with the same label and data_options"
             f" {'has' if looked == 1 else 'have'} files of other names, contents or columns, or"
