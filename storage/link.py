@@ -48,9 +48,9 @@ class Checking(enum.Enum):
     """What a store does with the checksum of a body."""
 
     UNKNOWN = "it was not tested"
-    IGNORES = "it ignores CRC64NVME, so bodies carry their MD5 too"
-    CHECKS = "it checks CRC64NVME"
-    KEEPS = "it checks and keeps CRC64NVME"
+    IGNORES = "it ignores CRC64NVME checksums, so bodies carry their MD5 too"
+    CHECKS = "it verifies CRC64NVME checksums"
+    KEEPS = "it verifies and keeps CRC64NVME checksums"
 
 
 class Link:

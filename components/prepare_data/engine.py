@@ -164,7 +164,8 @@ def run(
                 fix="raise pod.prepare.ephemeral_storage, or set TMPDIR to a larger disk",
             )
         ) from error
-    log.info("dataset %s is complete: %s", base, done.rows)
+    rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
+    log.info("dataset %s is complete: rows: %s", base, rows)
     _warn(done)
     return done
 

@@ -24,7 +24,7 @@ SLOW = {
 @pytest.fixture
 def checkout(tmp_path: Path):
     """A folder that looks like the checkout, in which commands may leave files."""
-    own = {".git", ".kfp-tfjob", "digits.csv", "site"}
+    own = {".git", ".kfp-tfjob", "digits.csv", "people.csv", "site"}
     # Here it is set up already; `make` in a folder of links would write its path into the programs.
     if (ready := ROOT / ".venv" / ".ready").exists():
         ready.touch()
