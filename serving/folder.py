@@ -8,12 +8,13 @@ complete.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import shutil
 import threading
 from pathlib import Path
 
-from kfp_tfjob.registry.chain import fetch, prove
+from kfp_tfjob.registry.chain import Proven, fetch, prove
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
@@ -21,6 +22,7 @@ from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 _INCOMING = ".incoming"  # servers read folders with a number as their name
+_LOCK = ".lock"
 _KEPT = 2  # a server may still load the one before
 
 log = logging.getLogger(__name__)
@@ -67,12 +69,8 @@ class ChampionFolder:
             )
         target = self._folder / str(proven.serving)
         if not target.is_dir():
-            incoming = self._folder / _INCOMING
             try:
-                _keep_only(incoming, proven.manifest)
-                fetch(self._store, proven, incoming)
-                (incoming / MODEL).rename(target)
-                shutil.rmtree(incoming)
+                self._fetch(proven, target)
             except OSError as error:
                 raise ConfigurationError(
                     Problem(
@@ -109,6 +107,22 @@ class ChampionFolder:
                 told = str(error)
             else:
                 told = ""
+
+    def _fetch(self, proven: Proven, target: Path) -> None:
+        """Fetch a champion into a folder that appears in one rename.
+
+        A second process that keeps the same folder waits, and finds it done: two that write at the
+        same time could mix two versions.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        incoming = self._folder / _INCOMING
+        with open(self._folder / _LOCK, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.is_dir():
+                _keep_only(incoming, proven.manifest)
+                fetch(self._store, proven, incoming)
+                (incoming / MODEL).rename(target)
+                shutil.rmtree(incoming)
 
     def _remove_old(self, current: int) -> None:
         """Remove the folders below the current one but the last of them."""

@@ -23,7 +23,7 @@ _CLOSED = 499  # the client left before the answer, as nginx counts it
 # Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
 _OPEN = 8
 _OTHER_OBJECTS = 10_000  # in a request, that are no rows: inputs and parameters in V2
-_BINARY = b"application/octet-stream"
+_BYTES_OF_OBJECT = 64  # tensors in binary have the byte of a brace in one of 256
 
 
 class Limits:
@@ -54,8 +54,6 @@ class Limits:
         began, status, size, began_answer = time.perf_counter(), _CLOSED, 0, False
         refusal: RefusedRequest | None = None
         has_left, objects = False, 0
-        headers = dict(scope["headers"])
-        is_json = headers.get(b"content-type", b"") != _BINARY
 
         async def limited() -> Message:
             nonlocal size, refusal, has_left, objects
@@ -63,10 +61,10 @@ class Limits:
             has_left |= message["type"] == "http.disconnect"
             came = len(message.get("body", b""))
             size, self._open = size + came, self._open + came
-            objects += is_json and message.get("body", b"").count(b"{")
+            objects += message.get("body", b"").count(b"{")
             if size > self._most:
                 refusal = self._too_large(size, declared)
-            elif objects > MOST_ROWS + _OTHER_OBJECTS:
+            elif objects > max(MOST_ROWS + _OTHER_OBJECTS, self._most // _BYTES_OF_OBJECT):
                 refusal = too_many_rows(objects)
             elif came and self._open > max(_OPEN * self._most, size):
                 refusal = self._busy()
@@ -82,7 +80,7 @@ class Limits:
                 status, began_answer = message["status"], True
             await send(message)
 
-        declared = headers.get(b"content-length", b"0")
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
         try:
             if declared.isdigit() and int(declared) > self._most:
                 refusal = self._too_large(int(declared), declared)

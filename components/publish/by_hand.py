@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry.promotion import promote
@@ -124,7 +125,7 @@ def execute(step: Step, planned: Plan, by: str, why: str) -> Champion:
 
 def _verdict(step: Step) -> dict[str, Any]:
     try:
-        return verdict_in_force(step.store, step.run)
+        return read_verdict(lambda: verdict_in_force(step.store, step.run), step.run.verdict)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(

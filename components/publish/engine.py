@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from kfp_tfjob.components.publish.again import judge_again
+from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
@@ -94,7 +95,7 @@ def run(
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
-        DataError: The model or the dataset is missing or damaged.
+        DataError: The model, the dataset or the verdict is missing or damaged.
     """
     wrong = Problems(check_model_name(model_name))
     dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
@@ -198,7 +199,7 @@ def _nothing(model_name: str, why: str) -> str:
 
 def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
     try:
-        return json.loads(step.store.read(address))
+        return read_verdict(lambda: json.loads(step.store.read(address)), address)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from kfp_tfjob.registry.chain import Proven
+from kfp_tfjob.serving import folder as module
 from kfp_tfjob.serving.folder import ChampionFolder
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
@@ -58,7 +62,32 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
     left.parent.mkdir(parents=True)
     left.write_bytes(b"old")
     assert champion.update() == 2 and whole(folder / "2", 2)
-    assert {path.name for path in folder.iterdir()} == {"1", "2"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "1", "2"}
+
+
+def test_a_second_process_waits_and_finds_it_done(
+    store: Store, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    folder = tmp_path / "served"
+    fetched: list[int] = []
+    begun, go_on = Event(), Event()
+    real = module.fetch
+
+    def slow(store: Store, proven: Proven, into: Path) -> None:
+        fetched.append(proven.serving)
+        begun.set()
+        assert go_on.wait(60)
+        real(store, proven, into)
+
+    monkeypatch.setattr(module, "fetch", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ChampionFolder(store, layout, MODEL, folder).update)
+        assert begun.wait(60)
+        second = pool.submit(ChampionFolder(Store(), layout, MODEL, folder).update)
+        go_on.set()
+        assert (first.result(), second.result(), fetched) == (1, 1, [1])
+    assert whole(folder / "1", 1)
 
 
 def test_wrong_inputs(store: Store, layout: Layout, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from kfp_tfjob.components.publish import by_hand, engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.judged import as_second, keep_second, lost_race
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -69,3 +70,16 @@ def test_a_damaged_record_of_the_winner_is_no_obstacle(
         "published",
         str(layout.model(NAME).champion(3)),
     )
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"blessed": true}', b'{"champion": {}}']
+)
+def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: bytes) -> None:
+    step = Step("publish", "mine", Layout(base), store)
+    store.write(step.run.verdict, body)
+    with pytest.raises(DataError, match=r"verdict.json is not a verdict(.|\n)*Fix: "):
+        by_hand.plan(step, NAME)
+    model, dataset = str(step.run.model), str(step.layout.dataset("d"))
+    with pytest.raises(StepError, match=r"verdict.json is not a verdict"):
+        engine.run(step, NAME, model, str(step.run.verdict), dataset)
