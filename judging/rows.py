@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from kfp_tfjob.uploader import pull
 
 SPLIT = "test"
 BATCH = 4096  # rows
+_VALUES = 2_000_000  # of a batch of a table with many columns; raw texts take about 60 bytes each
 _PICTURES = 64  # of a batch: each is decoded to the size of its file
 
 
@@ -120,7 +122,7 @@ class TestData:
         """Yield the rows in order.
 
         Args:
-            size: The most rows of a batch.
+            size: The most rows of a batch; of a wide table, it has fewer.
 
         Raises:
             DataError: A record does not parse, a label or a weight is impossible, or the number of
@@ -128,7 +130,8 @@ class TestData:
         """
         classes = self.schema["label"].get("classes")
         rows = 0
-        for batch in self._raw(size) if self.raw else self._packed(size):
+        size = max(1, min(size, _VALUES // len(self.schema["features"])))
+        for batch in _ahead(self._raw(size) if self.raw else self._packed(size)):
             labels, weights = batch.labels, batch.weights
             rows += len(labels)
             if classes and (labels.min() < 0 or labels.max() >= len(classes)):
@@ -239,6 +242,15 @@ class TestData:
                 fix="delete the dataset from the store; prepare_data then writes it again",
             )
         )
+
+
+def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches; a thread reads each one while the one before it is used."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = thread.submit(next, batches, None)
+            yield batch
 
 
 def _contents(manifest: Manifest, keys: Iterable[str]) -> dict[str, tuple[int, str]]:

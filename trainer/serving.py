@@ -197,7 +197,7 @@ class ServedModel:
                 for name, spec in inputs.items()
             }
             return lambda features: {
-                name: tf.reshape(tf.cast(features[:, columns[name]], spec.dtype), shapes[name])
+                name: _shaped(tf.cast(features[:, columns[name]], spec.dtype), shapes[name])
                 for name, spec in inputs.items()
             }
         if len(inputs) == 1:
@@ -243,7 +243,7 @@ class ServedModel:
         DataError.raise_if(wrong)
         shapes = {name: [-1] + [1] * ((spec.shape.rank or 1) - 1) for name, spec in inputs.items()}
         return lambda rows: {
-            name: tf.reshape(
+            name: _shaped(
                 tf.cast(rows[names[name]], spec.dtype)
                 if spec.dtype.is_floating
                 else tf.convert_to_tensor(rows[names[name]], spec.dtype),
@@ -359,6 +359,13 @@ def _columns(
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns
     return {}
+
+
+def _shaped(values: Any, shape: list[int]) -> Any:
+    """Return (batch,) values in the shape of an input; the call takes longer than it looks."""
+    import tensorflow as tf
+
+    return values if shape == [-1] else tf.reshape(values, shape)
 
 
 def _is_one_value(shape: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.records import blocks
@@ -17,7 +18,7 @@ from kfp_tfjob.trainer.records import blocks
 COLUMNS = ("x", "y", "z")
 
 
-def _split(paths: Sequence[Path], rows: int, classes: int | None, weighted: bool) -> Split:
+def _split(paths: Sequence[Path], count: int, classes: int | None, weighted: bool) -> Split:
     names = [f"c{at}" for at in range(classes or 0)]
     schema = {
         "task": "classification" if classes else "regression",
@@ -25,7 +26,7 @@ def _split(paths: Sequence[Path], rows: int, classes: int | None, weighted: bool
         "label": {"name": "label", "classes": names} if classes else {"name": "label"},
     }
     schema |= {"weight": {"name": "counts"}} if weighted else {}
-    return Split("d", schema, {}, tuple(paths), rows)
+    return Split("d", schema, {}, tuple(paths), count)
 
 
 def _in_other_order(record: bytes) -> bytes:
@@ -76,10 +77,21 @@ def test_damaged_test_rows_are_named(tmp_path: Path) -> None:
     path = tmp_path / "test-00000.tfrecord"
     wrong = bytearray(content)
     wrong[30] ^= 0xFF  # within the names of the first record
-    for damaged, rows in ((content[:-3], 9), (bytes(wrong), 9), (content, 8), (b"", 9)):
+    for damaged, count in ((content[:-3], 9), (bytes(wrong), 9), (content, 8), (b"", 9)):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="do not match its schema"):
-            list(_split([path], rows, 2, False).batches(4))
+            list(_split([path], count, 2, False).batches(4))
+
+
+def test_a_batch_of_a_wide_table_has_fewer_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "test-00000.tfrecord"
+    path.write_bytes(Encoder(len(COLUMNS), 2).encode(np.zeros((9, 3), np.float32), np.ones(9, int)))
+    for values, sizes in ((12, [4, 4, 1]), (2, [1] * 9), (1000, [5, 4])):
+        monkeypatch.setattr(rows, "_VALUES", values)
+        found = _split([path], 9, 2, False).batches(5)
+        assert [len(it.labels) for it in found] == sizes
 
 
 def test_records_of_other_lengths_end_the_blocks(tmp_path: Path) -> None:
