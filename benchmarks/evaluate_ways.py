@@ -227,7 +227,7 @@ def tfma(folder: Path) -> dict[str, float]:
 
 
 def _takes_examples(folder: Path) -> Path:
-    """Save the model with the signature that TFMA wants: serialized examples in, scores out."""
+    """Save the model with the signature that TFMA needs: serialized examples in, scores out."""
     import tensorflow as tf
 
     target = folder / "takes-examples"

@@ -86,7 +86,7 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 
 def _counts_alike(job: Mapping[str, Any]) -> bool:
-    """Tell whether a quota counts all pods alike: some count one priority class."""
+    """Tell whether a quota counts all pods: some count one priority class only."""
     return len({item.pod.get("priorityClassName") for item in replicas(job)}) == 1
 
 

@@ -22,7 +22,7 @@ _ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
 _ZONED = rf"{_ZONE}$"
 _FIRST = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 _LAST = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
-_TRIED = 20  # texts, before all: arrow goes on after one that is no date, and each costs much
+_TRIED = 20  # texts, before all: arrow continues after a text that is no date, and each is costly
 UNIT = pa.timestamp("us")
 
 

@@ -46,7 +46,7 @@ INPUTS, JOB_UID = "KFP_TFJOB_STEP_INPUTS", "KFP_TFJOB_JOB_UID"
 GPUS = "EXPECTED_GPUS"
 NUMBER_LABEL = "kfp-tfjob/attempt"
 GRACE_SECONDS = 10  # a pod that is told to stop has nothing to save
-# Kubernetes ends the Job after its longest wait, work and image pulls, even if nobody follows it.
+# Kubernetes ends the Job after its longest wait, work and image pulls, even without a follower.
 _SLACK_SECONDS = 900
 WORK_DIR = "/kfp-tfjob/work"
 _LONGEST_NAME = 50

@@ -1,6 +1,6 @@
 """Sends one JSON document to a webhook, and trusts nothing that comes back.
 
-The address is a secret: whoever knows it can write into the channel behind it. So it is a key of
+The address is a secret: anyone who has it can write into the channel behind it. So it is a key of
 the Secret that storage_secret names, or a variable of a local run, and no message contains it.
 """
 

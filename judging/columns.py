@@ -1,4 +1,4 @@
-"""Keeps values by row in bounded memory: many rows lie in a file and are read by chunk."""
+"""Keeps values by row in bounded memory: many rows are kept in a file and read in chunks."""
 
 from __future__ import annotations
 

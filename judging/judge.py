@@ -1,6 +1,6 @@
 """Judges a model: scores it and the champion on the same test rows in one pass, and decides.
 
-evaluate calls it, and publish once more if another run is promoted after that. It writes nothing to
+evaluate calls it, and publish again if another run is promoted after that. It writes nothing to
 the store.
 """
 
@@ -96,7 +96,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Judged:
-    """A model that was judged; its predictions may lie in files of the folder.
+    """A model that was judged; its predictions may be in files of the folder.
 
     Attributes:
         verdict: The content of verdict.json.

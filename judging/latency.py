@@ -98,7 +98,7 @@ def measure(model: ServedModel, folder: Path, batch: Batch, gpus: int = 0) -> Se
 
 
 def machine(gpus: int = 0) -> str:
-    """Return the machine in words: processor, cores that this process may use, GPU."""
+    """Return the machine as text: processor, cores that this process may use, GPU."""
     names = [_processor(), f"{len(os.sched_getaffinity(0))} cores"] if _has_affinity() else []
     names = names or [_processor(), f"{os.cpu_count()} cores"]
     if gpus:

@@ -1,6 +1,6 @@
 """The columns that a function of the user's own asks for; each is read when it is asked for.
 
-A column of numbers or dates lies in a file of its own, which is written once and then mapped into
+A column of numbers or dates has its own file, which is written once and then mapped into
 memory. Texts are read into memory.
 """
 

@@ -56,7 +56,7 @@ class OwnMetrics:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kind of each metric, in words."""
+        """The kind of each metric, as text."""
         return dict.fromkeys(self.numbers, "a number") | dict.fromkeys(
             self.by_row, "a value for each row"
         )

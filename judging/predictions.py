@@ -1,8 +1,8 @@
 """A model's predictions for the test rows, by row, and how they are collected by batch.
 
 Every metric is computed from these rows at the end, so no result depends on the batch size. Two
-compared models predict the same rows in the same order. Many rows lie in files (columns.py), so
-whoever reads them does it by chunk.
+compared models predict the same rows in the same order. Many rows are in files (columns.py), so
+readers read them in chunks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _ByRow:
         weights: (rows,) float32, how much each row counts; None where all count the same.
         own: By the name of a metric of the user's own, its (rows,) values: float64, or bool where
             all are 0 or 1.
-        minimize: Those of them of which a lower value is better.
+        minimize: Those of them for which a lower value is better.
     """
 
     labels: Column

@@ -12,7 +12,7 @@ from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.words import counted
 
-_SHORT_TTL = 300  # seconds that a launcher may be away
+_SHORT_TTL = 300  # seconds that a launcher may be gone
 _KUBERNETES_GRACE = 30  # seconds, the default
 
 

@@ -30,7 +30,7 @@ class Event:
         action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE; DAMAGED if the
             record of it cannot be read.
         version: The version; 0 if it is not known.
-        at: When, in UTC, by the clock of whoever did it.
+        at: When, in UTC, by the clock of the program that did it.
         champion: The number of the champion record; 0 for PRUNE.
         serving: The number for servers; 0 for PRUNE.
         run_id: The run that trained the version; empty if it is not known.

@@ -2,7 +2,7 @@
 
 A mirror is on if the environment or the Secret of the store names its server. It gets the champions
 of a model, the newest twenty versions, each time: so the next run, or `kfp-tfjob models sync`,
-adds what a mirror has missed while it was away. A mirror that is away, slow or wrong costs its time
+adds what a mirror missed while it was down. A mirror that is down, slow or wrong costs its time
 limit and a line in the log.
 """
 
@@ -80,7 +80,7 @@ MIRRORS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mirror.
+    """The outcome of a mirror.
 
     Attributes:
         mirror: Its name.
@@ -109,7 +109,7 @@ def sync(
         seconds: The time limit of each mirror.
 
     Returns:
-        What became of each; empty if none is configured, or the model has no champion.
+        The outcome of each; empty if none is configured, or the model has no champion.
     """
     secret = SecretVolume.from_environment()
     found = {it: os.environ.get(it.server) or secret.get(it.server) for it in MIRRORS}
@@ -156,7 +156,7 @@ def _sync(
             env=_without_keys() | _QUICK | given,
         )
     except subprocess.TimeoutExpired:
-        return outcome(False, f"no end within {seconds:.0f} s; the next run or models sync goes on")
+        return outcome(False, f"no end within {seconds:.0f} s; the next run or sync continues")
     except OSError as error:
         return outcome(False, f"its client cannot be started: {error}")
     said = (ended.stdout.strip().splitlines() or ["the client said nothing"])[-1]

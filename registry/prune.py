@@ -1,10 +1,10 @@
-"""Deletes versions that nobody needs any more: first a tombstone, then the manifest, then the rest.
+"""Deletes versions that are no longer needed: first a tombstone, then the manifest, then the rest.
 
 What stays: the champion, the champions that a rollback may need, versions that a run may be about
 to promote, and every record. The number of a pruned version is never used again.
 
 A rollback and a prune of the same version cannot both succeed. Each writes its own note first
-(`promotion.py` a hold, this module a tombstone), and gives way if it then finds the other's.
+(`promotion.py` a hold, this module a tombstone), and stops if it then finds the other's.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def execute(
         records = [*champions(store, layout, planned.model_name, above=newest), *records]
         needed = _needed(records, keep)
         if it.version in needed or it.version in held:
-            if mine:  # another prune may be deleting already, and nobody may trust the version
+            if mine:  # another prune may be deleting already, so the version is not to be trusted
                 store.delete(place.tombstone(it.version))
             why = needed.get(it.version, "is about to become the champion")
             yield it, f"version {it.version} stays: it {why}"
@@ -247,7 +247,7 @@ def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
 
 
 def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
-    """Delete a folder; without the first object, nobody reads the rest."""
+    """Delete a folder; without the first object, no reader uses the rest."""
     store.delete(folder / first)
     rest = [it.address for it in store.list(folder) if it.address != folder / but]
     for _, deleted in each(store.delete, rest):

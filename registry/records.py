@@ -49,7 +49,7 @@ def champions(
         below: Only records with a lower number; 0 for all.
 
     Raises:
-        DataError: A record is damaged, and nobody wants to be told.
+        DataError: A record is damaged, and the caller does not handle it.
     """
     numbers = store.numbers(layout.model(model_name).champions)
     numbers = [it for it in numbers if above < it and not (below and it >= below)]

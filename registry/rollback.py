@@ -176,18 +176,20 @@ def _no_target(
     damaged: list[DamagedRecord],
 ) -> Problem:
     others = dict.fromkeys(it.version for it in kept if it.version != now.version)
-    known = f"version {listed(map(str, others), 8)}" if others else "none: there is no other"
+    known = f"version {listed(map(str, others), 8)}" if others else "none"
     if damaged and not version:
         return Problem(
-            f"which champion of {model_name} was before version {now.version} is not known",
+            f"the champion of {model_name} before version {now.version} is unknown",
             received=f"record {damaged[0].number} is damaged",
-            fix=f"name a version with --to; champions that are kept: {known}",
+            fix=f"choose one with --to; champions that are kept: {known}",
         )
     if not version:
         return Problem(
             f"no champion of {model_name} is left before version {now.version}",
             expected="an earlier champion that was not pruned",
-            fix=f"name a version with --to; champions that are kept: {known}",
+            fix=f"choose one with --to: {known}"
+            if others
+            else "to replace it, promote a run: kfp-tfjob models promote",
         )
     was = "was pruned" if version in pruned else "was never the champion"
     return Problem(

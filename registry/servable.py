@@ -3,7 +3,7 @@
 Servers such as TensorFlow Serving load the folder with the highest number, as soon as it has a
 SavedModel. So a folder appears only for a champion, after its record, with saved_model.pb last, and
 its number is always above the ones before: a rollback serves the old bytes under the next number.
-Whoever comes next finishes what a killed process left.
+The next caller finishes what a killed process left.
 """
 
 from __future__ import annotations

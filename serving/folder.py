@@ -55,7 +55,7 @@ class ChampionFolder:
         Raises:
             DataError: There is no champion, it is not proven, or its files are damaged.
             ConfigurationError: The folder cannot be written, or there is no space.
-            StoreUnavailableError: The store is away.
+            StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
         if proven is None:

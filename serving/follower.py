@@ -65,7 +65,7 @@ class Follower:
         Raises:
             ConfigurationError: The model has no champion.
             DataError: It cannot be proven, or it cannot be loaded.
-            StoreUnavailableError: The store is away.
+            StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
         if proven is None:
@@ -159,7 +159,7 @@ class Follower:
         return False
 
     def _refuse(self, number: int, why: str, clock: Callable[[], float]) -> None:
-        """Go on with the champion that answers, and try the new one again later."""
+        """Keep the champion that answers, and try the new one again later."""
         assert self.current is not None
         self._metrics.refused(number)
         if number != self._refused[0]:

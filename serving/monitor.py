@@ -193,6 +193,6 @@ def _no_samples(
         " answered",
         received=received,
         expected=f"files below {layout.model(model_name).requests_of(champion.version)}",
-        fix="serve the model with sampling on (docs/serving.md), look further back with --days, or"
-        " at another version with --version",
+        fix="serve the model with --sample-rows, look further back with --days, or at a different"
+        " version with --version",
     )

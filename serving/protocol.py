@@ -39,7 +39,7 @@ class ChampionModel(Model):
         follower: Holds the champion that answers.
         metrics: Counts the rows.
         threads: Requests that are computed at once.
-        watcher: Is told of every answered request; None for nobody.
+        watcher: Gets every answered request; None for no watcher.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def put(
         about: What the file says about itself.
 
     Raises:
-        StepError: The store is away, or refuses it.
+        StepError: The store is unreachable, or refuses it.
     """
     data = to_parquet(columns, times, predictions, about)
     first = _array(times, _TIMES)[0].as_py().astimezone(UTC)
@@ -161,7 +161,7 @@ def get(store: Store, address: S3Address) -> RequestsSample:
 
     Raises:
         DataError: It is not such a file, or is damaged.
-        StepError: The store is away, or refuses it.
+        StepError: The store is unreachable, or refuses it.
     """
     return read(store.read(address, LARGEST), str(address))
 

@@ -2,7 +2,7 @@
 
 Of all rows of one interval and one version, each has the same chance to be kept (algorithm R). A
 file is written in a thread of its own, when the interval ends and at the end of the server, so no
-request waits for the store. If the store is away, the sample of that interval is lost.
+request waits for the store. If the store is unreachable, that sample is lost.
 """
 
 from __future__ import annotations

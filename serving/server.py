@@ -55,7 +55,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         ConfigurationError: kserve is missing, the port is taken, there is no champion, or it does
             not have a column that the sample leaves out.
         DataError: The champion cannot be proven or loaded.
-        StoreUnavailableError: The store is away.
+        StoreUnavailableError: The store is unreachable.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
     _load_kserve(options)

@@ -86,7 +86,7 @@ class OwnCode:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the function and its code, wherever the code lies."""
+        """SHA-256 of the function and its code, wherever the code is."""
         digest = sha256(f"{self.module}:{self.function}\n".encode())
         for name in sorted(self.files):
             digest.update(f"{name}\0{sha256(self.files[name]).hexdigest()}\n".encode())

@@ -298,7 +298,7 @@ class _Job:
                 # As with a pipe, a program that writes faster than its log is read has to wait.
                 self._change.wait_for(lambda: len(self._lines) < _LINES or not self._is_read)
                 if len(self._lines) >= _LINES:
-                    self._lines.popleft()  # nobody reads them
+                    self._lines.popleft()  # no reader
                 if where == "chief-0":
                     self.heard = time.monotonic()
                 self._lines.append(LogLine(where, pod, stamp_of(time.time()), text))

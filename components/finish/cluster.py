@@ -65,7 +65,7 @@ class Left:
 
     @property
     def succeeded(self) -> bool:
-        """Whether nothing of the run is known to have failed or to have been ended."""
+        """Whether no part of the run is known to have failed or to have been ended."""
         return self.terminated is False and not (self.trouble or self.failed or self.cancelled)
 
     @property

@@ -86,7 +86,7 @@ def of_header(reference: Reference, names: Sequence[str], label: str) -> list[Pr
 
 
 def consequence(reference: Reference) -> Problem:
-    """Say what changes lead to, and how to go on with them."""
+    """Say what changes lead to, and how to proceed."""
     return Problem(
         f"evaluate cannot compare a model of this data with {reference.name}, and does not publish"
         " it",

@@ -66,7 +66,7 @@ def measure(before: Sequence[int], now: Sequence[int]) -> Drift | None:
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Return shares of which none is 0."""
+    """Return shares without a 0."""
     if not (counts == 0).any():
         return counts / counts.sum()
     filled = np.where(counts == 0, 0.5, counts)

@@ -47,7 +47,7 @@ _NOT_NEEDED = frozenset(
         "append",
     )
 )
-# What judges a dataset, whoever prepared it.
+# What judges a dataset, independent of who prepared it.
 _JUDGING = frozenset(("contract",))
 _AGAIN = "copy the dataset again with all of its objects, or give the address of its source"
 

@@ -63,7 +63,7 @@ def read(
                 progress.add(rows, found_part.size)
             found = exchange.read_plain(name)
             if part.follows and found.get("reached") and found["reached"][0] != ended:
-                # A quoted value goes on over the boundary, so the first record was guessed wrong.
+                # A quoted value crosses the boundary, so the first record was guessed wrong.
                 again = replace(part, span=Span(ended, part.span.end, exact=True))
                 for _ in _map(executor, task, [(job, again)]):
                     pass

@@ -2,7 +2,7 @@
 
     read 1,250,000 rows, 340.0 MB (25%), 410,000 rows/s, 111.5 MB/s, about 9 s left
 
-The line is the same on every executor: whoever collects the results of the tasks counts them.
+The line is the same on every executor: the collector of the results counts them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ NAMED_NOT_FINITE = f"^{_NOT_FINITE}$"
 _BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 _TRUE = _BOOLS[:3]
 LARGEST = float(np.finfo(np.float32).max)
-# Arrow goes on after a text that is no number, and each one costs much: a few are tried first.
+# Arrow continues after a text that is no number, and each is costly: a few are tried first.
 _TRIED = 20
 _is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 

@@ -133,7 +133,7 @@ def _added(one: list[float], other: list[float]) -> list[float]:
 
 
 def check(name: str, splits: dict[str, WeightSums]) -> None:
-    """Refuse weights of which none counts in a split.
+    """Refuse weights that are all 0 in a split.
 
     Raises:
         DataError: All weights of a split are 0.

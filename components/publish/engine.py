@@ -58,7 +58,7 @@ PUBLISHED, NOT_BLESSED = "published", "not_blessed"
 
 @dataclass(frozen=True)
 class Published:
-    """What became of a blessed model.
+    """What happened to a blessed model.
 
     Attributes:
         outcome: `published`; `not_blessed` by the second verdict; or `lost_race`.
@@ -153,7 +153,7 @@ def _publish(
 
 
 def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
-    """Return what a person has published of this run since its verdict; None if nobody did.
+    """Return what a person has published of this run since its verdict; None if nobody has.
 
     Such a run is neither judged against itself, nor published a second time.
 

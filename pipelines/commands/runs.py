@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @with_client
 @as_json
 def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -> None:
-    """List the newest runs of this pipeline.
+    """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
     train), or the reason of a failure. It comes from the store; without access to it, it is empty.

@@ -90,7 +90,8 @@ class Connection:
                     "there is no Kubeflow Pipelines back end to connect to",
                     received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
                     expected="the URL of the UI or of the API",
-                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{FORWARD}`",
+                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{FORWARD}`;"
+                    " the reports of local runs are in .kfp-tfjob/runs",
                 )
             )
         return BackEnd(known, patience)

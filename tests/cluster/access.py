@@ -37,7 +37,7 @@ class Access:
 
     @property
     def core(self) -> client.CoreV1Api:
-        """Pods, Secrets, nodes and the like."""
+        """Pods, Secrets, nodes, and other objects."""
         return client.CoreV1Api(self.api)
 
     @property

@@ -1,6 +1,6 @@
 """The CustomResourceDefinitions of KServe and KEDA, as their Go modules ship them.
 
-`go/custom-resources/go.mod` and `go.sum` pin the modules; nothing of them is compiled. The
+`go/custom-resources/go.mod` and `go.sum` pin the modules; they are not compiled. The
 controllers do not run: the API server alone checks the objects, by these schemas.
 """
 

@@ -1,4 +1,4 @@
-"""Launches on the test cluster: one-second programs, limits of seconds, and what became of them."""
+"""Launches on the test cluster: one-second programs, limits of seconds, and their outcomes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LIMITS = {
     "store_deadline_seconds": 120,
     "deadline_seconds": 600,
 }
-OPERATOR_SECONDS = 60  # that the webhook may be away when a job is created
+OPERATOR_SECONDS = 60  # that the webhook may be down when a job is created
 LOST_NODE_SECONDS = 5  # that pods of a dead node are waited for
 SMALL = {
     "cpu": "50m",
@@ -335,7 +335,7 @@ class Launch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of every watch."""
+        """Release every watch."""
         for backend in self.backends:
             backend.close()
         self.kubeconfig.unlink(missing_ok=True)

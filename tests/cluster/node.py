@@ -123,7 +123,7 @@ class Node:
         self._kubelet.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the kubelet go on."""
+        """Let the kubelet continue."""
         self._kubelet.signal(signal.SIGCONT)
 
     def kill(self) -> None:

@@ -149,7 +149,7 @@ def _key(context: Path) -> str:
 
 
 def _build(context: Path) -> None:
-    # What is mounted lies outside the cache, and is gone when the machine starts again.
+    # What is mounted is outside the cache, and is gone when the machine starts again.
     store = ["--root", str(cache() / "containers"), "--runroot", "/run/kfp-tfjob-test-containers"]
     command = ["nice", "-n", "10", "buildah", *store]
     made = base.make(command)

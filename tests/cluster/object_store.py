@@ -67,7 +67,7 @@ class ObjectStore:
         self._process.wait_until(self._answers)
 
     def stop(self) -> None:
-        """End it: the store is away; `start` brings it back with everything that was stored."""
+        """End it: the store is down; `start` brings it back with everything that was stored."""
         self._process.stop()
 
     def client(self):

@@ -36,7 +36,7 @@ class Authority:
 
         Args:
             name: Of its files.
-            subject: As openssl wants it: /O=group/CN=user.
+            subject: In the form of openssl: /O=group/CN=user.
             addresses: IP addresses a server answers at.
             hosts: Names a server answers at.
 

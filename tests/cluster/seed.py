@@ -2,7 +2,7 @@
 
 Unpacking gigabytes on each node of each start would take minutes. It is done once in the cache; a
 node gets the files as hard links, which takes a second and no space: containers never write to the
-layers of an image, and containerd writes its databases, of which each node has its own copy.
+layers of an image, and containerd writes its databases; each node has its own copy.
 """
 
 from __future__ import annotations

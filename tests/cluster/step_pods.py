@@ -2,7 +2,7 @@
 
 The container is the specification's own: image, command, environment, resources, Secret volume and
 user. Its executor input takes the place of {{$}}; what it leaves in /minio is printed by a sidecar
-when it has ended, because it lies on a node and there is no artifact store.
+when it has ended, because it is on a node and there is no artifact store.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Doctor:
         self.environment: dict[str, str] = {}
 
     def __call__(self, *arguments: str) -> dict[str, list[str]]:
-        """Return the texts with their fixes by state; the back end is away."""
+        """Return the texts with their fixes by state; the back end is down."""
         here = {"KUBECONFIG": str(self.kubeconfig)} | _IMAGES | self.environment
         command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
         where = ["--namespace", self.namespace, "--host", _NO_BACK_END]

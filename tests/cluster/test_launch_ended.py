@@ -117,7 +117,7 @@ def _touched(launch: Launch, workflow: Workflow) -> None:
 
 
 def _forbidden(launch: Launch, workflow: Workflow) -> None:
-    """Rights that say nothing of Workflows; the run is ended, and this launcher cannot know."""
+    """Rights without Workflows; the run is ended, and this launcher cannot know."""
     less = [rule for rule in rules() if "workflows" not in rule["resources"]]
     launch.kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "blind", less)
 
@@ -301,7 +301,7 @@ def _launcher(launch: Launch, body: str, **arguments: Any) -> Iterator[subproces
 
 
 def _until(moment: float, look: Callable[[], object]) -> None:
-    """Look again and again until a moment has come."""
+    """Poll until a moment has come."""
     while (left := moment - time.monotonic()) > 0:
         look()
         time.sleep(min(0.02, left))

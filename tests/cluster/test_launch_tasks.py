@@ -62,7 +62,7 @@ def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch, work
 
 
 def test_terminate_ends_the_jobs_of_every_task(launch, workflow):
-    """Also that of a launcher that is away at this moment."""
+    """Also that of a launcher that is down at this moment."""
     eu, us = launch.task("eu"), launch.task("us")
     processes = {
         task.step.task_key: task.start_process("time.sleep(600)", gpus=1) for task in (eu, us)

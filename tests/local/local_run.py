@@ -62,7 +62,7 @@ class Run:
 
     @property
     def weights(self) -> set[str]:
-        """The hashes of the final weights, of whichever replica."""
+        """The hashes of the final weights, of any replica."""
         return {line.split()[-1] for line in self.lines if "weights sha256" in line}
 
     def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:

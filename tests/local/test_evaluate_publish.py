@@ -39,7 +39,7 @@ def rows() -> SimpleNamespace:
 
 
 class Bench:
-    """One output_uri with a dataset and as many runs as a test wants."""
+    """One output_uri with a dataset and as many runs as a test needs."""
 
     def __init__(self, store: Store, base: S3Address, folder: Path, rows: SimpleNamespace) -> None:
         self.store, self.layout, self.folder, self.rows = store, Layout(base), folder, rows

@@ -53,7 +53,7 @@ def objects(s3: Server) -> dict[str, bytes]:
 
 @pytest.fixture
 def dataset(step: Step, base: S3Address, objects: dict[str, bytes]) -> S3Address:
-    """A dataset that lies elsewhere than the output of the run."""
+    """A dataset outside the output of the run."""
     folder = base / "other team/datasets" / objects[""].decode()
     for name, data in objects.items():
         if name:
@@ -161,7 +161,7 @@ def test_a_folder_of_this_machine_is_copied(step: Step, dataset: S3Address, tmp_
     copied = S3Address.parse(first.dataset_uri)
     assert copied == step.layout.dataset(manifest.digest[:32])
     assert step.store.read_manifest(copied / "manifest.json") == manifest
-    # Preflight sees the same digest wherever the dataset lies.
+    # Preflight sees the same digest wherever the dataset is.
     assert source_digest(list_source(step.store, str(folder))) == source_digest(
         list_source(step.store, str(dataset))
     )

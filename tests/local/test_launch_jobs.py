@@ -345,7 +345,7 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     assert (failed.value.code, failed.value.verdict) == (137, "preempted_or_lost")
     assert "2 attempts, and the last 2 stored no newer checkpoint" in str(failed.value)
     assert step.store.numbers(step.run.attempts) == [1, 2]
-    # Kubeflow Pipelines starts a step that failed once more: it says the same at once.
+    # Kubeflow Pipelines retries a failed step: it says the same at once.
     failure = Failure("launch_tfjob", failed.value.code, failed.value.verdict, str(failed.value))
     step.store.write(step.run.failure("json"), failure.to_bytes())
     monkeypatch.setenv("KFP_RETRY_INDEX", "1")
@@ -353,7 +353,7 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
         launcher.run(step, spec(max_attempts=2), backend)
     assert (str(again.value), again.value.code) == (str(failed.value), 137)
     assert step.store.numbers(step.run.attempts) == [1, 2]
-    # A person who starts the run again wants it tried again.
+    # A person who starts the run again expects a new attempt.
     monkeypatch.setenv("KFP_RETRY_INDEX", "0")
     with pytest.raises(JobFailedError):
         launcher.run(step, spec(max_attempts=1), backend)

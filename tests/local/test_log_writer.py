@@ -1,4 +1,4 @@
-"""The log lines of replicas in a real store: every line once, whoever was killed."""
+"""The log lines of replicas in a real store: every line once, whatever was killed."""
 
 from __future__ import annotations
 

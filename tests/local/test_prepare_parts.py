@@ -201,6 +201,6 @@ def test_a_try_continues_with_the_parts_that_are_done(
     again = Step("prepare_data", "r1", Layout(base / "other"), store)
     whole = engine.run(again, str(base / "in"), "y", given)
     assert 2 < tries < 9 and found == digests(store, whole.dataset_uri)
-    # Twice at most: once more where a line end inside a value was taken for the end of a row.
+    # Twice at most: again where a line end inside a value was taken for the end of a row.
     parts = Counter(name for name in written if "/rows-" in name and "." not in name)
     assert len(parts) == 5 and max(parts.values()) <= 2

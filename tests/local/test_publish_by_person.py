@@ -16,7 +16,7 @@ from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, judged, publish
 
 
-@pytest.mark.parametrize("when", ["before publish", "while it is judged once more"])
+@pytest.mark.parametrize("when", ["before publish", "while it is judged again"])
 def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when: str) -> None:
     layout = Layout(base)
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)

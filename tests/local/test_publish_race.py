@@ -85,7 +85,7 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
 
 
 def assert_one_champion(bench: Bench, found: dict[str, publish.Published]) -> None:
-    """Two records for two rounds; versions with their own numbers; whoever lost knows it."""
+    """Two records for two rounds; versions with their own numbers; the loser knows it."""
     won = {name: one for name, one in found.items() if one.outcome == "published"}
     lost = {name: one for name, one in found.items() if one.outcome == "lost_race"}
     assert Counter(one.outcome for one in found.values()) == {

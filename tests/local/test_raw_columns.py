@@ -1,4 +1,4 @@
-"""Training and the exported model code columns alike, bit for bit."""
+"""Training and the exported model code columns the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _codings(draw: st.DrawFn) -> Coding:
     return Coding(tuple(features))
 
 
-# Each coding is traced anew, which takes half a second.
+# Each coding is traced again, which takes half a second.
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_coding(data: st.DataObject) -> None:

@@ -162,8 +162,8 @@ def test_a_damaged_record_hides_no_other(
     ]
     assert "Fix: put it back from a copy of the bucket, or remove it" in shown.history[1].why
     assert [it.state for it in shown.versions][::3] == ["champion", "earlier champion"]
-    # Nobody guesses which champion was before; a version that is named comes back.
-    with pytest.raises(ConfigurationError, match=r"is not known(.|\n)*kept: version 2, 1"):
+    # It does not guess which champion was before; a named version comes back.
+    with pytest.raises(ConfigurationError, match=r"is unknown(.|\n)*kept: version 2, 1"):
         rollback.plan(store, layout, NAME)
     assert rollback.plan(store, layout, NAME, 2).back_to.version == 2
     with pytest.raises(ConfigurationError, match=r"was never the champion(.|\n)*champions/3.json"):
@@ -171,7 +171,7 @@ def test_a_damaged_record_hides_no_other(
     with pytest.raises(DataError, match=r"champions/3.json"):  # what it needs is not known
         prune.plan(store, layout, NAME, 3, 24)
     assert publish(store, layout, "r5").number == 5
-    # If it is the newest, nobody guesses; show still shows the rest.
+    # If it is the newest, it does not guess; show still shows the rest.
     store.write(place.champion(5), b"{")
     shown = view.show(store, layout, NAME, 0)
     assert shown.champion is None and "champions/5.json" in shown.proof and len(shown.history) == 5
@@ -297,7 +297,7 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
 
 @pytest.mark.slow
 def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
-    """Whoever creates the next record wins; the other is told, and nothing is torn."""
+    """The one that creates the next record wins; the other is told, and nothing is torn."""
     publish(store, layout, "r1")
     publish(store, layout, "r2")
     records = [write_version(store, layout, f"run-{at}") for at in range(3)]

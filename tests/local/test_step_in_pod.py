@@ -46,7 +46,7 @@ def pod(s3, repository: Path):
 
 
 def timeless(done: Evaluation) -> Any:
-    """Return an evaluation without what a machine measures anew each time."""
+    """Return an evaluation without what a machine measures each time."""
     metrics = {name: value for name, value in done.metrics.items() if "latency" not in name}
     return json.loads(json.dumps({**vars(done), "metrics": metrics, "html": ""}))
 

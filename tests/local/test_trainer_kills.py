@@ -112,7 +112,7 @@ def _kills() -> list[Kill]:
 
 
 class Table:
-    """What became of each kill."""
+    """The outcome of each kill."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -93,7 +93,7 @@ def test_a_chief_that_greets_late_is_watched_too() -> None:
 
 
 def _say_to_the_watch(job: Job, said: bytes) -> None:
-    """Connect to the chief as somebody who is no replica, until it hangs up."""
+    """Connect to the chief as something that is no replica, until it hangs up."""
     with socket.create_connection(("127.0.0.1", _port(job)), 60) as stray:
         stray.sendall(said)
         stray.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""A run whose inputs are those of an earlier run does not train, if that is what the user wants."""
+"""A run whose inputs are those of an earlier run does not train, if the user has chosen that."""
 
 import json
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_the_same_inputs_are_not_trained_again(world: World) -> None:
     # The exit task says the same, and the run is no failure.
     ended = finish.run(open_step("finish", "r2", str(world.base)), "m")
     assert ended.failure is None and ended.markdown.startswith("# Nothing has changed")
-    # A retry of the run that trained goes on; by default every run trains.
+    # A retry of the run that trained continues; by default every run trains.
     assert world.check("r1").changed
     assert world.check("r3", train_options=COMMAND).changed
 

@@ -160,7 +160,7 @@ def _(world: World) -> None:
 
 @TABLE.line("a file that cannot be read")
 def _(world: World) -> None:
-    """Permissions do not bind the administrator; opening a directory fails for everybody."""
+    """Permissions do not bind the administrator; opening a directory fails for every user."""
     plant(world, {"a": b"a", "file": b"x"})
     real = scan(world.folder)
     (world.folder / "file").unlink()

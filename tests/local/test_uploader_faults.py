@@ -80,9 +80,11 @@ TABLE.goes_well(
 TABLE.goes_well(
     "the store's clock is an hour behind", lambda: Fault(faults.wrong_clock(-3600), ".*", "", EVER)
 )
-TABLE.goes_well("the store is away at the start", lambda: Fault(faults.away(0.7), ".*", "", EVER))
 TABLE.goes_well(
-    "the store is away in the middle", lambda: Fault(faults.away(0.7), ".*", "", EVER, 5)
+    "the store is unreachable at the start", lambda: Fault(faults.away(0.7), ".*", "", EVER)
+)
+TABLE.goes_well(
+    "the store is unreachable in the middle", lambda: Fault(faults.away(0.7), ".*", "", EVER, 5)
 )
 TABLE.goes_well("kept connections are closed", lambda: Fault(faults.hang_up_after, ".*", "", EVER))
 TABLE.goes_well(
@@ -101,7 +103,7 @@ def _(world: World) -> None:
     world.assert_whole()
 
 
-@TABLE.line("the store is away for longer than the patience")
+@TABLE.line("the store is unreachable for longer than the patience")
 def _(world: World) -> None:
     plant(world)
     world.inject(Fault(faults.slow_down, "PUT", "", EVER, after=5))

@@ -33,7 +33,7 @@ PAUSES = {5: 0.8, PROOF: 0.3}
 # Shows a checkpoint by a rename after each pause, now and then one that is sent in parts, and keeps
 # four.
 # The next one is ready in memory before its time comes, and where that is allowed the process
-# takes the core whenever it wants to: neither a busy disk nor other work delays it.
+# takes the core at any time: neither a busy disk nor other work delays it.
 TRAINER = f"""
 import os, shutil, sys, time
 from contextlib import suppress

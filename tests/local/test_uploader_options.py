@@ -232,7 +232,7 @@ def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
             token.write_text(f"token-{len(proxy.seen)}")
             return exchange.answer(403, "AccessDenied")
 
-        # There are always other keys to be had, and it is not the keys.
+        # Other keys are always available, and the keys are not the cause.
         proxy.faults = [Fault(refuse, "HEAD", times=float("inf"))]
         with pytest.raises(ConfigurationError, match="the credentials may not do this"):
             store.head(base / "a")

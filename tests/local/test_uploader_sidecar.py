@@ -296,7 +296,7 @@ def test_stop_within(pod, proxy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("the store is away when the sidecar starts")
+@pytest.mark.fault("the store is unreachable when the sidecar starts")
 def test_a_store_that_comes_later(pod, store, run, proxy):
     proxy.faults = [Fault(faults.away(4), ".*", times=EVER)]
     pod.checkpoint(1)

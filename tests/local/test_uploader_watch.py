@@ -235,7 +235,7 @@ def test_sigterm_stores_what_is_left(store, job, tmp_path):
         store.read_manifest(job.run.manifest)
 
 
-@pytest.mark.fault("the store is away at the deadline")
+@pytest.mark.fault("the store is unreachable at the deadline")
 def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
     """Nothing answers at the port, so nothing can be stored within the grace."""
     secret = tmp_path / "secret"

@@ -132,7 +132,7 @@ def test_register_alias_rollback_and_an_outage(
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said.startswith("up to date")
 
-    # The server is away: nothing waits for it for long, and nothing is lost.
+    # The server is down: nothing waits for it for long, and nothing is lost.
     server.stop()
     publish(store, layout, "r2")
     publish(store, layout, "r3")

@@ -33,7 +33,7 @@ _OF_REAL = "v1alpha3"  # all that a server of release 0.3.8 has
 
 
 class Registry:
-    """A registry as somebody else sees it."""
+    """A registry as another client sees it."""
 
     def __init__(self, address: str, version: str) -> None:
         self.address = address

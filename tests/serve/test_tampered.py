@@ -132,7 +132,7 @@ def tamperings(it: Version) -> Iterator[tuple[str, Edit]]:
     for name in ("run_id", "version", "weights_digest", "schema_digest"):
         yield f"record: no {name}", lambda name=name: it.edit_record(**{name: None})
     yield "record: cut", lambda: it.store.write(it.record, it.store.read(it.record)[:50])
-    # Whoever may write records decides what answers; the weights still must be those it names.
+    # Everyone who may write records decides what answers; the weights still must be those it names.
     weights = "model/variables/variables.data-00000-of-00001"
     theirs = it.store.read(it.publisher.layout.model(PETS).version(1) / weights)
     yield "weights of another version, all forged", lambda: it.forge(weights, theirs, record=True)

@@ -17,7 +17,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions
 
-# Of the form of what is kept. If it changes, raise FORMAT: then earlier groups are read anew.
+# Of the form of what is kept. If it changes, raise FORMAT: then earlier groups are read again.
 FORMS = {2: "93c227943c7661d1506730286b3a16d8"}
 
 

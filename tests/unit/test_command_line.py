@@ -35,7 +35,7 @@ _ON_KUBEFLOW = {
     *("--host", "--namespace", "--experiment", "--token-file", "--ca-file"),  # the back end
     *("--pipeline", "--pipeline-id", "--version", "--service-account"),  # what it runs, and as whom
     *("--run-name", "--watch"),  # here the id names the run, and the command follows it
-    *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and nobody is asked
+    *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and no question
 }
 
 

@@ -147,7 +147,7 @@ def test_a_null_in_a_default_is_noticed(tmp_path: Path) -> None:
     def pipeline(value: dict = {"key": None}) -> None:  # noqa: B006
         takes_dict(value=value).set_caching_options(False)
 
-    # kfp 2.17 refuses it, in words of its own; the rule is for one that does not.
+    # kfp 2.17 refuses it with its own message; the rule is for one that does not.
     with pytest.raises(ValueError):
         compiled(pipeline, tmp_path)
     text = compiled(default_beyond_its_limit, tmp_path).replace(

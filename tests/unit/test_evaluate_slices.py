@@ -53,7 +53,7 @@ ROME = COLUMNS["city"] == "Rome"
 
 
 def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
-    """Return a model with an AUC of 0.76, which knows nothing of the `flipped` rows."""
+    """Return a model with an AUC of 0.76, which ignores the `flipped` rows."""
     rng = np.random.default_rng(seed)
     common = np.random.default_rng(0).normal(size=ROWS)
     signal = 1.2 * (LABELS - 0.5) * (1 if flipped is None else ~flipped)

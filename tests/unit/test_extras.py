@@ -12,7 +12,7 @@ from tests.install.entry_points import ROOT, entry_points, reachable
 
 EXTRAS = ("tools", "trainer", "serve", "local")
 CASES = [(extra, name) for extra in EXTRAS for name in entry_points(extra)]
-# What is missing by intent, and said in words by serving/server.py and pipelines/local/stored.py:
+# What is missing by intent, and reported by serving/server.py and pipelines/local/stored.py:
 # the server in an environment of `local`, and the embedded store beside the server.
 BESIDE = {
     "local": {"kserve", "fastapi", "prometheus_client", "starlette"},

@@ -55,7 +55,7 @@ def test_an_unfinished_file_is_no_output_and_has_a_name_the_file_system_takes(tm
 
 
 def test_nothing_else_renames_a_file_to_its_final_name():
-    """The supervisor imports nothing of ours and has its own; a shell's way in tests counts not."""
+    """The supervisor imports nothing of ours and has its own; shell code in tests is exempt."""
     renames = re.compile(r"os\.(?:replace|rename)\(|\.rename\(|partial\.replace\(|\.part\"|\.tmp\"")
     rooms = (
         "pipelines components judging lint trainer options cluster pages jobs uploader storage"

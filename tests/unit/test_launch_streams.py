@@ -29,7 +29,7 @@ SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z the last words"
 
 
 class Server(BaseHTTPRequestHandler):
-    """Sends what there is, and then nothing more for as long as somebody listens."""
+    """Sends what there is, and then nothing more for as long as a client listens."""
 
     protocol_version = "HTTP/1.1"
 

@@ -186,7 +186,7 @@ def refused(requested: str, limited: str) -> dict:
         (spec(), "cpu=4250m", "cpu=8200m", "asks for 8.25 cpu"),
         (spec(), "limits.cpu=5,limits.memory=17Gi", "limits.cpu=8,limits.memory=1Ti", "for 9 lim"),
         (spec(), "limits.memory=17Gi", "limits.memory=32Gi", "asks for 33 GiB limits.memory"),
-        # A quota of one priority class says nothing of pods of another.
+        # A quota of one priority class does not concern pods of another.
         (spec(50, chief={"priority_class": "high"}), "pods=1", "pods=10", ""),
     ],
 )

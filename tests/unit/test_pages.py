@@ -35,7 +35,7 @@ ELEMENTS = {
     *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption"),
     *("svg", "text", "rect", "line", "polyline", "circle", "path"),
 }
-# The address of a picture that lies in the page itself, of 6 kB.
+# The address of a picture that is in the page itself, of 6 kB.
 PICTURE_IN_PAGE = f"data:image/jpeg;base64,{'/9j+' * 1500}="
 ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
 ROOT = Path(__file__).parents[2]

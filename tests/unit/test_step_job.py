@@ -319,7 +319,7 @@ def test_secrets_in_the_variables_of_its_pod_are_hidden(monkeypatch) -> None:
 
 
 class _Api(BaseHTTPRequestHandler):
-    """An API server with three Jobs, which lets nobody delete the first."""
+    """An API server with three Jobs, which refuses to delete the first."""
 
     deleted: ClassVar[list[str]] = []
 

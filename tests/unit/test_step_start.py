@@ -9,7 +9,7 @@ import pytest
 
 from kfp_tfjob.components import STEPS
 
-# Seconds of CPU each, and nothing of them is needed in the pod of a step.
+# Seconds of CPU each, and none of them is needed in the pod of a step.
 _NEVER = {
     "boto3": "botocore does the same without the transfer manager",
     "kubernetes": "700 modules of typed objects; cluster/server.py needs urllib3 only",

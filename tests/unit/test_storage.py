@@ -163,7 +163,7 @@ def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.Monk
 
 
 class Clock:
-    """A clock that moves when somebody sleeps."""
+    """A clock that moves when a caller sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0

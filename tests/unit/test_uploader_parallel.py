@@ -1,4 +1,4 @@
-"""Many calls at once: all of them, in few threads, and an end whenever the caller wants one."""
+"""Many calls at once: all of them, in few threads, and an end when the caller asks for it."""
 
 import itertools
 import threading

@@ -1,1 +1,1 @@
-"""data_options.append: a dataset of which added files change only a part."""
+"""data_options.append: added files change only a part of a dataset."""

@@ -1,4 +1,4 @@
-"""The key pair of the workers of one run: whoever has it may talk to the scheduler, nobody else.
+"""The key pair of the workers of one run: only its holders may talk to the scheduler.
 
 Dask unpickles, and so executes, what a peer sends. The scheduler and the workers of a run share one
 self-signed certificate, and accept a peer only with it. It is made in memory when the workers

@@ -159,7 +159,7 @@ class Processes(Executor):
         """Prepare to run the tasks of a lost pool again.
 
         Raises:
-            StepError: Processes are lost again and again.
+            StepError: Processes are lost repeatedly.
         """
         numbers = sorted(running.values())
         running.clear()
@@ -183,7 +183,7 @@ class Processes(Executor):
             # When one is lost, the pool ends the others with SIGTERM.
             number = min(killed, key=lambda number: number == signal.SIGTERM)
             return Problem(
-                "the processes of prepare_data were killed again and again",
+                "the processes of prepare_data were killed repeatedly",
                 received=signal.Signals(number).name,
                 expected="memory of about 350 MiB for each process",
                 fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
