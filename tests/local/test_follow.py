@@ -77,13 +77,13 @@ def test_a_second_process_waits_and_finds_it_done(
     def slow(store: Store, proven: Proven, into: Path) -> None:
         fetched.append(proven.serving)
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         real(store, proven, into)
 
     monkeypatch.setattr(module, "fetch", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(ChampionFolder(store, layout, MODEL, folder).update)
-        assert begun.wait(60)
+        assert begun.wait(300)
         second = pool.submit(ChampionFolder(Store(), layout, MODEL, folder).update)
         go_on.set()
         assert (first.result(), second.result(), fetched) == (1, 1, [1])
