@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.distinct import among
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 
@@ -54,9 +55,9 @@ def count(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
             at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
             pieces.append(np.frombuffer(exchange.read(name, *at), _KIND))
         rows = np.concatenate(pieces)
-        train = np.unique(rows["hash"][rows["split"] == 0])
+        train = np.sort(rows["hash"][rows["split"] == 0])
         others = rows[rows["split"] > 0]
-        shared = others["split"][np.isin(others["hash"], train)]
+        shared = others["split"][among(others["hash"], train)]
         found += np.bincount(shared, minlength=len(SPLITS))
     return dict(zip(SPLITS[1:], found[1:].tolist(), strict=True))
 

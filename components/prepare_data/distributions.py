@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.distinct import distinct
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
 
@@ -291,7 +292,7 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
     """
     whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
-    edges = np.unique(present)
+    edges = distinct(present) if whole else np.unique(present)
     if len(edges) > most:
         # Values that occur, so that a value with many rows is the end of a bin.
         places = [-(-len(present) * i // most) - 1 for i in range(1, most)]

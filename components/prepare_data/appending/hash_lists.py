@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.distinct import among
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -47,11 +48,12 @@ def rows_of(
 def packed(rows: np.ndarray) -> bytes:
     """Return a list as bytes: the length of its index, the index, and its blocks."""
     rows = rows[np.lexsort((rows["label"], rows["hash"], rows["split"]))]
-    bins = _bins(rows)
+    bins = rows["split"] * np.int64(_BINS) + _bins(rows)
+    ends = np.searchsorted(bins, np.arange(_BINS * len(SPLITS) + 1)).tolist()
     index, blocks = [], []
     for i in range(_BINS * len(SPLITS)):
         number, split = divmod(i, len(SPLITS))
-        part = rows[(bins == number) & (rows["split"] == split)]
+        part = rows[ends[split * _BINS + number] : ends[split * _BINS + number + 1]]
         steps = np.diff(part["hash"], prepend=_first(number))
         columns = [_shortest(steps), _shortest(part["label"])]
         body = b"".join(column.tobytes() for column in columns)
@@ -184,7 +186,7 @@ def count(lists: Sequence[HashList]) -> Equal:
         found.conflicts += int((same & (rows["label"][1:] != rows["label"][:-1])).sum())
         train = rows["split"] == 0
         others = rows[~train]
-        shared = others["split"][np.isin(others["hash"], np.unique(rows["hash"][train]))]
+        shared = others["split"][among(others["hash"], rows["hash"][train])]
         in_train += np.bincount(shared, minlength=len(SPLITS))
         first = last
     found.in_train = tuple(in_train[1:].tolist())
