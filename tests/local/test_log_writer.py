@@ -235,7 +235,7 @@ def test_whenever_the_launcher_is_killed_every_line_is_stored_once(store, run, b
         assert process.stdout
         process.stdout.readline()
         try:
-            process.wait(0.1 + chance.random() + kills / 10)  # a busy machine gets there too
+            process.wait(0.1 + chance.random() + kills**2 / 20)  # a busy machine gets there too
             break
         except subprocess.TimeoutExpired:
             process.kill()
