@@ -16,6 +16,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MODEL, MODELS, SCHEMA, VERDICT, Layout
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 from kfp_tfjob.uploader.parallel import in_order
@@ -260,14 +261,33 @@ def _read(
         )
     verdict = _document(store, version / VERDICT)
     schema = _document(store, version / SCHEMA, LONGEST_SCHEMA)
+    try:
+        return _facts(verdict, schema, manifest), _metrics(verdict)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            Problem(
+                f"version {number} of {model_name} cannot be compared",
+                received=f"{type(error).__name__}: {error}",
+                expected=f"{VERDICT} and {SCHEMA} as publish writes them",
+                fix="compare another version; this one was altered",
+            )
+        ) from error
+
+
+def _metrics(verdict: Mapping[str, Any]) -> dict[str, str]:
     intervals = verdict.get("intervals") or {}
-    metrics = {
+    return {
         name: f"{value:.6g}{_interval(intervals.get(name))}"
         for name, value in (verdict.get("metrics") or {}).items()
         if value is not None
     }
+
+
+def _facts(
+    verdict: Mapping[str, Any], schema: Mapping[str, Any], manifest: Manifest
+) -> dict[str, Any]:
     model = [item for item in manifest.objects if item.key.startswith(f"{MODEL}/")]
-    facts = {
+    return {
         "run": verdict.get("run_id", ""),
         "blessed": "yes" if verdict.get("blessed") else "no",
         "reasons": "; ".join(map(str, verdict.get("reasons") or [])),
@@ -281,7 +301,6 @@ def _read(
         or verdict.get("weights_digest", ""),
         "bytes of the model": sum(item.size for item in model),
     }
-    return facts, metrics
 
 
 def _document(store: Store, address: S3Address, limit: int = documents.LONGEST) -> dict[str, Any]:

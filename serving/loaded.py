@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import Proven, fetch
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
+from kfp_tfjob.serving.scratch import scratch
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
@@ -74,9 +74,9 @@ class LoadedModel:
             DataError: It is damaged, or it does not answer.
         """
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="serve-", ignore_cleanup_errors=True) as scratch:
-            fetch(store, proven, Path(scratch))
-            loaded = cls(proven.champion, Path(scratch), proven.model_name)
+        with scratch() as folder:
+            fetch(store, proven, folder)
+            loaded = cls(proven.champion, folder, proven.model_name)
         for rows in _WARM_UP:
             loaded._model.predict(loaded.columns.task.example(rows))
         log.info(

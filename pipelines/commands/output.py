@@ -76,10 +76,11 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def age(created: str) -> str:
-    """Return how long ago a time in RFC 3339 was: `3 min`, `5 h`, `2 d`."""
-    if not created:
+    """Return how long ago a time in RFC 3339 was: `3 min`, `5 h`, `2 d`; empty if it is none."""
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    except (ValueError, TypeError):  # a record of the store may have any text
         return ""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
     for unit, letters in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.0f} {letters}"

@@ -87,6 +87,12 @@ def test_a_name_or_a_run_that_does_not_exist(
     publish(store, layout, "r1")
     found = models("show", "pet")
     assert found.exit_code == 2 and "did you mean 'pets'?" in found.stderr
+    verdict = layout.model(NAME).version(1) / "verdict.json"
+    right = store.read(verdict)
+    store.write(verdict, b'{"metrics": {"accuracy": "high"}}')
+    found = models("diff", NAME, "1", "1")
+    assert found.exit_code == 3 and "version 1 of pets cannot be compared" in found.stderr
+    store.write(verdict, right)
     found = models("promote", NAME, "--run", "r9", *WHY, "--yes")
     assert found.exit_code == 2 and "the run r9 was not judged" in found.stderr
     found = models("rollback", NAME, *WHY, "--yes")

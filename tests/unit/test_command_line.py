@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import kfp_tfjob.pipelines.commands as commands
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.output import age
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
 
@@ -22,6 +23,11 @@ def test_help_loads_no_heavy_package():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not found.stderr
     assert found.returncode == 0
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-22T10:00:00"])
+def test_an_age_of_no_time_is_empty(text: str) -> None:
+    assert age(text) == ""
 
 
 def test_every_command_has_a_file():
