@@ -68,9 +68,10 @@ class ChampionFolder:
                 )
             )
         target = self._folder / str(proven.serving)
-        if not target.is_dir():
+        is_new, incoming = not target.is_dir(), self._folder / _INCOMING
+        if is_new or incoming.exists():
             try:
-                self._fetch(proven, target)
+                self._fetch(proven, target, incoming)
             except OSError as error:
                 raise ConfigurationError(
                     Problem(
@@ -80,6 +81,7 @@ class ChampionFolder:
                         fix="mount a volume there that is large enough",
                     )
                 ) from error
+        if is_new:
             log.info(
                 "%s has champion %d of %s, version %d",
                 target,
@@ -108,21 +110,20 @@ class ChampionFolder:
             else:
                 told = ""
 
-    def _fetch(self, proven: Proven, target: Path) -> None:
+    def _fetch(self, proven: Proven, target: Path, incoming: Path) -> None:
         """Fetch a champion into a folder that appears in one rename.
 
         A second process that keeps the same folder waits, and finds it done: two that write at the
         same time could mix two versions.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        incoming = self._folder / _INCOMING
         with open(self._folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_dir():
                 _keep_only(incoming, proven.manifest)
                 fetch(self._store, proven, incoming)
                 (incoming / MODEL).rename(target)
-                shutil.rmtree(incoming)
+            shutil.rmtree(incoming, ignore_errors=True)
 
     def _remove_old(self, current: int) -> None:
         """Remove the folders below the current one but the last of them."""

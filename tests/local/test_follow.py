@@ -63,6 +63,8 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
     left.write_bytes(b"old")
     assert champion.update() == 2 and whole(folder / "2", 2)
     assert {path.name for path in folder.iterdir()} == {".lock", "1", "2"}
+    (folder / ".incoming").mkdir()  # of one that was killed after the rename
+    assert champion.update() == 2 and not (folder / ".incoming").exists()
 
 
 def test_a_second_process_waits_and_finds_it_done(

@@ -3,10 +3,11 @@
 import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from kfp_tfjob.uploader.parallel import each, workers_for
+from kfp_tfjob.uploader.parallel import each, in_order, workers_for
 
 
 def test_every_item_comes_back_with_how_it_ended():
@@ -60,3 +61,24 @@ def test_what_goes_wrong_with_the_items_is_raised():
 )
 def test_a_store_that_is_far_away_gets_more_workers(latency: float, workers: int):
     assert workers_for(latency) == workers
+
+
+def test_outcomes_in_order_are_read_few_ahead():
+    called: list[int] = []
+
+    def call(number: int) -> int:
+        called.append(number)
+        if number == 3:
+            raise ValueError("three")
+        return number * 10
+
+    found = list(in_order(call, range(100)))
+    assert [item for item, _ in found] == list(range(100))
+    assert [outcome.value for _, outcome in found[:5]] == [0, 10, 20, None, 40]
+    assert isinstance(found[3][1].error, ValueError) and len(called) == 100
+    for wanted, paid in ((1, 1), (2, 3), (4, 7), (10, 15)):  # at most twice as many
+        called.clear()
+        with closing(in_order(call, range(1000))) as outcomes:
+            for _ in range(wanted):
+                next(outcomes)
+        assert wanted <= len(called) <= paid
