@@ -112,7 +112,9 @@ class Processes(Executor):
                     done[number] = run_task(self.context, task, item)
                 # This process has nothing to do but to wait once all tasks have begun.
                 wait(running, None if not waiting and following not in done else 0, FIRST_COMPLETED)
-                for future in [one for one in running if one.done()]:
+                # Results come first: when the pool is lost, they need not be computed again.
+                ended = [one for one in running if one.done()]
+                for future in sorted(ended, key=lambda one: one.exception() is not None):
                     try:
                         answer = future.result()
                     except BrokenProcessPool as error:
