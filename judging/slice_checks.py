@@ -101,7 +101,7 @@ def judge(
         checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
     everyone = [result for _, result in results]
     if champion is not None and everyone:
-        checks.append(_against(everyone, metric, against, level))
+        checks.append(_against(everyone, metric, against, level, _margin(options)))
     elif everyone and not any(one.thresholds for one in options.slices):
         text = "the slices are shown, and there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
@@ -187,7 +187,16 @@ def _threshold(
     )
 
 
-def _against(results: list[SliceResult], metric: str, against: str, level: float) -> Check:
+def _margin(options: GateOptions) -> str:
+    """Return the loss that is accepted, as part of a sentence; empty if none is."""
+    if options.mode == "within":
+        return f" by more than {options.relative_margin * 100:g} %"
+    return f" by more than {options.margin:g}" if options.margin else ""
+
+
+def _against(
+    results: list[SliceResult], metric: str, against: str, level: float, margin: str
+) -> Check:
     """Check that no slice is worse than the champion: that no p-value is below the level."""
     compared = [it for it in results if math.isfinite(it.chance)]
     few = [it for it in results if not math.isfinite(it.chance)]
@@ -201,10 +210,12 @@ def _against(results: list[SliceResult], metric: str, against: str, level: float
             f"{it.name} ({number(it.found.value)}, not {number(it.other)}; p {chance(it.chance)})"
             for it in failed
         ]
-        text = f"{metric} is worse than that of {against} in {listed(named, _MOST_NAMED)}"
+        text = f"{metric} is worse than that of {against}{margin} in {listed(named, _MOST_NAMED)}"
     else:
         many = counted(len(compared), "slice")
-        text = f"{metric} is not worse than that of {against}, beyond chance, in any of {many}"
+        text = (
+            f"{metric} is not worse than that of {against}{margin}, beyond chance, in any of {many}"
+        )
     return Check("slices", not failed, text + left, metric, worst.gain, threshold=level)
 
 

@@ -125,14 +125,16 @@ def changes(
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         confidence: Of each one-sided bound.
         classes: The names of the classes.
-        primary: The primary metric: of those of the user's own, only it has a direction.
+        primary: The primary metric, which comes first: of those of the user's own, only it has a
+            direction.
     """
     model = scored["model"]
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against]
     bounded = against != BASELINE or model.predictions.rows <= SAMPLED_ROWS
     about = (model, other, confidence, classes, primary, bounded)
-    gains = [_gain(it, *about) for it in model.measured]
+    names = sorted(model.measured, key=lambda name: name != primary)
+    gains = [_gain(it, *about) for it in names]
     nothing = np.zeros((0, 0), np.int64)
     found = Changes(against, gains, [], [], nothing, nothing, [])
     ours, theirs = model.predictions, other.predictions

@@ -19,6 +19,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import chance, difference, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
+from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
@@ -81,7 +82,7 @@ def render(
         details: What the report shows of single rows and columns.
         output_uri: Where runs are, to judge the model again.
     """
-    details = details or Details()
+    details, gate = details or Details(), whole_numbers(verdict["gate"])
     about = (verdict["confidence"], list(task.classes), verdict["primary_metric"])
     changed = changes(scored, *about)
     champion = verdict["champion"] or {}
@@ -90,6 +91,7 @@ def render(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict['model_name']}",
         verdict=verdict,
+        direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",
         against=changed.against,
@@ -110,8 +112,9 @@ def render(
         slice_drawn=_slice_drawing(verdict),
         pictures=task.kinds == (PICTURE,),
         facts=_facts(verdict),
-        gate=_as_json(verdict["gate"]),
-        again=_again(verdict, output_uri),
+        margin=gate.get("margin") or gate.get("relative_margin"),
+        gate=_as_json(gate),
+        again=_again(verdict, gate, output_uri),
         check_value=lambda check: _check_value(check, verdict["metrics"]),
         number=number,
         difference=difference,
@@ -235,11 +238,11 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _again(verdict: Mapping[str, Any], output_uri: str) -> list[str]:
+def _again(verdict: Mapping[str, Any], given: Mapping[str, Any], output_uri: str) -> list[str]:
     """Return the lines of a program that judges the model again."""
     base = output_uri or verdict["model_uri"].partition(f"/{RUNS}/")[0]
     names = ("dataset_uri", "model_name", "model_uri")
-    gate = pformat(verdict["gate"], width=_WIDTH - 12, sort_dicts=False).splitlines()
+    gate = pformat(given, width=_WIDTH - 12, sort_dicts=False).splitlines()
     return [
         "from kfp_tfjob.components.evaluate.engine import run",
         "from kfp_tfjob.components.step import step",

@@ -302,3 +302,14 @@ def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
     row = html.partition("<td>own/cost</td>")[2].partition("</tr>")[0]
     assert "12.5000" in row and "13.2500" in row
     assert "svg" not in row and "+" not in row  # whether more of it is better is not known
+
+
+def test_the_report_says_which_direction_of_ones_own_metric_is_better() -> None:
+    task, verdict, scored = evaluated("two classes")
+    given = {"primary_metric": "auc", "direction": "minimize", "report": {"worst": 8.0}}
+    html = report.render(verdict | {"gate": given}, task, scored)
+    assert "judged by auc (lower is better) in mode" in html
+    assert '"report": {"worst": 8}' in unescape(html)  # KFP makes floats of whole numbers
+    assert "(lower is better)" not in report.render(verdict, task, scored)
+    first = html.partition("<th>gain</th>")[2].partition("<tr><td>")[2]
+    assert first.startswith("auc</td>")
