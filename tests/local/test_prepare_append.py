@@ -116,7 +116,7 @@ CASES: dict[str, tuple[dict[str, str], dict, int]] = {
         3,
     ),
     "a split by groups": (THREE | ADDED, {"split": {"group": "day"}}, 3),
-    "a regression": (THREE | ADDED, {"columns": ["a", "city"], "drop": ["day"]}, 3),
+    "some columns": (THREE | ADDED, {"columns": ["a", "city"], "drop": ["day"]}, 3),
 }
 
 
