@@ -33,4 +33,6 @@ def write(path: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     print(f"{sys.argv[1]}: {write(Path(sys.argv[1]))} rows")

@@ -97,5 +97,7 @@ def write(path: Path, rows: int = 6000, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     given = [int(value) for value in sys.argv[2:]]
     print(f"{sys.argv[1]}: {write(Path(sys.argv[1]), *given)} rows")

@@ -42,4 +42,6 @@ def write(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     print(f"{sys.argv[1]}: {write(Path(sys.argv[1]))} pictures")

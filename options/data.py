@@ -278,7 +278,7 @@ class DataOptions(Group):
         0,
         "Pods that do the work of prepare_data, each with one process for each core of"
         " `pod.prepare.cpu`; 0 to do it in processes of one pod. The dataset has the same bytes."
-        " In a local run, so many processes of this machine.",
+        " In a local run, this number of processes.",
         ge=0,
         le=1000,
     )

@@ -67,7 +67,7 @@ def list_(place: Models, json_: bool) -> None:
     default=10,
     show_default=True,
     metavar="N",
-    help="so many versions and events; 0 for all",
+    help="how many versions and events to show; 0 for all",
 )
 @with_models
 @as_json

@@ -30,7 +30,7 @@ _LIMIT = click.FloatRange(min=0)
     type=click.FloatRange(min=0, min_open=True),
     default=7.0,
     show_default=True,
-    help="look at the requests of so many days",
+    help="compare the requests of this many days",
 )
 @click.option("--until", metavar="TIME", default="", help="up to this time [default: now]")
 @click.option(

@@ -1,7 +1,7 @@
 """The options that set run parameters, and the values that they give.
 
 Every command that takes run parameters has the same options. A value comes from, the last that
-says something counts:
+sets a parameter wins:
 
 1. the default of the pipeline
 2. `--params FILE`, YAML or JSON

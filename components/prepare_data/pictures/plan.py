@@ -209,8 +209,8 @@ class Plan:
             "EXIF says that they are to be turned, which training and the exported model do not"
             " do": described["turned"],
             "an alpha channel, which is dropped": alpha,
-            "16 bits for each value, reduced to 8 for the model": deep,
-            "in colour, converted to grey for the model": colour if input.channels == 1 else 0,
+            "16 bits for each value, of which the model gets 8": deep,
+            "in colour, of which the model gets grey": colour if input.channels == 1 else 0,
             f"less than half as large as the model's input of {input.height} x {input.width}"
             " pixels": small,
         }
