@@ -58,8 +58,9 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         StoreUnavailableError: The store is unreachable.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
-    _load_kserve(options)
+    _load_kserve()
     from kserve import ModelServer
+    from kserve.model_server import args
     from kserve.utils.utils import cpu_count
 
     from kfp_tfjob.serving.follower import Follower
@@ -80,6 +81,8 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         if options.sample_rows
         else None
     )
+    args.grpc_max_receive_message_length = int(options.max_request_mb * 1e6)  # as over HTTP
+    args.grpc_max_send_message_length = -1  # an answer may be larger than its request
     model = ChampionModel(model_name, follower, metrics, threads, sampler and sampler.add)
     champions = Champions()
     server = ModelServer(
@@ -104,11 +107,8 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
             sampler.stop()
 
 
-def _load_kserve(options: ServerOptions) -> None:
+def _load_kserve() -> None:
     """Import kserve, without letting it read the arguments of this program.
-
-    Args:
-        options: gRPC gets the same limit of a request as HTTP.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -119,7 +119,7 @@ def _load_kserve(options: ServerOptions) -> None:
         logging.getLogger(name).addFilter(_without_traces)
     logging.getLogger("kserve.trace").setLevel(logging.WARNING)
     try:
-        from kserve.model_server import args
+        import kserve.model_server  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             Problem(
@@ -132,8 +132,6 @@ def _load_kserve(options: ServerOptions) -> None:
         ) from error
     finally:
         sys.argv = arguments
-    args.grpc_max_receive_message_length = int(options.max_request_mb * 1e6)
-    args.grpc_max_send_message_length = -1  # an answer may be larger than its request
 
 
 def _without_traces(record: logging.LogRecord) -> bool:
