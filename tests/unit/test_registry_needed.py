@@ -3,7 +3,7 @@
 import pytest
 
 from kfp_tfjob.registry.prune import _needed
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.champion import ROLLBACK, Champion
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,18 @@ from kfp_tfjob.storage.champion import Champion
 )
 def test_what_a_rollback_may_need(versions: list[int], keep: int, needed: set[int]) -> None:
     records = [
-        Champion(at + 1, version, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
+        Champion(
+            number=at + 1,
+            version=version,
+            version_uri="s3://b/v",
+            run_id="r",
+            exported_weights_sha256="w",
+            schema_digest="s",
+            dataset_digest="d",
+            metrics={},
+            verdict_uri="s3://b/verdict.json",
+            action=ROLLBACK if version in versions[:at] else "",
+        )
         for at, version in enumerate(versions)
     ]
     assert set(_needed(records[::-1], keep)) == needed
