@@ -156,7 +156,8 @@ def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: i
     share = float(np.dot(below, cells.weight))
     value = float(np.dot(above, cells.weight)) / share if share else 0.0
     pull = (above - value * below) / share if share else np.zeros(len(true))
-    support = cells.support(below > 0)
+    # The precision of a class that is never predicted is 0 by definition: all rows say so.
+    support = cells.support(below > 0) if share else cells.support()
     if kind == "f1":
         support = cells.support(true > 0) + cells.support(guess > 0)
     return _estimate(predictions, cells, metric, value, pull, support, kind != "f1")

@@ -56,6 +56,16 @@ GOOD = model(20)
 OTHER_SCHEMA = {"obstacle": "its data had another schema"}
 CASES = {
     "first model": Case(GOOD, None, True, "accuracy 0.9800 beats the baseline 0.3340 (95 % bound"),
+    "first model, by the precision of a class that the baseline never predicts": Case(
+        GOOD, None, True, "precision/yes", DEFAULT_GATE | {"primary_metric": "precision/yes"}
+    ),
+    "challenger that no longer predicts a class": Case(
+        ClassPredictions.of(LABELS, np.tile([0.6, 0.0, 0.4], (ROWS, 1))),
+        rival(GOOD),
+        False,
+        "precision/yes",
+        DEFAULT_GATE | {"primary_metric": "precision/yes"},
+    ),
     "first model no better than the baseline": Case(
         model(660), None, False, "accuracy 0.3400 does not beat the baseline"
     ),
