@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.parallel import in_order
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,8 @@ def champions(
             damaged(DamagedRecord(number, str(outcome.error)))
         else:
             yield outcome.result()
+
+
+def pass_by(record: DamagedRecord) -> None:
+    """Log a damaged record, for callers that do without it."""
+    log.warning("%s", record.trouble)

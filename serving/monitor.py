@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from itertools import islice
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import has_columns
-from kfp_tfjob.registry.records import DamagedRecord, champions
+from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.serving.monitored import Limits, Monitored
 from kfp_tfjob.serving.request_counts import RequestCounts, shown
@@ -25,8 +24,6 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted, listed
 
 _AT_ONCE, _FILES = 8, 32  # files that are read at once, and that are in memory at once
-
-log = logging.getLogger(__name__)
 
 
 def monitor(
@@ -81,7 +78,7 @@ def _champion(store: Store, layout: Layout, model_name: str, version: int) -> Ch
     if version in (0, champion.version):
         return champion
     versions = [champion.version]
-    for record in champions(store, layout, model_name, _pass_by, below=champion.number):
+    for record in champions(store, layout, model_name, pass_by, below=champion.number):
         if record.version == version:
             return record
         versions.append(record.version)
@@ -94,10 +91,6 @@ def _champion(store: Store, layout: Layout, model_name: str, version: int) -> Ch
             fix="name one of these versions",
         )
     )
-
-
-def _pass_by(record: DamagedRecord) -> None:
-    log.warning("%s", record.trouble)
 
 
 def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champion) -> Reference:
