@@ -47,7 +47,7 @@ test-registry: $(READY) ## run the long tests of published models: a kill at eve
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
-	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadfile \
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadgroup \
 		tests/unit/test_evaluate_statistics.py
 
 test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, kills at every write, on two S3 servers

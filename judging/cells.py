@@ -95,6 +95,25 @@ class Cells:
         # Whole weights give a whole number but for rounding.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
+    def support_by_class(self, pull: _Floats) -> int:
+        """Return how many rows of equal weight know the variance of a metric as well as these.
+
+        The variance comes from the rows of each true class, and a rare class knows its part badly:
+        these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without any variance,
+        it is the number of rows that would know the mean of the classes' shares as well.
+
+        Args:
+            pull: (cells,) how much each cell pulls the metric.
+        """
+        weight = self.by_label(self.weight)
+        present = weight > 0
+        rows = weight[present] ** 2 / self.by_label(self.squares)[present]
+        parts = self.by_label(self.squares * pull**2)[present]
+        if np.abs(pull).max() > 1e-9:  # less is a matter of rounding
+            below = float(np.sum(parts**2 / np.maximum(rows - 1, 1)))
+            return int(parts.sum() ** 2 / below + 1 + 1e-6)
+        return int(len(rows) ** 2 / np.sum(1 / rows) + 1e-6)
+
 
 def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: int = -1) -> Estimate:
     """Estimate a metric of the confusion matrix.
@@ -172,8 +191,9 @@ def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
     each = np.divide(1.0, both, out=np.zeros(cells.classes), where=present) / present.sum()
     loss = f1 * each
     pull = 2 * each[cells.labels] * cells.hit - loss[cells.labels] - loss[cells.predicted]
+    support = cells.support_by_class(pull)
     value = float(f1[present].mean())
-    return _estimate(predictions, cells, "macro_f1", value, pull, cells.support())
+    return _estimate(predictions, cells, "macro_f1", value, pull * correction(support), support)
 
 
 def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -188,7 +208,7 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
     scale = np.sqrt(rows / np.maximum(rows - 1, 1))
     each = np.divide(scale, true, out=np.zeros(cells.classes), where=present) / present.sum()
     pull = each[cells.labels] * (cells.hit - recall[cells.labels])
-    support = int(rows[present].min() + 1e-6)
+    support = cells.support_by_class(pull)
     value = float(recall[present].mean())
     return _estimate(predictions, cells, "balanced_accuracy", value, pull, support)
 
@@ -205,5 +225,6 @@ def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
     value = above / below
     slope = (cells.hit - true[cells.predicted] - guess[cells.labels]) / below
     slope += value * (guess[cells.predicted] / of_guess + true[cells.labels] / of_true)
-    pull = (slope - np.dot(cells.weight, slope)) * correction(cells.support())
-    return _estimate(predictions, cells, "mcc", value, pull, cells.support())
+    pull = slope - np.dot(cells.weight, slope)
+    support = cells.support_by_class(pull)
+    return _estimate(predictions, cells, "mcc", value, pull * correction(support), support)

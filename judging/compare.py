@@ -1,11 +1,12 @@
 """Compares two models on the same test rows: is the challenger better, beyond chance?
 
 The difference in a metric is estimated from paired rows (estimates.py), so rows that are hard for
-both models cancel out. For the AUC, this is DeLong's paired test. For the accuracy and the top-k
-accuracy, it is McNemar's test with the continuity correction: without the correction, equal models
-that disagree on only a few rows would be promoted too often. For the other metrics, it is the
-paired t-test. A metric of the user's own may have few values, such as the cost of an error, so its
-t-test has such a correction, too. There is no random sampling.
+both models cancel out. For the AUC, this is DeLong's paired test. For a share of rows (the
+accuracy, the top-k accuracy, the precision and the recall of a class), it is McNemar's test with
+the continuity correction: without the correction, equal models that disagree on only a few rows
+would be promoted too often. For the other metrics, it is the paired t-test. A metric of the user's
+own may have few values, such as the cost of an error, so its t-test has such a correction, too.
+There is no random sampling.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import numpy as np
 from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail, weights_of
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.options.metric_names import top_k
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10
@@ -111,14 +111,14 @@ def compare(
         share = 1 - ours.sign * math.copysign(relative_margin, theirs.value)
         error = paired_error(ours, theirs, share)
         quantile = t_quantile(confidence, support - 1)
-        if metric == "accuracy" or top_k(metric):
+        if metric in ours.predictions.own:
+            error = math.hypot(error, gain / math.sqrt(support))
+            step = _of_one_row(ours.predictions, theirs.predictions, metric)
+        elif ours.proportion:
             # If both models are equal, the variance is the share of rows they disagree on.
             error = math.hypot(error, gain / math.sqrt(support))
             step = 1 / support if error else 0.0
             quantile = NormalDist().inv_cdf(confidence)
-        elif metric in ours.predictions.own:
-            error = math.hypot(error, gain / math.sqrt(support))
-            step = _of_one_row(ours.predictions, theirs.predictions, metric)
         reach = quantile * error + step
         low, high = gain - reach, gain + reach
         detectable = reach + NormalDist().inv_cdf(_POWER) * error

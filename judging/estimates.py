@@ -24,6 +24,7 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
 _NORMAL = NormalDist()
+_TINY = 1e-12  # the distance from the end of a range that is a matter of rounding
 Rule = Callable[[Any], NDArray[np.float64]]
 
 
@@ -39,8 +40,9 @@ class Estimate:
             sqrt(sum of squares over all chunks) / rows is the standard error of the value; None if
             the value is NaN, or its uncertainty is not known.
         support: The number of rows behind the value; for the AUC, those of the smaller class. Of
-            weighted rows, the number of equal rows that would tell as much (Kish).
-        proportion: Whether it is a share of `support` rows; a share gets Wilson's interval.
+            weighted rows, the number of equal rows that would tell as much (Kish). Where rare
+            classes decide, the number of rows that would know the variance as well.
+        proportion: Whether it is a share of `support` rows.
         variance: The square of the standard error, if it is known without the rows.
     """
 
@@ -82,9 +84,29 @@ class Estimate:
         level = (1 + confidence) / 2
         if self.proportion:
             return _wilson(self.value, self.support, _NORMAL.inv_cdf(level))
+        quantile = t_quantile(level, self.support - 1)
         lowest, highest = range_of(self.metric)
-        reach = t_quantile(level, self.support - 1) * self.standard_error
+        if math.isfinite(highest - lowest):
+            return self._score_interval(quantile, lowest, highest - lowest)
+        reach = quantile * self.standard_error
         return max(self.value - reach, lowest), min(self.value + reach, highest)
+
+    def _score_interval(self, quantile: float, lowest: float, width: float) -> tuple[float, float]:
+        """Return Wilson's interval of a metric with two ends.
+
+        Its count is the number of rows from which a share of the same value would have the same
+        standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is far too
+        short: of a model without a single error it would say that it makes none.
+        """
+        share, error = (self.value - lowest) / width, self.standard_error / width
+        if not _TINY < share < 1 - _TINY:
+            count = float(self.support)
+        elif error == 0:
+            return self.value, self.value  # constant scores: the same for all rows
+        else:
+            count = share * (1 - share) / error**2
+        low, high = _wilson(share, count, quantile)
+        return lowest + low * width, lowest + high * width
 
 
 @dataclass(frozen=True)
@@ -201,7 +223,7 @@ def _squares(values: NDArray[np.float64]) -> float:
     return inner(values, values)
 
 
-def _wilson(share: float, count: int, z: float) -> tuple[float, float]:
+def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / count / 2) ** 2)
     return max(middle - half, 0.0), min(middle + half, 1.0)

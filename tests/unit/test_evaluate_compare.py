@@ -81,6 +81,18 @@ def test_the_accuracy_needs_what_the_exact_test_needs() -> None:
         assert (compare(challenger, champion, "accuracy").low > 0) is enough
 
 
+@pytest.mark.parametrize("metric", ["recall/b", "precision/b", "mcc"])
+def test_equal_models_are_rarely_promoted_by_a_rare_class(metric: str) -> None:
+    rng = np.random.default_rng(6)
+    promoted, repeats, classes = 0, 600, ["a", "b"]
+    for _ in range(repeats):
+        labels = (rng.random(2000) < 0.01).astype(int)
+        common = 3 * labels - 2.6 + 0.9 * rng.normal(size=2000)
+        ours, theirs = (classifier(labels, common + rng.normal(size=2000)) for _ in range(2))
+        promoted += compare(ours, theirs, metric, classes=classes).low > 0
+    assert promoted / repeats <= 0.06
+
+
 def test_equal_predictions_have_a_gain_of_exactly_zero() -> None:
     challenger, _ = pair(np.random.default_rng(1), "auc", 50)
     for metric in ("auc", "accuracy", "log_loss", "macro_f1"):

@@ -290,6 +290,33 @@ def test_standard_errors_of_a_regression_are_those_of_a_bootstrap(metric: str) -
     assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
 
 
+def test_a_model_without_an_error_is_not_said_to_make_none() -> None:
+    labels = np.repeat([0, 1], [980, 20])
+    perfect = Measures(ClassPredictions.of(labels, np.eye(2)[labels]))
+    # As many as one error in this many rows would be no surprise (Wilson's interval at 1).
+    rows = {"accuracy": 1000, "auc": 20, "average_precision": 20, "balanced_accuracy": 78}
+    for metric, count in rows.items():
+        low, high = perfect.estimate(metric).interval(0.95)
+        assert high == pytest.approx(1)
+        assert 1 - low == pytest.approx(3.84 / (count + 3.84), rel=0.2), metric
+    low, high = perfect.estimate("mcc").interval(0.95)
+    assert (low, high) == (pytest.approx(0.91, abs=0.01), pytest.approx(1))
+    constant = Measures(ClassPredictions.of(labels, np.full((1000, 2), 0.5)))
+    assert constant.estimate("auc").interval(0.95) == (0.5, 0.5)
+    assert constant.estimate("mcc").interval(0.95) == (0, 0)
+
+
+def test_the_rows_of_a_rare_class_decide_what_is_known_of_metrics_over_all_classes() -> None:
+    labels = np.repeat([0, 1], [980, 20])
+    wrong = labels ^ (np.arange(1000) % 4 == 0)
+    measures = Measures(ClassPredictions.of(labels, np.eye(2)[wrong]))
+    assert measures.estimate("accuracy").support == 1000
+    assert 20 <= measures.estimate("balanced_accuracy").support <= 22
+    equal = Measures(ClassPredictions.of(np.tile([0, 1], 500), np.eye(2)[wrong % 2]))
+    for metric in ("balanced_accuracy", "mcc", "macro_f1"):
+        assert measures.estimate(metric).support < equal.estimate(metric).support
+
+
 def test_what_the_rows_cannot_define_is_not_a_number() -> None:
     one_class = ClassPredictions.of([1, 1, 1], [[0.2, 0.8]] * 3)
     assert math.isnan(estimate(one_class, "auc").value)
